@@ -127,7 +127,7 @@ def drill(folder: Path, backup: Callable[[RedisServer, Path], Callable[[], Redis
 def check(
     stack: Stack, client: Client, ids: list[str], marks: Path, how: str, took_s: float, size: int, began: float
 ) -> list[str]:
-    held = [info for info in client.store.runs.found(ids) if info is not None]
+    held = [info for info in client.store.runs.find(ids) if info is not None]
     committed = {f"{info.id}/{step.seq}" for info in held for step in client.run(info.id).history() if step.seq}
     statuses = Counter(info.status for info in held)
     start(stack)

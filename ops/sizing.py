@@ -66,7 +66,7 @@ def measure(client: Client, redis: RedisServer, folder: Path, runs: int) -> None
     for run_id in ids:
         client.run(run_id).answer("yes")
     wait_until(lambda: not len(client.gates()) > 1, "all are answered", 600, every_s=0.5)
-    wait_until(lambda: all(i and i.is_final for i in client.store.runs.found(ids)), "all are over", 600, every_s=0.5)
+    wait_until(lambda: all(i and i.is_final for i in client.store.runs.find(ids)), "all are over", 600, every_s=0.5)
     print(f"a finished run, until it expires      {(used(redis) - before) / runs / 1000:6.2f} kB")
     timed("exported, one after the other", runs, lambda: [list(client.run(run_id).export()) for run_id in ids])
     for compressed in (False, True):

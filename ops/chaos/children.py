@@ -127,7 +127,7 @@ def children_of(client: Client, run: Run) -> list[str]:
 
 def all_over(client: Client, run: Run) -> bool:
     try:
-        found = client.store.runs.found([run.id, *children_of(client, run)])
+        found = client.store.runs.find([run.id, *children_of(client, run)])
         return all(info is None or info.is_final for info in found)
     except Exception:
         return False  # Redis is away

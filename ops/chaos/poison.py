@@ -109,7 +109,7 @@ class DrillRobot(Robot):
 
     def _look_again(self) -> None:
         with self._client.store.errors():
-            found = self._client.store.runs.found(self.run_ids)
+            found = self._client.store.runs.find(self.run_ids)
         for run_id, info in zip(self.run_ids, found, strict=True):
             if info is None:
                 self.lost.setdefault(run_id, self.accepted_ms[run_id])

@@ -188,7 +188,7 @@ def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
 
 def _may_go_on(client: Client, run_id: str | None) -> bool:
     """Whether a run has failed, or is a child run that was cancelled when its parent failed, or was cancelled so."""
-    [info] = client.store.runs.found([run_id]) if run_id is not None else [None]
+    [info] = client.store.runs.find([run_id]) if run_id is not None else [None]
     if info is None:
         return False
     return info.status == "failed" or (info.status == "cancelled" and _may_go_on(client, info.parent))

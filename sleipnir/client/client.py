@@ -391,7 +391,7 @@ class Client:
         }
         rows = self._rows_from_the_last(batch, passed_over)
         while page := list(islice(rows, _PAGE)):
-            found = self.store.runs.found([row_run_id(batch, row) for row in page])
+            found = self.store.runs.find([row_run_id(batch, row) for row in page])
             yield from (info for info in found if info is not None)
 
     def _rows_from_the_last(self, batch: str, passed_over: set[str]) -> Iterator[int]:
@@ -663,7 +663,7 @@ def missing_for(store: Store, run_ids: Sequence[str]) -> MissingProcesses:
     top, level, queues = set(run_ids), list(run_ids), dict[str, str]()
     with store.errors():
         for _ in range(_LEVELS):
-            found = [info for info in store.runs.found(level) if info is not None and not info.is_final]
+            found = [info for info in store.runs.find(level) if info is not None and not info.is_final]
             level = []
             for info in store.explained(found):
                 for visit in info.visits:

@@ -1,12 +1,12 @@
-"""Addresses of a Redis: as our settings spell them, as redis-py does, and as Celery and Flower do.
+"""Addresses of a Redis in three forms: of Sleipnir's settings, of redis-py, and of Celery and Flower.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DB]
     rediss://...                                    with TLS
     unix:///PATH[?db=N]
     redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]]...[/MASTER[/DB]]
-    rediss+sentinel://...                           with TLS, to the Sentinels too
+    rediss+sentinel://...                           with TLS, also to the Sentinels
 
-With TLS, `?ssl_ca_certs=FILE` names our own authority, `ssl_certfile` and `ssl_keyfile` the certificate that we show.
+With TLS, `?ssl_ca_certs=FILE` names a private authority, `ssl_certfile` and `ssl_keyfile` the client's certificate.
 USER and PASSWORD are those of the Redis; the Sentinels have `?sentinel_username=...&sentinel_password=...`.
 """
 
@@ -48,7 +48,7 @@ class Sentinels:
 
 @dataclass(frozen=True)
 class CeleryBroker:
-    """What Celery, Flower and kombu's Connection are told of a broker. `ssl` is None without TLS."""
+    """A broker in the form of Celery, Flower and kombu's Connection. `ssl` is None without TLS."""
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -60,15 +60,15 @@ def is_redis(url: str) -> bool:
 
 
 def is_local(url: str) -> bool:
-    """Whether only processes of the Redis' own machine can reach it there."""
+    """Whether only processes on the Redis' own machine can reach this address."""
     return urlsplit(url).scheme in ("unix", "redis+socket")
 
 
 def safe_url(url: str) -> str:
     """The URL without its passwords, for messages and logs.
 
-    It may be one that nothing can read: a password with `/`, `#` or `?` ends the host's part of a URL too early. So all
-    between `://` and the last `@` is taken for the login.
+    The URL may be malformed: a password with `/`, `#` or `?` ends the host's part too early. So everything between
+    `://` and the last `@` is treated as the login.
     """
     scheme, separator, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
@@ -79,8 +79,8 @@ def safe_url(url: str) -> str:
 
 
 def masked(text: str) -> str:
-    """A text of others, an error of a library above all, without the passwords of the addresses in it."""
-    return _ADDRESS.sub(lambda found: safe_url(found[0]), text)
+    """An external text, such as a library's error, without the passwords of the addresses in it."""
+    return _ADDRESS.sub(lambda match: safe_url(match[0]), text)
 
 
 def not_a_url(url: str, reason: object) -> ConfigError:
@@ -90,8 +90,8 @@ def not_a_url(url: str, reason: object) -> ConfigError:
 
 
 def parts_of(url: str) -> SplitResult:
-    """The URL in parts. Raises ConfigError for one whose parts cannot be told apart; the message has no part of a
-    password, as the errors of urllib would."""
+    """The parts of the URL. Raises ConfigError for a malformed URL; unlike urllib's errors, the message contains no
+    part of a password."""
     parts = _split(url)
     if not _is_path(url) and "@" in url and (parts is None or _ends_in_login(parts)):
         encoded = "its password has a character that must be percent-encoded: / is %2F, ? is %3F, # is %23, @ is %40"
@@ -106,14 +106,14 @@ def _split(url: str) -> SplitResult | None:
         parts = urlsplit(url)
         if not parts.scheme.endswith("+sentinel"):  # there, each of several hosts has a port
             _ = parts.port
-            (parts.hostname or "").encode("idna")  # as a socket will; a name that is too long is an error then
+            (parts.hostname or "").encode("idna")  # as a socket does; fails for a name that is too long
     except ValueError:
         return None
     return parts
 
 
 def _ends_in_login(parts: SplitResult) -> bool:
-    """Whether what should be the host is a part of the login, because the password has `/`, `?` or `#`."""
+    """Whether the parsed host is a part of the login, because the password has `/`, `?` or `#`."""
     return "@" not in parts.netloc and ("@" in parts.path + parts.fragment or parts.netloc.endswith(":"))
 
 
@@ -123,7 +123,7 @@ def _is_path(url: str) -> bool:
 
 
 def client_url(url: str) -> str:
-    """The form redis-py understands: `redis+socket:///path?virtual_host=N` (Celery's) becomes `unix:///path?db=N`."""
+    """The form of redis-py: Celery's `redis+socket:///path?virtual_host=N` becomes `unix:///path?db=N`."""
     parts = parts_of(url)
     if parts.scheme != "redis+socket":
         return url
@@ -132,7 +132,7 @@ def client_url(url: str) -> str:
 
 
 def sentinels(url: str) -> Sentinels | None:
-    """What a `redis+sentinel://` URL says; None for any other. Raises ConfigError."""
+    """The parts of a `redis+sentinel://` URL; None for any other. Raises ConfigError."""
     if not parts_of(url).scheme.endswith("+sentinel"):
         return None
     try:
@@ -161,28 +161,29 @@ def _sentinels(url: str) -> Sentinels:
 
 
 def celery_broker(url: str) -> CeleryBroker:
-    """The form Celery understands. Raises ConfigError."""
+    """The form of Celery. Raises ConfigError."""
     parts = parts_of(url)
     if parts.scheme == "sentinel":
-        raise not_a_url(url, "Celery's spelling, which does not name the master")
+        raise not_a_url(url, "it is Celery's form, which does not name the master")
     if parts.scheme == "unix":
         db = parse_qs(parts.query).get("db", ["0"])[0]
         return CeleryBroker(f"redis+socket://{parts.path}?virtual_host={db}")
     if parts.scheme == "rediss":
         return CeleryBroker(urlunsplit(parts._replace(query="")), ssl=_tls(dict(parse_qsl(parts.query))))
-    known = sentinels(url)
-    if known is None:
+    hosts = sentinels(url)
+    if hosts is None:
         _need_transport(url, parts.scheme)
         return CeleryBroker(url)
-    secret = f":{quote(known.password, safe='')}" if known.password else ""
-    login = f"{quote(known.username or '', safe='')}{secret}@" if known.username or secret else ""
-    urls = [f"sentinel://{login}{host}:{port}/{known.db}" for host, port in known.hosts]
-    options = {"master_name": known.master, "sentinel_kwargs": {**known.login, **_with_tls(known.tls)}}
-    return CeleryBroker(";".join(urls), options, known.tls)
+    secret = f":{quote(hosts.password, safe='')}" if hosts.password else ""
+    login = f"{quote(hosts.username or '', safe='')}{secret}@" if hosts.username or secret else ""
+    urls = [f"sentinel://{login}{host}:{port}/{hosts.db}" for host, port in hosts.hosts]
+    tls = {} if hosts.tls is None else {"ssl": True, **hosts.tls}
+    options = {"master_name": hosts.master, "sentinel_kwargs": {**hosts.login, **tls}}
+    return CeleryBroker(";".join(urls), options, hosts.tls)
 
 
 def _need_transport(url: str, scheme: str) -> None:
-    """Raises ConfigError when kombu has no transport of this name."""
+    """Raises ConfigError if kombu has no transport of this name."""
     from kombu.transport import TRANSPORT_ALIASES
 
     name = scheme.partition("+")[0]
@@ -190,10 +191,6 @@ def _need_transport(url: str, scheme: str) -> None:
         close = difflib.get_close_matches(name, TRANSPORT_ALIASES, n=1)
         hint = f"did you mean {close[0]}://?" if close else f"expected amqp://..., or as a Redis {FORMS}"
         raise ConfigError(f"{safe_url(url)!r} is not the address of a broker: there is no transport {name!r}; {hint}")
-
-
-def _with_tls(tls: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {} if tls is None else {"ssl": True, **tls}
 
 
 def _host(text: str) -> tuple[str, int]:
@@ -205,8 +202,8 @@ def _host(text: str) -> tuple[str, int]:
 
 
 def _tls(query: Mapping[str, str]) -> dict[str, Any]:
-    """As redis-py's connections name it. Certificates are looked at unless the URL says otherwise."""
-    given: dict[str, Any] = {name: value for name, value in query.items() if name in _OF_TLS}
-    if "ssl_check_hostname" in given:
-        given["ssl_check_hostname"] = given["ssl_check_hostname"].lower() not in ("0", "false", "no")
-    return {"ssl_cert_reqs": "required"} | given
+    """The TLS options of redis-py's connections. Certificates are verified unless the URL disables it."""
+    options: dict[str, Any] = {name: value for name, value in query.items() if name in _OF_TLS}
+    if "ssl_check_hostname" in options:
+        options["ssl_check_hostname"] = options["ssl_check_hostname"].lower() not in ("0", "false", "no")
+    return {"ssl_cert_reqs": "required"} | options

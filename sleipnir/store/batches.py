@@ -1,9 +1,9 @@
-"""Batches in Redis: rows that wait, how those under way ended, and what people want of them.
+"""Batches in Redis: waiting rows, results of rows, and requests of people.
 
-1. A row is added once, however often it is submitted: its key says which one it is.
-2. The owner of the first partition admits rows. That moves a row from those that wait to the partition's effects, in
-   one step, so that no death loses or doubles it; the run that it becomes has an id that follows from batch and row.
-3. A run tells its batch of each of its ends by an effect. What comes twice, or late, changes nothing.
+1. A row is added once, even if it is submitted repeatedly: its key identifies it.
+2. The owner of the first partition admits rows: it moves a waiting row to the partition's effects atomically, so that a
+   crash neither loses nor duplicates it. The id of the row's run is derived from batch and row.
+3. A run reports each of its ends to its batch by an effect. Repeated and late reports change nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sleipnir.messages import RunStatus, Usage
 from sleipnir.runs.actor import Change, change_text, changes_of
 from sleipnir.runs.failure_text import failure_of
 from sleipnir.runs.run import RunSpec
-from sleipnir.store.connect import Client
+from sleipnir.store.connect import Client, clock_ms, time_ms
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import record
 from sleipnir.store.records import PinnedDigests
@@ -46,17 +46,17 @@ _ENDED = LuaScript("batch_ended")
 _FORGET = LuaScript("batch_forget")
 _WORK = LuaScript("batch_work")
 
-CHANGED: Final = -2  # what batch_admit.lua says of a decision that was made on an old copy
+CHANGED: Final = -2  # the reply of batch_admit.lua to a decision based on an old copy
 
 PAGE = 500
 STATES_PAGE = 50_000
 """Bytes of states that are read at once."""
 LOOK_PAGE = 100
-"""Batches that are read in one round trip: a look at a thousand must not hold up Redis, nor this process."""
+"""Batches that are read in one round trip: reading a thousand must not block Redis or this process."""
 PIPED = 20
 """Batches that admit rows in one round trip."""
 OUTPUT_BYTES = 8 * 2**20
-"""Outputs that are read in one round trip, in all, unless a single one is larger."""
+"""The total size of outputs that are read in one round trip, unless a single one is larger."""
 
 _COUNTS = ("total", "waiting", "active", "completed", "failed", "cancelled", "admitted")
 _FLAGS = ("sealed", "paused", "cancelling", "cancel_at", "retry")
@@ -72,8 +72,8 @@ _BYTE_OF = {state: byte for byte, state in ROW_STATES.items()}
 
 @dataclass(frozen=True)
 class AddedRows:
-    """Of the rows of one call: how many are new, how many were there already, and the places (from 0) of those whose
-    keys belong to rows with other contents."""
+    """The result of adding rows: the numbers of new and of known rows, and the places (from 0) of rows whose keys
+    belong to rows with other contents."""
 
     added: int
     known: int
@@ -82,8 +82,8 @@ class AddedRows:
 
 @dataclass(frozen=True)
 class OpenBatch:
-    """A batch that is not over, as admission sees it. `rev` is that of the decision that is made on this. `unreadable`:
-    why its record cannot be read; nothing of it is admitted then."""
+    """An unfinished batch, as admission sees it. `rev` is its revision, which a decision must match. `unreadable`: why
+    its record cannot be read; none of its rows are admitted then."""
 
     id: str
     created_ms: int = 0
@@ -95,8 +95,8 @@ class OpenBatch:
 
 @dataclass(frozen=True)
 class AdmissionView:
-    """What admission goes by: the time, and batches as they are now; None: it is over, or gone. `seen` is the number of
-    the last change that is in it."""
+    """The input of admission: the time, and the current batches; None: it is over or has expired. `seen` is the number
+    of the last change that it includes."""
 
     now_ms: int
     seen: float
@@ -104,7 +104,7 @@ class AdmissionView:
 
 
 class Batches:
-    """What clients and the scheduler do with batches."""
+    """The operations of clients and the scheduler on batches."""
 
     def __init__(self, client: Client, keys: Keys, *, retention_ms: int, by: str = "") -> None:
         """`by` is who acts through this client (by.By, as text)."""
@@ -115,8 +115,8 @@ class Batches:
     # Clients
 
     def add(self, batch: str, spec: RunSpec, plan: BatchPlan, rows: Sequence[tuple[str, str]]) -> AddedRows:
-        """Add rows: pairs of a key and batches.row_text. The batch begins with its first ones; later, `spec` and `plan`
-        are not looked at. Safe to repeat. Raises UsageError when it was cancelled."""
+        """Add rows: pairs of a key and batches.row_text. The first call creates the batch; later calls ignore `spec`
+        and `plan`. Safe to repeat. Raises UsageError if it was cancelled."""
         keys = {**self._changing(batch), "batches": self._first.batches}
         fields = json.dumps(["spec", record(spec), "plan", record(plan)])
         args: dict[str, Arg] = {"id": batch, "now_ms": self.now_ms(), "fields": fields}
@@ -127,13 +127,13 @@ class Batches:
         return AddedRows(int(reply[0]), int(reply[1]), tuple(map(int, reply[2:])))
 
     def infos(self, batches: Sequence[str]) -> list[BatchInfo | None]:
-        """Several batches in one round trip; None for one that is not there."""
+        """Several batches in one round trip; None for a missing batch."""
         pipe = self._client.pipeline(transaction=False)
         for batch in batches:
             pipe.hmget(self._keys.of_batch(batch).batch, _FIELDS)
         pipe.time()
-        *replies, (seconds, micros) = pipe.execute()
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        *replies, time = pipe.execute()
+        now_ms = time_ms(time)
         return [_info(batch, fields, now_ms) for batch, fields in zip(batches, replies, strict=True)]
 
     def info(self, batch: str) -> BatchInfo:
@@ -144,40 +144,40 @@ class Batches:
         return info
 
     def recent(self, limit: int) -> list[BatchInfo]:
-        """Those that began last, the newest first."""
+        """The batches that began last, the newest first."""
         ids = self._client.zrevrange(self._first.batches, 0, limit - 1)
-        found = [info for at in range(0, len(ids), LOOK_PAGE) for info in self.infos(ids[at : at + LOOK_PAGE])]
-        return [info for info in found if info is not None]
+        infos = [info for at in range(0, len(ids), LOOK_PAGE) for info in self.infos(ids[at : at + LOOK_PAGE])]
+        return [info for info in infos if info is not None]
 
     def ids_starting_with(self, prefix: str, limit: int = 20) -> list[str]:
-        """Batch ids by prefix, for what people type."""
-        found = self._client.zrevrange(self._first.batches, 0, 9_999)
-        return sorted(batch for batch in found if batch.startswith(prefix))[:limit]
+        """Batch ids by prefix, to complete user input."""
+        ids = self._client.zrevrange(self._first.batches, 0, 9_999)
+        return sorted(batch for batch in ids if batch.startswith(prefix))[:limit]
 
     def spec(self, batch: str) -> RunSpec | None:
-        """What its runs are submitted with; None: there is no such batch. Raises RecordUnreadable."""
+        """The spec of its runs; None: there is no such batch. Raises RecordUnreadable."""
         text = self._client.hget(self._keys.of_batch(batch).batch, "spec")
         return read_text(RunSpec, text, "spec", f"batch {batch!r}") if text else None
 
     def seal(self, batch: str) -> None:
-        """No more rows are to come."""
+        """Mark the batch as complete: no more rows will be added."""
         self._change(batch, "seal")
 
     def hold(self, batch: str) -> None:
-        """Admit nothing until `go_on`."""
+        """Admit no rows until `go_on`."""
         self._change(batch, "set", {"paused": "1", **self._signed("paused")})
 
     def go_on(self, batch: str, plan: BatchPlan) -> None:
-        """Admit again, by this plan from now on."""
+        """Admit rows again, with this plan from now on."""
         self._change(batch, "set", {"paused": "", "plan": record(plan), **self._signed("resumed")})
 
     def replan(self, batch: str, plan: BatchPlan) -> None:
-        """Admit by this plan from now on."""
+        """Admit rows with this plan from now on."""
         self._change(batch, "set", {"plan": record(plan), **self._signed("replanned")})
 
     def cancel(self, batch: str) -> bool:
-        """Admit nothing any more, and let the scheduler cancel what is under way. Cancels the rows that wait, too; the
-        scheduler goes on with that if this process dies. False: all rows were over, and nothing was changed."""
+        """Admit no more rows, cancel the waiting ones, and let the scheduler cancel the active ones. The scheduler
+        continues if this process dies. False: all rows were over, and nothing was changed."""
         if self._change(batch, "cancel", self._signed("cancelled")) == -3:
             return False
         while self.work(batch):
@@ -185,30 +185,30 @@ class Batches:
         return True
 
     def retry(self, batch: str) -> int:
-        """Let all rows that failed wait again. How many. The scheduler goes on with it if this process dies."""
+        """Let all failed rows wait again; returns how many. The scheduler continues if this process dies."""
         self._change(batch, "set", self._signed("retried"))
         request = secrets.token_hex(8)
-        left, rows = 1, 0
-        while left == 1:
-            left, rows = self._work(batch, request)
-        if left == -1:
+        state, rows = 1, 0
+        while state == 1:
+            state, rows = self._work(batch, request)
+        if state == -1:
             raise _not_found(batch)
-        if left == -2:
+        if state == -2:
             raise _was_cancelled(batch)
         return rows
 
     def work(self, batch: str) -> bool:
-        """Do the next piece of a cancel or a retry that is under way. Whether there is more to do."""
-        left, _ = self._work(batch, "")
-        return left == 1
+        """Do the next piece of a cancel or a retry in progress. Returns whether there is more to do."""
+        state, _ = self._work(batch, "")
+        return state == 1
 
     def _work(self, batch: str, request: str) -> tuple[int, int]:
         args: dict[str, Arg] = {"id": batch, "request": request, **self._ending()}
-        left, rows = _WORK(self._client, self._changing(batch), args)
-        return int(left), int(rows)
+        state, rows = _WORK(self._client, self._changing(batch), args)
+        return int(state), int(rows)
 
     def _signed(self, what: str) -> dict[str, str]:
-        """The field that says who has done that last, and when."""
+        """The field that records who did this last, and when."""
         return {f"by:{what}": change_text(Change(what, self._by, self.now_ms()))}
 
     def _change(
@@ -234,7 +234,7 @@ class Batches:
     # Results
 
     def states(self, batch: str, first: int = 0, last: int = STATES_PAGE - 1) -> str:
-        """The bytes of rows from `first` to `last`. Those of all rows can be millions: read pages."""
+        """The state bytes of rows from `first` to `last`. There can be millions of rows: read pages."""
         return str(self._client.getrange(self._keys.of_batch(batch).states, first, last))
 
     def rows_in(self, batch: str, state: RowState) -> Iterator[int]:
@@ -245,25 +245,25 @@ class Batches:
             first += len(page)
 
     def results(self, batch: str, first: int) -> list[RowResult | None]:
-        """A page of rows from `first`; None for one that is not over. Empty: there are no more."""
+        """A page of rows from `first`; None for an unfinished row. Empty: there are no more."""
         names = self._client.lrange(self._keys.of_batch(batch).names, first, first + PAGE - 1)
         rows = list(range(first, first + len(names)))
         return self._results(batch, [(row, row + 1) for row in rows], dict(zip(rows, names, strict=True)))
 
     def results_by_end(self, batch: str, first: int) -> tuple[list[RowResult], int]:
-        """A page of rows as they ended, from this place, and the place of the next page, the same one if there is none
-        yet. A row that was retried since is left out; it comes again."""
+        """A page of rows in the order in which they ended, from this place, and the place of the next page, the same
+        one if there is none yet. A row that was retried since is left out; it is listed again later."""
         rows = list(map(int, self._client.lrange(self._keys.of_batch(batch).ends, first, first + PAGE - 1)))
         places = [(row, first + at + 1) for at, row in enumerate(rows)]
-        found = self._results(batch, places, self._names(batch, rows))
-        return [result for result in found if result is not None], first + len(rows)
+        results = self._results(batch, places, self._names(batch, rows))
+        return [result for result in results if result is not None], first + len(rows)
 
     def failed(self, batch: str) -> Iterator[RowResult]:
         """The rows that failed, in order."""
         rows = self.rows_in(batch, "failed")
         while page := list(islice(rows, PAGE)):
-            found = self._results(batch, [(row, row + 1) for row in page], self._names(batch, page))
-            yield from (result for result in found if result is not None)
+            results = self._results(batch, [(row, row + 1) for row in page], self._names(batch, page))
+            yield from (result for result in results if result is not None)
 
     def _names(self, batch: str, rows: Sequence[int]) -> dict[int, str]:
         pipe = self._client.pipeline(transaction=False)
@@ -281,35 +281,36 @@ class Batches:
             pipe.strlen(run.output)
             pipe.hget(keys.failures, str(row))
         replies = iter(pipe.execute())
-        found = [(row, position, *islice(replies, 4)) for row, position in rows]
-        outputs = self._outputs(batch, {row: size for row, _, byte, _, size, _ in found if byte == "c" and size})
+        rows_read = [(row, position, *islice(replies, 4)) for row, position in rows]
+        outputs = self._outputs(batch, {row: size for row, _, byte, _, size, _ in rows_read if byte == "c" and size})
         return [
             _result(batch, row, position, names[row], byte, status, outputs.get(row), failure)
-            for row, position, byte, status, _, failure in found
+            for row, position, byte, status, _, failure in rows_read
         ]
 
     def _outputs(self, batch: str, sizes: Mapping[int, int]) -> dict[int, str | None]:
-        """Outputs of rows whose sizes are known, some at a time, as a page of large ones may not fit into memory."""
-        found: dict[int, str | None] = {}
-        left = list(sizes)
-        while left:
+        """Outputs of rows whose sizes are known, read in parts, because a page of large ones may not fit into
+        memory."""
+        outputs: dict[int, str | None] = {}
+        remaining = list(sizes)
+        while remaining:
             count, bytes_ = 0, 0
-            while count < len(left) and (not count or bytes_ + sizes[left[count]] <= OUTPUT_BYTES):
-                bytes_ += sizes[left[count]]
+            while count < len(remaining) and (not count or bytes_ + sizes[remaining[count]] <= OUTPUT_BYTES):
+                bytes_ += sizes[remaining[count]]
                 count += 1
-            names = [self._keys.of_run(row_run_id(batch, row)).output for row in left[:count]]
+            names = [self._keys.of_run(row_run_id(batch, row)).output for row in remaining[:count]]
             pipe = self._client.pipeline(transaction=False)
             for name in names:
                 pipe.get(name)
-            found |= zip(left, pipe.execute(), strict=False)
-            left = left[count:]
-        return found
+            outputs |= zip(remaining, pipe.execute(), strict=False)
+            remaining = remaining[count:]
+        return outputs
 
     # The scheduler
 
     def ended(self, place: str, status: RunStatus, version: int, usage: Usage, failed_visits: int = 0) -> RedisCommand:
-        """Note how the run of a row has ended, as a command; batch_ended.lua says how it replies. `usage` is what the
-        run has cost in all."""
+        """The command that records the end of a row's run; batch_ended.lua has the replies. `usage` is the total usage
+        of the run."""
         calls = {"model_calls": usage.calls, "tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
         cost = {"unpriced_calls": usage.calls} if usage.cost_usd is None else {"cost_usd": usage.cost_usd}
         return self._ended(
@@ -317,8 +318,8 @@ class Batches:
         )
 
     def refused(self, place: str, error: str, text: str = "") -> RedisCommand:
-        """Note that a row cannot become a run (`text` is what it says), or that its run cannot go on: a later end of
-        it counts all the same."""
+        """The command that records that a row cannot become a run (`text` is the row), or that its run cannot continue;
+        a later end of the run still counts."""
         return self._ended(place, _BYTE_OF["failed"], 0, {}, error, text)
 
     def _ended(
@@ -338,8 +339,8 @@ class Batches:
         return RedisCommand(_ENDED, _ENDED.vector(self._changing(batch), args))
 
     def look(self, seen: float | None, also: Collection[str] = ()) -> AdmissionView:
-        """Batches that have changed since change `seen`, up to a page of them, and `also` these. With None all that are
-        not over. Where nothing has changed it is one short round trip."""
+        """Batches that have changed since change `seen`, up to a page, and the batches `also`. `seen` None: all
+        unfinished batches. Without changes it costs one short round trip."""
         pipe = self._client.pipeline(transaction=False)
         pipe.time()
         pipe.zscore(self._first.changed_batches, "")
@@ -348,28 +349,28 @@ class Batches:
         else:
             after = f"({seen:.0f}"
             pipe.zrangebyscore(self._first.changed_batches, after, "+inf", start=0, num=LOOK_PAGE, withscores=True)
-        (seconds, micros), last, found = pipe.execute()
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        time, last, listed = pipe.execute()
+        now_ms = time_ms(time)
         if seen is None:
-            ids, seen = sorted(found), last or 0.0
+            ids, seen = sorted(listed), last or 0.0
         else:
-            changes = [(batch, number) for batch, number in found if batch]
+            changes = [(batch, number) for batch, number in listed if batch]
             ids, seen = [batch for batch, _ in changes], max((number for _, number in changes), default=seen)
         return AdmissionView(now_ms, seen, self._opened([*ids, *(batch for batch in also if batch not in ids)]))
 
     def _opened(self, batches: Sequence[str]) -> dict[str, OpenBatch | None]:
-        found: dict[str, OpenBatch | None] = {}
+        opened: dict[str, OpenBatch | None] = {}
         for at in range(0, len(batches), LOOK_PAGE):
             page = batches[at : at + LOOK_PAGE]
             pipe = self._client.pipeline(transaction=False)
             for batch in page:
                 pipe.hmget(self._keys.of_batch(batch).batch, _LOOK)
-            found |= {batch: _open(batch, texts) for batch, texts in zip(page, pipe.execute(), strict=True)}
-        return found
+            opened |= {batch: _open(batch, texts) for batch, texts in zip(page, pipe.execute(), strict=True)}
+        return opened
 
     def under_way(self) -> int:
-        """How much the fleet has begun: visits that run on workers, events that are not planned, and rows that were
-        admitted and are no runs yet. With what waits in queues that is what it has before it."""
+        """The work in progress of the fleet: visits on workers, unplanned events, and admitted rows that are not runs
+        yet. Together with the queues it is the total outstanding work."""
         pipe = self._client.pipeline(transaction=False)
         pipe.xlen(self._first.effects)
         for partition in map(self._keys.of_partition, range(self._keys.partitions)):
@@ -378,8 +379,8 @@ class Batches:
         return sum(map(int, pipe.execute()))
 
     def admit(self, wanted: Sequence[tuple[OpenBatch, int]], epoch: int, now_ms: int) -> list[int]:
-        """Let up to so many rows of batches become runs. How many; -1: the first partition is another's; -2: the batch
-        has admitted rows since it was read, or its plan has changed."""
+        """Admit up to so many rows of each batch. Returns how many; -1: another scheduler owns the first partition; -2:
+        the batch has admitted rows since it was read, or its plan has changed."""
         vectors = []
         for batch, most in wanted:
             keys = self._keys.of_batch(batch.id)
@@ -405,16 +406,16 @@ class Batches:
         return admitted
 
     def unclaimed(self) -> int:
-        """How many visits no worker has taken, also those that are held or that nobody serves: where the broker cannot
-        be asked how long its queues are."""
+        """The number of visits that no worker has claimed, including held ones and those in queues without workers.
+        Used if the broker cannot report its queue lengths."""
         pipe = self._client.pipeline(transaction=False)
         for partition in map(self._keys.of_partition, range(self._keys.partitions)):
             pipe.zcard(partition.outbox)
         return sum(map(int, pipe.execute()))
 
     def forget_expired(self, before_ms: int, limit: int) -> int:
-        """Drop index entries of batches that began before this and have expired. How many. Each call looks at the next
-        `limit` of them, so that those that are kept do not stand in the way of the others."""
+        """Drop index entries of expired batches that began before this; returns how many. Each call checks the next
+        `limit` entries, so that batches that are kept do not block the others."""
         ids = self._client.zrangebyscore(self._first.batches, "-inf", before_ms, start=self._looked_at, num=limit)
         dropped = 0
         for at in range(0, len(ids), LOOK_PAGE):
@@ -426,7 +427,8 @@ class Batches:
         return dropped
 
     def pinned(self) -> PinnedDigests:
-        """Of rows that are no runs yet. Raises RecordUnreadable: who does not know what a batch needs drops nothing."""
+        """The digests pinned by rows that are not runs yet. Raises RecordUnreadable: if the needs of a batch are
+        unknown, nothing may be dropped."""
         bundles, knowledge = set[str](), set[str]()
         batches = self._client.sscan_iter(self._first.open_batches, count=LOOK_PAGE)
         while page := list(islice(batches, LOOK_PAGE)):
@@ -443,12 +445,11 @@ class Batches:
         return PinnedDigests(frozenset(bundles), frozenset(knowledge))
 
     def now_ms(self) -> int:
-        seconds, micros = self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return clock_ms(self._client)
 
 
 def _open(batch: str, texts: Sequence[str | None]) -> OpenBatch | None:
-    """None: it is over, or gone."""
+    """The batch from its record; None: it is over or has expired."""
     fields = dict(zip(_LOOK, texts, strict=True))
     if fields["plan"] is None or fields["ended_ms"] is not None:
         return None
@@ -461,7 +462,7 @@ def _open(batch: str, texts: Sequence[str | None]) -> OpenBatch | None:
 
 
 def _places(page: str, byte: str) -> Iterator[int]:
-    """Where a byte stands in a page of states."""
+    """The places of a byte in a page of states."""
     at = page.find(byte)
     while at >= 0:
         yield at
@@ -469,7 +470,7 @@ def _places(page: str, byte: str) -> Iterator[int]:
 
 
 def _not_found(batch: str) -> BatchNotFound:
-    return BatchNotFound(f"no batch {batch!r}: never submitted here, or over longer ago than the retention")
+    return BatchNotFound(f"no batch {batch!r}: never submitted here, or finished longer ago than the retention")
 
 
 def _was_cancelled(batch: str) -> UsageError:
@@ -550,9 +551,9 @@ def _result(
     if status in ("waiting", "active"):
         return None
     run_status, error = record_
-    unborn = _failure(failure)
+    not_started = _failure(failure)
     if status == "failed" and run_status is None:
-        error = unborn.get("error", "its run is not kept any more")
+        error = not_started.get("error", "its run has expired")
     return RowResult(
         row=row,
         key=key,
@@ -566,7 +567,7 @@ def _result(
 
 
 def _failure(text: str | None) -> dict[str, Any]:
-    """What is kept of a row that failed; one that is damaged says so itself."""
+    """The record of a failed row; for a damaged record, its error."""
     if not text:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Packed agent folders by digest. Content-addressed: writing one twice is writing it once."""
+"""Packed agent folders by digest. Content-addressed: writing one again changes nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Bundles:
         self._client, self._keys = client, keys
 
     def put(self, digest: str, packed: bytes, now_ms: int) -> None:
-        """Store a bundle, or note that it is used again. Call before the run that needs it is created."""
+        """Store a bundle, or record a new use of it. Call before creating the run that needs it."""
         self._client.zadd(self._keys.bundles, {digest: now_ms})
         self._client.set(self._keys.bundle(digest), packed, nx=True)
 
     def touch(self, digest: str, now_ms: int) -> bool:
-        """Note a use of a bundle that may be there; False when it is not and must be put."""
+        """Record a use of a bundle; False if it is missing and must be put."""
         self._client.zadd(self._keys.bundles, {digest: now_ms})
         return bool(self._client.exists(self._keys.bundle(digest)))
 
@@ -31,21 +31,21 @@ class Bundles:
         return packed
 
     def unused_since(self, before_ms: int) -> list[str]:
-        """Digests that no submit has named since `before_ms`."""
-        found = self._client.zrangebyscore(self._keys.bundles, "-inf", before_ms)
-        return [digest.decode() for digest in found]
+        """Digests without a submission since `before_ms`."""
+        digests = self._client.zrangebyscore(self._keys.bundles, "-inf", before_ms)
+        return [digest.decode() for digest in digests]
 
     def keep(self, digests: Sequence[str], now_ms: int) -> None:
-        """Note that kept runs use these. One that was dropped meanwhile stays so."""
+        """Record that stored runs use these bundles. A bundle that was dropped meanwhile is not added again."""
         if digests:
             self._client.zadd(self._keys.bundles, dict.fromkeys(digests, now_ms), xx=True)
 
     def size(self, digest: str) -> int:
-        """In bytes; 0: it is not there."""
+        """The size in bytes; 0 if it does not exist."""
         return int(self._client.strlen(self._keys.bundle(digest)))
 
     def drop(self, digest: str, before_ms: int) -> bool:
-        """Delete a bundle unless a submit named it since; WATCH makes the look and the deletion one step."""
+        """Delete a bundle unless a submission has used it since; WATCH makes the check and the deletion atomic."""
         with self._client.pipeline() as pipe:
             try:
                 pipe.watch(self._keys.bundles)

@@ -1,4 +1,5 @@
-"""From a Transition to the arguments of commit.lua: control as one small JSON, everything stored as opaque strings."""
+"""Converts a Transition to the arguments of commit.lua: control data as one small JSON, stored values as opaque
+strings."""
 
 from __future__ import annotations
 
@@ -52,9 +53,9 @@ def control(
 ) -> tuple[str, list[Arg]]:
     """The control JSON of one commit and the texts that go with it. `after` is the run after the transition.
 
-    `publish_after_ms`: how long after this commit an unclaimed visit is published again. The control says how many
-    texts there are of what; they are in the order in which commit.lua takes them. What is empty is left out, and no
-    JSON stands in JSON: half the bytes, for two encoders and a decoder.
+    `publish_after_ms`: the time after this commit until an unclaimed visit is published again. The control has the
+    numbers of texts of each kind; the texts are in the order in which commit.lua reads them. Empty parts are left out,
+    and JSON is not nested in JSON: this halves the bytes for two encoders and a decoder.
     """
     gates = {gate.seq: gate for gate in transition.gates}
     texts: list[Arg] = []
@@ -131,8 +132,8 @@ def _unset(run: RunView, after: RunView) -> list[str]:
 
 
 def _session(run: RunView, after: RunView, now_ms: int, most: int) -> dict[str, Any] | None:
-    """Of a run in a session; it adds to the session with the commit by which it completes, and leaves its dynamic
-    instructions there. The session keeps about `most` messages."""
+    """The session part of a run in a session: with the commit that completes it, the run adds its messages and its
+    dynamic instructions to the session, which keeps about `most` messages."""
     if run.spec.session is None:
         return None
     name = SessionName(run.spec.agent, run.spec.session)
@@ -182,7 +183,7 @@ def _written(write: Write, texts: list[Arg]) -> dict[str, Any]:
 
 
 def _drops_apart(ops: tuple[ItemOp, ...]) -> tuple[list[str], list[ItemOp]]:
-    """The fields that are dropped in the end, and all else in order: thousands may be dropped at once."""
+    """The fields that are dropped at the end, and the other operations in order: thousands may be dropped at once."""
     drops: list[str] = []
     others: list[ItemOp] = []
     filled: set[str] = set()
@@ -268,7 +269,7 @@ def _cost_of(transition: Transition, texts: list[Arg]) -> str | None:
 
 
 def usage_fields(transition: Transition) -> dict[str, Any]:
-    """Fields of the run's hash and how much each becomes more."""
+    """The increments of fields of the run's hash."""
     if not (usage := transition.usage):
         return {}
     adds = {"tokens_in": usage.get("input_tokens", 0), "tokens_out": usage.get("output_tokens", 0)}
@@ -282,7 +283,8 @@ def usage_fields(transition: Transition) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def shared_keys(partition: PartitionKeys) -> Mapping[str, str]:
-    """The partition's part of commit.lua's keys; kept, as making eight names is 2 % of a visit's scheduler time."""
+    """The partition's part of commit.lua's keys; cached, because making the names is 2 % of a visit's scheduler
+    time."""
     return {
         "owner": partition.owner,
         "inbox": partition.inbox,

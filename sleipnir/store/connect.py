@@ -1,13 +1,13 @@
-"""Reaching Redis: clients, what we demand of a server, and how redis-py's errors become Sleipnir's.
+"""Connections to Redis: clients, requirements on the server, and the conversion of redis-py's errors to Sleipnir's.
 
-redis-py repeats a command whose reply was lost, so every script may be called twice. Blocking reads stay
-below the socket timeout.
+redis-py repeats a command whose reply was lost, so every script may be called twice. Blocking reads are shorter than
+the socket timeout.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -20,26 +20,26 @@ from sleipnir.errors import StoreUnavailable, StoreUnsuitable
 from sleipnir.store.address import Sentinels, client_url, not_a_url, safe_url, sentinels
 
 Client: TypeAlias = Any
-"""A redis-py client. Its declared reply types are unions of all that any server may say, so they end here."""
+"""A redis-py client. Its declared reply types are unions of all possible replies, so they are not used."""
 
 MIN_VERSION = (6, 2)
-SOCKET_TIMEOUT_S = 3.0  # a call may meet two connections that are dead and look open, and must be back in 10 s
+SOCKET_TIMEOUT_S = 3.0  # a call may use two dead connections that seem open, and must return within 10 s
 ASK_SENTINEL_S = 0.5
 ASKING_SENTINELS: Mapping[str, Any] = {
     "socket_timeout": ASK_SENTINEL_S,
     "socket_connect_timeout": ASK_SENTINEL_S,
     "retry": Retry(NoBackoff(), 0),
 }
-"""Options of connections to Sentinels: one that is away must not keep us from asking the next (redis-py's 20 s)."""
-BLOCK_MS_MAX = 2_000  # below the socket timeout, or a quiet inbox would look like a dead server
+"""Options of connections to Sentinels: an unreachable one must not delay the next (redis-py waits 20 s)."""
+BLOCK_MS_MAX = 2_000  # below the socket timeout, else a quiet inbox would look like a dead server
 
 
 def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) -> Client:
-    """A client with its own pool. Nothing is sent yet. Raises ConfigError for a URL that is not one."""
+    """A client with its own pool. Nothing is sent yet. Raises ConfigError for an invalid URL."""
     options = {
         "decode_responses": decode,
-        # Bytes that are not UTF-8 become half surrogates, which readers refuse (reading.decoded). With "strict" one
-        # such value fails the whole reply, with all that other runs have in it.
+        # Bytes that are not UTF-8 become half surrogates, which readers refuse (decoding.decoded). With "strict" one
+        # such value fails the whole reply, including the values of other runs.
         "encoding_errors": "surrogateescape",
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": 5,
@@ -49,11 +49,11 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
         **options,
     }
     try:
-        known = sentinels(url)
-        if known is not None:
-            return _follow(known, options)
+        sentinel_hosts = sentinels(url)
+        if sentinel_hosts is not None:
+            return _follow(sentinel_hosts, options)
         client = redis.Redis.from_url(client_url(url), **options)
-        client.connection_pool.make_connection()  # not a connect: it refuses what a query of the URL may not say
+        client.connection_pool.make_connection()  # does not connect, but refuses unknown parameters of the URL
         return client
     except ValueError as error:
         raise not_a_url(url, error) from None
@@ -62,20 +62,21 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
         raise not_a_url(url, f"unknown: {unknown[1] if unknown else 'a part of its query'}") from None
 
 
-def _follow(known: Sentinels, options: dict[str, Any]) -> Client:
-    """A client of the Redis that is the master now. Each connection, also one that connects again, asks the Sentinels
-    for it, one after the other."""
+def _follow(sentinel_hosts: Sentinels, options: dict[str, Any]) -> Client:
+    """A client of the current master. Each connection, also when it reconnects, asks the Sentinels for it, one after
+    the other."""
     single = options.pop("single_connection_client", False)
-    tls = known.tls or {}
-    asking = {**ASKING_SENTINELS, **known.login, **({} if known.tls is None else {"ssl": True, **tls})}
-    asked: Any = Sentinel(known.hosts, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+    tls = sentinel_hosts.tls or {}
+    sentinel_tls = {} if sentinel_hosts.tls is None else {"ssl": True, **tls}
+    sentinel_options = {**ASKING_SENTINELS, **sentinel_hosts.login, **sentinel_tls}
+    sentinel: Any = Sentinel(sentinel_hosts.hosts, sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]
     pool: Any = SentinelConnectionPool(  # type: ignore[no-untyped-call]
-        known.master,
-        asked,
-        connection_class=_ToMaster if known.tls is None else _ToMasterByTLS,
-        username=known.username,
-        password=known.password,
-        db=known.db,
+        sentinel_hosts.master,
+        sentinel,
+        connection_class=_ToMaster if sentinel_hosts.tls is None else _ToMasterByTLS,
+        username=sentinel_hosts.username,
+        password=sentinel_hosts.password,
+        db=sentinel_hosts.db,
         **options,
         **tls,
     )
@@ -83,8 +84,8 @@ def _follow(known: Sentinels, options: dict[str, Any]) -> Client:
 
 
 class _ToMaster(SentinelManagedConnection):
-    """redis-py asks the Sentinels when a pool hands out a connection. One that is kept and breaks, as that of a client
-    with a single connection, would be connected to the same server for ever, though another is the master."""
+    """redis-py asks the Sentinels when a pool hands out a connection. A connection that is kept, as in a client with a
+    single connection, would always reconnect to the same server, even if another one is the master."""
 
     def connect_to(self, address: Any) -> None:
         self.connect_check_health(check_health=self.connection_pool.check_connection, retry_socket_connect=False)
@@ -103,11 +104,11 @@ _PASSING = ("OOM", "READONLY", "MISCONF", "LOADING", "NOREPLICAS", "MASTERDOWN",
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether a refusal is the server's state (full, failing over, loading) and not the command's fault.
+    """Whether a refusal is caused by the server's state (full, failing over, loading), not by the command.
 
-    Looked for anywhere in the text: a script wraps the error of the command that it called. Nothing was written then,
-    as the first write of a script is the one that is refused. Of a command's own error, and from Redis 7 on of a
-    script's too, redis-py cuts the word off.
+    The word may be anywhere in the text: a script wraps the error of the command that it called. Nothing was written
+    then, because a script's first write is refused. redis-py cuts the word off a command's own error, and from Redis 7
+    on also off a script's.
     """
     code, text = getattr(error, "status_code", None), str(error)
     return code in _PASSING or any(word in text for word in _PASSING) or _FULL in text
@@ -117,7 +118,7 @@ _FULL = "used memory > 'maxmemory'"
 
 
 def _with_code(error: Exception) -> str:
-    """What Redis said, with the word that redis-py may have cut off."""
+    """Redis' error text, with the word that redis-py may have cut off."""
     code, text = getattr(error, "status_code", None) or ("OOM" if _FULL in str(error) else ""), str(error)
     return text if any(word in text for word in _PASSING) or not code else f"{code} {text}"
 
@@ -126,8 +127,8 @@ _OF_THE_SERVER = ("NOPERM", "NOAUTH", "MOVED", "ASK ")
 
 
 def is_lasting(error: Exception) -> bool:
-    """Whether the same call will fail again, however Redis is then: the call is wrong, or the key that it is for. False
-    for troubles of the connection, of the server and of its users' rights."""
+    """Whether the same call will always fail again, because the call or its key is wrong. False for problems of the
+    connection, of the server and of permissions."""
     if isinstance(error, StoreUnavailable | redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError):
         return False
     if isinstance(error, redis.exceptions.NoPermissionError):
@@ -139,7 +140,7 @@ def is_lasting(error: Exception) -> bool:
 
 @contextmanager
 def store_errors(url: str) -> Iterator[None]:
-    """Turn redis-py's connection troubles into StoreUnavailable, with the address and a way out."""
+    """Convert redis-py's connection errors to StoreUnavailable, with the address and advice."""
     try:
         yield
     except redis.exceptions.AuthenticationError as error:
@@ -150,7 +151,7 @@ def store_errors(url: str) -> Iterator[None]:
             "docs/deployment.md lists the rights; ops/deploy/redis/users.acl has such a user."
         ) from error
     except redis.exceptions.InvalidResponse as error:
-        raise StoreUnsuitable(f"what answers at {safe_url(url)} is no Redis: {error}") from error
+        raise StoreUnsuitable(f"the server at {safe_url(url)} is not a Redis: {error}") from error
     except redis.exceptions.ResponseError as error:
         if "DB index is out of range" in str(error):
             raise StoreUnsuitable(f"Redis at {safe_url(url)} has no database of that number") from error
@@ -165,13 +166,13 @@ def store_errors(url: str) -> Iterator[None]:
 
 
 def check_server(client: Client, url: str, *, allow_eviction: bool = False) -> str:
-    """The server's version. Raises StoreUnsuitable below 6.2, and for a server that deletes keys when it is full."""
+    """The server's version. Raises StoreUnsuitable below 6.2, and for a server that evicts keys when it is full."""
     try:
         info: dict[str, Any] = client.info("server")
     except redis.exceptions.ResponseError as error:
         if "HELLO" not in str(error):
             raise
-        info = connect(url, protocol=2).info("server")  # older than 6.0: ask in the old protocol, to name the version
+        info = connect(url, protocol=2).info("server")  # older than 6.0: the old protocol still gives the version
     version = str(info["redis_version"])
     if server_version(version) < MIN_VERSION:
         raise StoreUnsuitable(
@@ -187,14 +188,25 @@ KEEPS_ALL = "noeviction"
 
 
 def _refuse_eviction(client: Client, url: str) -> None:
-    """INFO and not CONFIG, which managed servers forbid. One that says nothing of its policy is used."""
+    """Uses INFO, because managed servers forbid CONFIG. A server that reports no policy is accepted."""
     policy = str(client.info("memory").get("maxmemory_policy", KEEPS_ALL))
     if policy != KEEPS_ALL:
         raise StoreUnsuitable(
             f"Redis at {safe_url(url)} has maxmemory-policy {policy!r}: when it is full it deletes parts of live runs. "
-            f"Set it right: `redis-cli CONFIG SET maxmemory-policy {KEEPS_ALL}`, and in the server's configuration. "
-            "SLEIPNIR_ALLOW_EVICTION=1 uses it as it is."
+            f"Change it: `redis-cli CONFIG SET maxmemory-policy {KEEPS_ALL}`, and in the server's configuration. "
+            "SLEIPNIR_ALLOW_EVICTION=1 accepts the policy."
         )
+
+
+def time_ms(time: Sequence[Any]) -> int:
+    """The reply of Redis' command TIME in milliseconds."""
+    seconds, micros = time
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def clock_ms(client: Client) -> int:
+    """Redis' clock."""
+    return time_ms(client.time())
 
 
 def server_version(text: str) -> tuple[int, int]:
@@ -203,7 +215,7 @@ def server_version(text: str) -> tuple[int, int]:
 
 
 def unblock_all(client: Client) -> None:
-    """End the blocking reads of all clients, as if their time were up. For a private server."""
+    """End the blocking reads of all clients, as after their timeout. For a private server."""
     for other in client.client_list():
         if "b" in other["flags"]:
             client.client_unblock(int(other["id"]))

@@ -1,8 +1,8 @@
-"""What commits owe to other runs: start a child, tell a child, a parent or a batch. And what batches owe: start a run
-for a row. Delivered by the owner of the partition.
+"""Effects of commits on other runs (start a child; notify a child, a parent or a batch) and of batches (start a run for
+a row). The owner of the partition delivers them.
 
 Entries of a partition are delivered in order, each at least once; every delivery may be repeated. Many are delivered in
-few round trips: what they need to know, whether they are still owed, the deliveries, and that they are done.
+few round trips: read their inputs, check that they are still owed, deliver, and delete.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _CHILD_ENDED = LuaScript("child_ended")
 _RETRY_CHILD = LuaScript("retry_child")
 _TELL_ROOT = LuaScript("tell_root")
 
-BLOCK_MS_MAX = 2_000  # shorter than the connection's own patience
+BLOCK_MS_MAX = 2_000  # below the socket timeout
 
-_BUSY = -1  # what create_run.lua says of a session that another run has
-_GONE, _COMPLETED = 0, 2  # what retry_child.lua says of a child that cannot go on, or need not
+_BUSY = -1  # the reply of create_run.lua if another run has the session
+_GONE, _COMPLETED = 0, 2  # the replies of retry_child.lua if a child cannot continue, or has completed
 
 
 @dataclass(frozen=True)
 class OwedEffect:
-    """An effect of a commit of `run`. `effect` is None for one of a newer release, and for one that cannot be read:
-    `damage` says why no release can."""
+    """An effect of a commit of `run`. `effect` is None for an effect of a newer release, and for one that no release
+    can read, with the reason in `damage`."""
 
     id: str
     partition: int
@@ -51,18 +51,18 @@ class OwedEffect:
 
     @property
     def fence(self) -> Fence:
-        """By this its target knows it, and all before it of the same kind and partition."""
+        """The fence with which its target recognises it and earlier effects of the same kind and partition."""
         return Fence(f"{kind_of(self.effect)}:{self.partition}" if self.effect else "", self.id)
 
     @property
     def slot_fence(self) -> Fence:
-        """By this a set of slots knows it, and all before it of the partition, of whatever kind."""
+        """The fence with which a set of slots recognises it and earlier effects of the partition, of any kind."""
         return Fence(str(self.partition), self.id)
 
 
 @dataclass(frozen=True)
 class EndedRun:
-    """How a run has ended, and which visit of its parent waits for that, where it is not the one of its spec."""
+    """The end of a run, and the visit of its parent that waits for it, if it is not the visit in its spec."""
 
     info: RunInfo
     output: str | None
@@ -72,7 +72,7 @@ class EndedRun:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What an effect comes to; `command` None: nothing at all."""
+    """The command that delivers an effect; None: nothing to do."""
 
     owed: OwedEffect
     command: RedisCommand | None
@@ -86,21 +86,21 @@ class Effects:
         self.slots, self.dead_letters = slots, DeadLetters(client, keys)
 
     def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[OwedEffect]:
-        """The oldest undelivered effects of partitions, up to `limit` each, that come after an entry ("0-0": all);
-        waits up to `block_ms` for the first."""
+        """The oldest undelivered effects of partitions after an entry ("0-0": all), up to `limit` each; waits up to
+        `block_ms` for the first."""
         streams = {self._of(partition): partition for partition in after}
         if not streams:
             return []
         start: dict[Any, Any] = {name: after[partition] for name, partition in streams.items()}
         reply: Any = self._client.xread(start, count=limit, block=min(block_ms, BLOCK_MS_MAX))
-        found = []
+        owed = []
         for name, batches in dict(reply or {}).items():
             for id_, fields in entries({name: batches}):
-                found.append(_owed(id_, streams[name], fields))
-        return found
+                owed.append(_owed(id_, streams[name], fields))
+        return owed
 
     def specs(self, run_ids: Collection[str]) -> dict[str, RunSpec]:
-        """What runs were submitted with; those that have expired are left out."""
+        """The specs of runs; expired runs are left out."""
         if not run_ids:
             return {}
         pipe = self._client.pipeline(transaction=False)
@@ -110,7 +110,7 @@ class Effects:
         return {run_id: read_text(RunSpec, text, "spec", run_id) for run_id, text in texts if text}
 
     def batches_of(self, run_ids: Collection[str]) -> dict[str, str]:
-        """RunView.batch of those of these runs that have one."""
+        """RunView.batch of the runs that have one."""
         if not run_ids:
             return {}
         pipe = self._client.pipeline(transaction=False)
@@ -119,30 +119,30 @@ class Effects:
         return {run_id: place for run_id, place in zip(run_ids, pipe.execute(), strict=True) if place}
 
     def specs_of_rows(self, batches: Collection[str]) -> dict[str, RunSpec]:
-        """What the rows of batches are submitted with; batches that have expired are left out."""
-        found = {batch: self._batches.spec(batch) for batch in batches}
-        return {batch: spec for batch, spec in found.items() if spec is not None}
+        """The specs of the rows of batches; expired batches are left out."""
+        specs = {batch: self._batches.spec(batch) for batch in batches}
+        return {batch: spec for batch, spec in specs.items() if spec is not None}
 
     def ends(self, run_ids: Sequence[str]) -> dict[str, EndedRun]:
-        """How runs have ended; those that go on, or have expired, are left out."""
+        """The ends of runs; unfinished and expired runs are left out."""
         if not run_ids:
             return {}
-        # Who waits is read first: one that is retried in between has another visit waiting, and tells it at its end.
+        # The waiting visit is read first: a run that is retried in between has another one, and notifies it at its end.
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hmget(self._keys.of_run(run_id).run, ["parent_seq", "parent_attempt"])
         waiting = pipe.execute()
-        found = zip(run_ids, self._runs.found(run_ids), self._runs.outputs(run_ids), waiting, strict=True)
+        ends = zip(run_ids, self._runs.find(run_ids), self._runs.outputs(run_ids), waiting, strict=True)
         return {
             run_id: EndedRun(info, output, *(None if number is None else int(number) for number in visit))
-            for run_id, info, output, visit in found
+            for run_id, info, output, visit in ends
             if info is not None and info.is_final
         }
 
     def deliver(self, deliveries: Sequence[Delivery]) -> list[tuple[OwedEffect, str]]:
-        """Deliver what is still owed; what one partition owes to one target goes there in order: no effect overtakes
-        one that was refused. Returns the effects that Redis refuses for good, and why: they must be set aside, or they
-        come again, and those after them. Raises what redis-py does when the server or the connection is in trouble."""
+        """Deliver the effects that are still owed. Effects of one partition for one target are delivered in order: none
+        overtakes a refused one. Returns the effects that Redis always refuses, and why: they must become dead letters,
+        or they and their successors are read again. Raises redis-py's errors for problems of server or connection."""
         owed = self._still_owed(deliveries)
         refused: dict[tuple[int, Arg], tuple[OwedEffect, Exception]] = {}
         while owed:
@@ -165,15 +165,15 @@ class Effects:
         return [(each, f"Redis refuses it: {error}") for each, error in refused.values()]
 
     def _still_owed(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Those that no other scheduler has delivered since they were read. Only a saving: where one is delivered in
-        the same moment, its target refuses the second delivery (sleipnir/store/lua/README.md)."""
+        """The deliveries that no other scheduler has made since they were read. This only saves work: if two schedulers
+        deliver at once, the target refuses the second delivery (sleipnir/store/lua/README.md)."""
         pipe = self._client.pipeline(transaction=False)
         for each in deliveries:
             pipe.xrange(self._of(each.owed.partition), each.owed.id, each.owed.id)
-        return [each for each, found in zip(deliveries, pipe.execute(), strict=True) if found]
+        return [each for each, entry in zip(deliveries, pipe.execute(), strict=True) if entry]
 
     def _done(self, owed: Sequence[OwedEffect]) -> None:
-        """They need not come again."""
+        """Delete delivered effects."""
         by_partition: dict[int, list[str]] = {}
         for each in owed:
             by_partition.setdefault(each.partition, []).append(each.id)
@@ -196,7 +196,7 @@ class Effects:
                 case RetryChild(child) if reply == _COMPLETED:
                     completed.append(child)
                 case RetryRow(batch, row) if reply is None:
-                    why = "it cannot be retried: its run is not kept any more"
+                    why = "it cannot be retried: its run has expired"
                     commands.append(self._batches.refused(place_of(batch, row), why))
         specs, ends = self.specs(completed), self.ends(completed)
         commands += [self.notify_parent(specs[child], end) for child, end in ends.items() if child in specs]
@@ -204,15 +204,15 @@ class Effects:
             if isinstance(answer, Exception):
                 raise answer
 
-    # What an effect comes to
+    # The commands that deliver effects
 
     def start(self, child: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
-        """Accept a child run, or the run of a row; one that exists is left alone. `batch` is RunView.batch."""
+        """Accept a child run, or the run of a row; an existing run is unchanged. `batch` is RunView.batch."""
         return self._runs.creation(child, spec, state, batch)
 
     def retry_row(self, batch: str, row: int, version: int | None) -> RedisCommand:
-        """Let the failed run of a row go on; one that did not fail is left alone, and so is one that has ended with
-        another version, because it went on since."""
+        """Continue the failed run of a row. No effect on a run that did not fail, or that ended with another version,
+        because it has continued since."""
         return self._runs.notification_once(
             row_run_id(batch, row), "retried", NO_FENCE, "by", f"batch {batch}", version=version
         )
@@ -262,7 +262,7 @@ class Effects:
         return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output, failed_text)
 
     def notify_watchers(self, fence: Fence, run_id: str, type_: str, data: Mapping[str, Any]) -> RedisCommand:
-        """An event for those who watch a run, if there is one."""
+        """Publish an event to the watchers of a run, if the run exists."""
         run = self._keys.of_run(run_id)
         keys = {"run": run.run, "events": run.events}
         args: dict[str, Arg] = {"source": fence.source, "number": fence.number, "notices": dumps([[type_, data]])}
@@ -321,12 +321,12 @@ def _owed(id_: str, partition: int, fields: Mapping[str, str]) -> OwedEffect:
 
 
 def _way(owed: OwedEffect, command: RedisCommand) -> tuple[int, Arg]:
-    """Where a command comes from and where it leads to: the first key of a script is its target."""
+    """The source partition and the target of a command: the first key of a script is its target."""
     return owed.partition, command.vector[0]
 
 
 def _next_wave(owed: Sequence[Delivery], blocked: Collection[tuple[int, Arg]]) -> tuple[list[Delivery], list[Delivery]]:
-    """Of each way the first delivery, and the rest; those of a way that is blocked are left out of both."""
+    """The first delivery of each way, and the rest; deliveries of blocked ways are left out of both."""
     wave, rest, taken = [], [], set(blocked)
     for each in owed:
         if each.command is None:

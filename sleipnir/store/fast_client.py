@@ -1,9 +1,9 @@
-"""Commands that must cost little: a worker's claim and delivery, what models say, a scheduler's commits.
+"""Fast commands: a worker's claim and delivery, the output of models, a scheduler's commits.
 
-redis-py surrounds a command with a lock, a retry loop, two closures, metrics, a look at the type of each argument and
-a look-up of reply callbacks, as much work again as the command itself. A FastClient sends and reads; only when that
-fails does it hand the command to its client, which reconnects, waits and repeats as the client's `retries` say. So what
-a caller may see is the same: the same replies, the same errors, and a command that may have been carried out twice.
+redis-py wraps a command in a lock, a retry loop, two closures, metrics, type checks of arguments and a look-up of reply
+callbacks, which doubles its cost. A FastClient only sends and reads; if that fails, it passes the command to its
+client, which reconnects, waits and repeats according to its `retries`. So the caller sees the same replies and errors,
+and a command may have been executed twice.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class FastClient:
     def execute_commands(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send several at once and return their replies in order, an error reply as an exception.
 
-        Raises a redis-py error when the connection fails; nothing is repeated then, and some may have been carried out.
+        Raises a redis-py error if the connection fails; nothing is repeated then, and some may have been executed.
         """
         return _exchange(self._connection, commands)
 
 
 def execute_all(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     """Send several commands at once over a connection of the client's pool, and return their replies in order, an error
-    reply as an exception. When the connection fails, all are sent again, as the client's `retries` say."""
+    reply as an exception. If the connection fails, all are sent again, according to the client's `retries`."""
     pool = client.connection_pool
     connection = pool.get_connection()
     try:

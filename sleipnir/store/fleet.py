@@ -1,4 +1,4 @@
-"""Who is there: schedulers and workers announce themselves; queues and the server are looked at for `doctor`."""
+"""The members of the fleet: announcements of schedulers and workers, and the queues and server for `doctor`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from sleipnir.runs.run import Parked
 from sleipnir.runs.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
-from sleipnir.store.connect import Client, connect
+from sleipnir.store.connect import Client, clock_ms, connect, time_ms
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys, lines_of
 from sleipnir.store.scripts import LuaScript
 
 _PLACES = LuaScript("places")
 
-LINE_LOOK = 1_000  # messages of a queue that are looked at for a place in line
-HEAD_LOOK = 5  # messages at the head of a line that are looked at for the time of the oldest
-REASONS = 5  # of parked runs that are shown
-SEEN_FOR_MS = 30_000  # silent longer: not shown as running
+LINE_LOOK = 1_000  # messages of a queue that are searched for the position of a visit
+HEAD_LOOK = 5  # messages at the head of a list that are searched for the oldest time
+REASONS = 5  # reasons of parked runs that are shown
+SEEN_FOR_MS = 30_000  # after a longer silence a process is not shown as running
 
 
 @dataclass(frozen=True)
 class QueueBacklog:
-    """What waits in one list of a broker: how many messages, when the oldest of first attempts was published (None: not
-    known), and whether messages of later attempts, which go first, stand at its head."""
+    """The backlog of one list of a broker: the number of messages, when the oldest first attempt was published (None:
+    not known), and whether messages of later attempts, which go first, are at its head."""
 
     length: int
     oldest_ms: int | None = None
@@ -44,14 +44,14 @@ class QueueBacklog:
 
 
 class Fleet:
-    """Announcements and health. `broker` is the broker's client when the broker is a Redis, else None."""
+    """Announcements and health. `broker` is the broker's client if the broker is a Redis, else None."""
 
     def __init__(self, client: Client, keys: Keys, broker: Client | None) -> None:
         self._client, self._keys, self._broker = client, keys, broker
 
     @classmethod
     def of(cls, settings: Settings, *, timeout_s: float) -> Fleet:
-        """For one quick look that fails, rather than wait or repeat, after about `timeout_s` per call."""
+        """For one quick read: each call fails after about `timeout_s`, without waiting or repeating."""
         options: dict[str, Any] = {"retries": 0, "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
         broker = settings.broker
         return cls(
@@ -61,65 +61,63 @@ class Fleet:
         )
 
     def broker_answers(self) -> bool:
-        """Whether the broker takes commands. True when it is no Redis: we cannot ask it."""
+        """Whether the broker accepts commands. True for another kind of broker, which cannot be checked here."""
         try:
             return self._broker is None or bool(self._broker.ping())
         except redis.exceptions.RedisError:
             return False
 
     def has_appendonly(self) -> bool:
-        """Whether what Redis acknowledges is written to its disk. True where it does not say."""
+        """Whether Redis writes acknowledged commands to its disk. True if it does not report it."""
         return bool(self._client.info("persistence").get("aof_enabled", True))
 
     def agree_on_layout(self) -> None:
-        """Fix the number of partitions on first use. Raises ConfigError when this process was told another number."""
+        """Fix the number of partitions on first use. Raises ConfigError if this process is configured differently."""
         self._client.hsetnx(self._keys.meta, "partitions", str(self._keys.partitions))
         stored = int(self._client.hget(self._keys.meta, "partitions") or 0)
         if stored != self._keys.partitions:
             raise ConfigError(
-                f"this deployment was created with {stored} partitions, but SLEIPNIR_PARTITIONS says "
-                f"{self._keys.partitions}; the number is fixed for its life. Set SLEIPNIR_PARTITIONS={stored}."
+                f"this deployment was created with {stored} partitions, but SLEIPNIR_PARTITIONS is "
+                f"{self._keys.partitions}; the number cannot change. Set SLEIPNIR_PARTITIONS={stored}."
             )
 
     def announce_scheduler(self, instance: str, facts: dict[str, Any], now_ms: int) -> None:
         self._client.hset(self._keys.schedulers, instance, json.dumps(facts | {"seen_ms": now_ms}))
 
     def announce_worker(self, name: str, queues: Collection[str], facts: dict[str, Any]) -> None:
-        seconds, micros = self._client.time()
-        seen_ms = int(seconds) * 1000 + int(micros) // 1000
+        seen_ms = clock_ms(self._client)
         record = json.dumps(facts | {"queues": sorted(queues), "seen_ms": seen_ms})
         self._client.hset(self._keys.workers, name, record)
 
     def leave(self, *, scheduler: str | None = None, worker: str | None = None) -> None:
-        """Say goodbye; a process that dies without is forgotten by the janitor."""
+        """Remove an announcement; the janitor removes those of processes that died."""
         if scheduler:
             self._client.hdel(self._keys.schedulers, scheduler)
         if worker:
             self._client.hdel(self._keys.workers, worker)
 
     def workers(self) -> tuple[list[WorkerInfo], int]:
-        """Everybody who announced itself and did not say goodbye, silent ones too; and the time now."""
+        """All announced workers, including silent ones, and the current time."""
         pipe = self._client.pipeline(transaction=False)
         pipe.hgetall(self._keys.workers)
         pipe.time()
-        announced, (seconds, micros) = pipe.execute()
+        announced, time = pipe.execute()
         infos = _workers({name: _facts(text) for name, text in announced.items()})
-        return infos, int(seconds) * 1000 + int(micros) // 1000
+        return infos, time_ms(time)
 
     def forget_silent(self, before_ms: int) -> int:
         """Drop announcements older than `before_ms`. Returns how many."""
         dropped = 0
         for key in (self._keys.schedulers, self._keys.workers):
-            # One that cannot be read says nothing: its process announces itself again if it lives.
+            # An unreadable announcement counts as silent: its process announces itself again if it is alive.
             silent = [n for n, text in self._client.hgetall(key).items() if _facts(text)["seen_ms"] < before_ms]
             dropped += int(self._client.hdel(key, *silent)) if silent else 0
         return dropped
 
     def health(self) -> Health:
-        """The server's facts, queue lengths and who was seen lately."""
+        """The server's facts, queue lengths, and recently seen processes."""
         info: dict[str, Any] = self._client.info()
-        seconds, micros = self._client.time()
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        now_ms = clock_ms(self._client)
         schedulers = self._seen(self._keys.schedulers, now_ms)
         workers = self._seen(self._keys.workers, now_ms)
         return Health(
@@ -147,7 +145,7 @@ class Fleet:
         )
 
     def _set_aside(self) -> dict[str, Any]:
-        """What Health says of parked runs and dead letters."""
+        """The fields of Health for parked runs and dead letters."""
         parts = [self._keys.of_partition(partition) for partition in range(self._keys.partitions)]
         pipe = self._client.pipeline(transaction=False)
         for part in parts:
@@ -155,7 +153,7 @@ class Fleet:
             pipe.hscan(part.parked, count=REASONS)
             pipe.xlen(part.dead_letters)
         replies = pipe.execute()
-        marks = {run: text for _, found in replies[1::3] for run, text in found.items()}
+        marks = {run: text for _, texts in replies[1::3] for run, text in texts.items()}
         return {
             "parked": sum(replies[::3]),
             "parked_reasons": tuple(f"{run}: {_reason(text)}" for run, text in sorted(marks.items())[:REASONS]),
@@ -163,7 +161,7 @@ class Fleet:
         }
 
     def queue_lengths(self, queues: Collection[str] = ()) -> dict[str, int]:
-        """Messages waiting in the broker, per queue: hints, the frontier is the truth. Empty unless it is a Redis."""
+        """Messages in the broker, per queue: only hints, the frontier is authoritative. Empty unless it is a Redis."""
         if self._broker is None:
             return {}
         names = sorted({*QUEUES, *queues})
@@ -190,7 +188,7 @@ class Fleet:
         }
 
     def with_places(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
-        """The same, with each queued visit's place in the line of its queue, and how many live workers serve that."""
+        """The runs with each queued visit's position in its queue, and the number of live workers of the queue."""
         ids: dict[str, list[str]] = defaultdict(list)
         for info in infos:
             for visit in info.visits:
@@ -206,15 +204,14 @@ class Fleet:
         return [info.with_reasons(partial(_placed, info=info, places=places, served=served)) for info in infos]
 
     def has_scheduler(self) -> bool:
-        """Whether a scheduler was seen lately."""
-        seconds, micros = self._client.time()
-        return bool(self._seen(self._keys.schedulers, int(seconds) * 1000 + int(micros) // 1000))
+        """Whether a scheduler was seen recently."""
+        return bool(self._seen(self._keys.schedulers, clock_ms(self._client)))
 
     def _places(self, ids: Mapping[str, Sequence[str]]) -> dict[str, int]:
-        """Place by task id. Only a hint: empty when the broker is no Redis, or does not answer."""
+        """Positions by task id. Only a hint: empty if the broker is not a Redis, or does not answer."""
         if self._broker is None:
             return {}
-        found: dict[str, int] = {}
+        by_task: dict[str, int] = {}
         try:
             for queue, tasks in ids.items():
                 names = [json.dumps(task)[1:-1] for task in tasks]
@@ -222,16 +219,16 @@ class Fleet:
                 for line in lines_of(queue):
                     key = self._keys.broker_prefix + line
                     places = _PLACES(self._broker, {"queue": key}, {"depth": LINE_LOOK}, names)
-                    found |= {task: ahead + place for task, place in zip(tasks, places, strict=True) if place}
+                    by_task |= {task: ahead + place for task, place in zip(tasks, places, strict=True) if place}
                     ahead += int(self._broker.llen(key))
         except redis.exceptions.RedisError:
             return {}
-        return found
+        return by_task
 
     def publish(
         self, messages: Mapping[str, list[str]], first_in_line: Mapping[str, list[str]] | None = None
     ) -> dict[str, int]:
-        """Put ready-made Celery envelopes on the broker's lists (keys.line_of), one round trip for all. Returns the
+        """Push complete Celery envelopes to the broker's lists (keys.line_of), one round trip for all. Returns the
         lengths of the lists of `messages`.
 
         Celery's Redis transport pops from the right end of a list, so the first message of a queue is pushed first.
@@ -250,13 +247,13 @@ class Fleet:
 
 
 _ATTEMPT, _PUBLISHED = re.compile(r'"id": "[^"]*:(\d+)"'), re.compile(r'"delivery_tag": "[^"]*@(\d+)"')
-"""In a message of Sleipnir."""
+"""The attempt and the publication time in a message of Sleipnir."""
 
 
 def _line(length: int, head: Sequence[str]) -> QueueBacklog:
     attempts = [match[1] if (match := _ATTEMPT.search(text)) else "1" for text in head]
     times = [_PUBLISHED.search(text) for text, attempt in zip(head, attempts, strict=True) if attempt == "1"]
-    oldest_ms = min((int(found[1]) for found in times if found is not None), default=None)
+    oldest_ms = min((int(time[1]) for time in times if time is not None), default=None)
     return QueueBacklog(length, oldest_ms, any(attempt != "1" for attempt in attempts))
 
 
@@ -272,7 +269,7 @@ def _placed(visit: VisitInfo, *, info: RunInfo, places: Mapping[str, int], serve
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """What a process says of itself. Of what cannot be read: that it was seen long ago."""
+    """The announcement of a process; an unreadable one counts as seen long ago."""
     try:
         facts = decoded_object(text, "announcement")
         if type(facts.get("seen_ms")) is int:
@@ -283,12 +280,12 @@ def _facts(text: str) -> dict[str, Any]:
 
 
 def _workers(announced: Mapping[str, Mapping[str, Any]]) -> list[WorkerInfo]:
-    """By name; without those that cannot be read. Unknown facts are ignored: a newer worker may say more."""
-    found = []
+    """The workers by name, without unreadable ones. Unknown facts, from a newer worker, are ignored."""
+    workers = []
     for name, facts in sorted(announced.items()):
         with contextlib.suppress(RecordUnreadable):
-            found.append(read(WorkerInfo, {**facts, "name": name}, "worker", name))
-    return found
+            workers.append(read(WorkerInfo, {**facts, "name": name}, "worker", name))
+    return workers
 
 
 def _archive(facts: Any) -> ArchiveState | None:

@@ -1,9 +1,9 @@
-"""What is left in Redis of runs that are gone, for `gc`. In a healthy deployment there is nothing: keys of finished
-runs expire by themselves, and the janitor follows. Left-overs come from keys that were deleted by hand, or by a Redis
-that evicts.
+"""Remains of missing runs in Redis, for `gc`. A healthy deployment has none: keys of finished runs expire
+automatically, and the janitor removes their index entries. Remains are caused by keys that were deleted by hand or
+evicted by Redis.
 
-Nothing of a run that is there is touched, nor of one that is created meanwhile: a removal WATCHes the run, and
-create_run.lua makes all of a run in one step.
+Existing runs are never touched, including runs that are created meanwhile: a removal WATCHes the run, and
+create_run.lua creates all of a run atomically.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAGE = 1000
 
 @dataclass(frozen=True)
 class OrphanedKeys:
-    """Of one run that is gone: its keys that do not expire, with their size, and whether an index still lists it."""
+    """The remains of one missing run: its keys that do not expire, with their size. Without keys: an index lists it."""
 
     run: str
     keys: tuple[str, ...] = ()
@@ -29,13 +29,13 @@ class OrphanedKeys:
 
 
 class Garbage:
-    """Safe while everything runs."""
+    """Safe in a running deployment."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client, self._keys = client, keys
 
     def listed(self) -> Iterator[OrphanedKeys]:
-        """Runs that an index lists, and that are not there."""
+        """Runs that an index lists and that do not exist."""
         for partition in range(self._keys.partitions):
             part = self._keys.of_partition(partition)
             names = {name: None for name in self._client.zrange(part.runs, 0, -1)}
@@ -43,26 +43,25 @@ class Garbage:
             yield from map(OrphanedKeys, self._gone(list(names)))
 
     def orphans(self) -> Iterator[OrphanedKeys]:
-        """Keys of runs that are not there, which do not expire. Looks at every key of the deployment: minutes for a
-        million runs."""
-        seen: dict[str, list[str]] = {}
+        """Keys of missing runs that do not expire. Scans every key of the deployment: minutes for a million runs."""
+        keys_by_run: dict[str, list[str]] = {}
         for key in self._client.scan_iter(f"{self._keys.prefix}:{{p*}}:run:*", count=PAGE):
             run_id, _, rest = key.partition(":run:")[2].partition(":")
             if rest:
-                seen.setdefault(run_id, []).append(key)
-            if len(seen) >= PAGE:
-                yield from self._orphans(seen)
-                seen = {}
-        yield from self._orphans(seen)
+                keys_by_run.setdefault(run_id, []).append(key)
+            if len(keys_by_run) >= PAGE:
+                yield from self._orphans(keys_by_run)
+                keys_by_run = {}
+        yield from self._orphans(keys_by_run)
 
-    def _orphans(self, seen: dict[str, list[str]]) -> Iterator[OrphanedKeys]:
-        for run_id in self._gone(list(seen)):
+    def _orphans(self, keys_by_run: dict[str, list[str]]) -> Iterator[OrphanedKeys]:
+        for run_id in self._gone(list(keys_by_run)):
             pipe = self._client.pipeline(transaction=False)
-            for key in seen[run_id]:
+            for key in keys_by_run[run_id]:
                 pipe.pttl(key)
                 pipe.memory_usage(key, samples=0)
             replies = pipe.execute()
-            sizes = zip(seen[run_id], replies[::2], replies[1::2], strict=True)
+            sizes = zip(keys_by_run[run_id], replies[::2], replies[1::2], strict=True)
             lasting = [(key, size or 0) for key, ttl_ms, size in sizes if ttl_ms == -1]
             if lasting:
                 yield OrphanedKeys(run_id, tuple(key for key, _ in lasting), sum(size for _, size in lasting))
@@ -73,10 +72,10 @@ class Garbage:
             pipe = self._client.pipeline(transaction=False)
             for run_id in page:
                 pipe.exists(self._keys.of_run(run_id).run)
-            yield from (run_id for run_id, there in zip(page, pipe.execute(), strict=True) if not there)
+            yield from (run_id for run_id, exists in zip(page, pipe.execute(), strict=True) if not exists)
 
     def remove(self, remains: OrphanedKeys) -> bool:
-        """False: the run is there now, and nothing was removed."""
+        """Remove the remains. False: the run exists now, and nothing was removed."""
         run = self._keys.of_run(remains.run).run
         part = self._keys.of_partition(self._keys.partition_of(remains.run))
         gates = [name for name in self._client.zrange(part.gates, 0, -1) if name.rsplit("/", 1)[0] == remains.run]

@@ -1,7 +1,7 @@
-"""How much there is of what, for metrics: a look at indices, whose cost does not grow with the number of runs.
+"""Counts for metrics, read from indices, so that the cost does not grow with the number of runs.
 
-A look at partitions is two round trips, at the fleet three. Of visits in the outbox and under leases no index says the
-queue: SAMPLE of each partition are looked up. If there are more, the counts of queues are estimates from these.
+Reading partitions takes two round trips, the fleet three. The indices of the outbox and of leases do not hold the
+queues of visits: SAMPLE visits of each partition are read. If there are more, the counts by queue are estimates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sleipnir.models.limits import Limit, LimitUse
 from sleipnir.runs.views import WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
-from sleipnir.store.connect import Client, connect, store_errors
+from sleipnir.store.connect import Client, connect, store_errors, time_ms
 from sleipnir.store.fleet import SEEN_FOR_MS, Fleet
 from sleipnir.store.keys import Keys, is_member, lines_of, member_of, parse_member
 from sleipnir.store.limits import Limiter
@@ -28,23 +28,23 @@ from sleipnir.store.partitions import NO_RUN
 from sleipnir.store.streams import ms_of
 
 SAMPLE = 100
-"""Visits of one partition that are looked up, queued ones and leased ones: at most 3,200 reads for 16 partitions."""
+"""Visits of one partition that are read, of queued and of leased ones each: at most 3,200 reads for 16 partitions."""
 
 PARKED_LOOK = 500
-"""Inbox entries that are looked at for one of a run that is not parked."""
+"""Inbox entries that are searched for one of a run that is not parked."""
 
 LINE_LOOK = 5
-"""Messages at the head of a queue that are looked at for the oldest visit: some are of visits that somebody has."""
+"""Messages at the head of a queue that are searched for the oldest visit: some of their visits are already claimed."""
 
 
 @dataclass(frozen=True)
 class PartitionLoad:
-    """What some partitions hold together. Ages are in ms, of the oldest; 0 where there is none, or none is late.
+    """The total contents of some partitions. Ages are in ms, of the oldest; 0 if there is none, or none is late.
 
     `queued` (waiting for a worker) and `leased` (claimed) count visits by queue. `publishing_ms`, `reaping_ms` and
-    `firing_ms` say for how long the first visit, lease and timer have been due, `inbox_ms` and `effects_ms` how old the
-    first entry is, those of `parked` runs apart. `late` results were refused since the last look. `complete`: the
-    counts by queue are no estimates.
+    `firing_ms` are the times for which the first visit, lease and timer have been due; `inbox_ms` and `effects_ms` are
+    the ages of the first entries, without those of `parked` runs. `late` results were refused since the last read.
+    `complete`: the counts by queue are not estimates.
     """
 
     unfinished: int
@@ -70,7 +70,8 @@ class PartitionLoad:
 
 @dataclass(frozen=True)
 class FleetLoad:
-    """What the deployment has once. `messages` and `oldest_ms`, by queue, are empty unless the broker is a Redis."""
+    """The load of the whole deployment. `messages` and `oldest_ms`, by queue, are empty unless the broker is a
+    Redis."""
 
     info: Mapping[str, Any]
     workers: tuple[WorkerInfo, ...]
@@ -79,12 +80,12 @@ class FleetLoad:
     limits: tuple[LimitUse, ...]
 
     def queues(self) -> set[str]:
-        """Those that have workers or messages, and the usual ones."""
+        """The queues with workers or messages, and the default ones."""
         return {*QUEUES, *self.messages, *(queue for worker in self.workers for queue in worker.queues)}
 
 
 class Gauges:
-    """Looks with connections of its own that give up after `timeout_s`: who asks for metrics does not wait long."""
+    """Reads with separate connections that fail after `timeout_s`, so that a request for metrics does not wait long."""
 
     def __init__(self, settings: Settings, *, timeout_s: float) -> None:
         self._url = str(settings.redis_url)
@@ -103,53 +104,52 @@ class Gauges:
                 client.close()
 
     def work(self, partitions: Collection[int]) -> PartitionLoad:
-        """What these partitions hold. Their late results are counted by who looks: nobody sees them again. Raises
-        StoreUnavailable."""
+        """The load of these partitions. Reading resets their count of late results. Raises StoreUnavailable."""
         with store_errors(self._url):
             pipe = self._client.pipeline(transaction=False)
             pipe.time()
             for partition in partitions:
                 _ask(pipe, self._keys, partition)
             now, *replies = pipe.execute()
-            found = [_Partition(*replies[at : at + _ASKED]) for at in range(0, len(replies), _ASKED)]
-            found = [self._without_parked(each, number) for each, number in zip(found, partitions, strict=True)]
-            queued = self._by_queue([(each.some_queued, each.queued) for each in found])
-            leased = self._by_queue([(each.some_leased, each.leased) for each in found])
-        now_ms = _ms(now)
+            loads = [_Partition(*replies[at : at + _ASKED]) for at in range(0, len(replies), _ASKED)]
+            loads = [self._without_parked(each, number) for each, number in zip(loads, partitions, strict=True)]
+            queued = self._by_queue([(each.some_queued, each.queued) for each in loads])
+            leased = self._by_queue([(each.some_leased, each.leased) for each in loads])
+        now_ms = time_ms(now)
         return PartitionLoad(
-            unfinished=sum(each.runs - each.expiring for each in found),
-            finished=sum(each.expiring for each in found),
+            unfinished=sum(each.runs - each.expiring for each in loads),
+            finished=sum(each.expiring for each in loads),
             queued=queued,
             leased=leased,
-            gates=sum(each.gates for each in found),
-            gate_ms=_age(now_ms, (_score(each.first_gate) for each in found)),
-            timers=sum(each.timers for each in found),
-            firing_ms=_age(now_ms, (_score(each.first_timer) for each in found)),
-            inbox=sum(each.inbox for each in found),
-            inbox_ms=_age(now_ms, (_entry_ms(each.first_entry) for each in found)),
-            effects=sum(each.effects for each in found),
-            effects_ms=_age(now_ms, (_entry_ms(each.first_effect) for each in found)),
-            publishing_ms=_age(now_ms, (_score(each.first_queued) for each in found)),
-            reaping_ms=_age(now_ms, (_score(each.first_leased) for each in found)),
-            late=sum(int(each.late or 0) for each in found),
-            paused=any(each.paused for each in found),
-            parked=sum(each.parked for each in found),
-            dead_letters=sum(each.dead_letters for each in found),
-            complete=all(max(each.queued, each.leased) <= SAMPLE for each in found),
+            gates=sum(each.gates for each in loads),
+            gate_ms=_age(now_ms, (_score(each.first_gate) for each in loads)),
+            timers=sum(each.timers for each in loads),
+            firing_ms=_age(now_ms, (_score(each.first_timer) for each in loads)),
+            inbox=sum(each.inbox for each in loads),
+            inbox_ms=_age(now_ms, (_entry_ms(each.first_entry) for each in loads)),
+            effects=sum(each.effects for each in loads),
+            effects_ms=_age(now_ms, (_entry_ms(each.first_effect) for each in loads)),
+            publishing_ms=_age(now_ms, (_score(each.first_queued) for each in loads)),
+            reaping_ms=_age(now_ms, (_score(each.first_leased) for each in loads)),
+            late=sum(int(each.late or 0) for each in loads),
+            paused=any(each.paused for each in loads),
+            parked=sum(each.parked for each in loads),
+            dead_letters=sum(each.dead_letters for each in loads),
+            complete=all(max(each.queued, each.leased) <= SAMPLE for each in loads),
         )
 
-    def _without_parked(self, found: _Partition, number: int) -> _Partition:
-        """The first entry is one that a scheduler could apply; of the next PARKED_LOOK, if those of parked runs stand
-        before it."""
-        if not found.parked or not found.first_entry:
-            return found
+    def _without_parked(self, load: _Partition, number: int) -> _Partition:
+        """The load with a first entry that a scheduler could apply: entries of parked runs are skipped, up to
+        PARKED_LOOK of them."""
+        if not load.parked or not load.first_entry:
+            return load
         part = self._keys.of_partition(number)
         pipe = self._client.pipeline(transaction=False)
         pipe.xrange(part.inbox, count=PARKED_LOOK)
         pipe.hkeys(part.parked)
         entries, parked = pipe.execute()
         live = [entry for entry in entries if entry[1].get("run", NO_RUN) not in parked]
-        return replace(found, first_entry=live[:1])
+        return replace(load, first_entry=live[:1])
 
     def fleet(self, limits: Iterable[Limit] = ()) -> FleetLoad:
         """Raises StoreUnavailable."""
@@ -161,19 +161,19 @@ class Gauges:
             return FleetLoad(info, seen, messages, oldest_ms, tuple(map(self._limiter.in_use, limits)))
 
     def _by_queue(self, samples: Sequence[tuple[Sequence[str], int]]) -> dict[str, int]:
-        """How many visits are in which queue: samples of partitions, each with how many there are of its kind."""
-        found: Counter[str] = Counter()
+        """Visits by queue, from the samples of partitions, each with the total number of its kind."""
+        counts: Counter[str] = Counter()
         samples = [([name for name in names if is_member(name)], count) for names, count in samples]
         queues = iter(self._queues([name for names, _ in samples for name in names]))
         for names, count in samples:
             seen = Counter(queue for queue in islice(queues, len(names)) if queue is not None)
             scale = max(1.0, count / len(names)) if names else 1.0
             for queue, number in seen.items():
-                found[queue] += round(number * scale)
-        return dict(found)
+                counts[queue] += round(number * scale)
+        return dict(counts)
 
     def _queues(self, names: Sequence[str]) -> list[str | None]:
-        """The queue of each of these visits; None of one that is over."""
+        """The queue of each of these visits; None for a visit that is over."""
         return [visit.get("queue") if visit else None for visit in self._visits(names)]
 
     def _visits(self, names: Sequence[str]) -> Iterator[Any]:
@@ -183,7 +183,7 @@ class Gauges:
         return (_json_object(text) for text in pipe.execute())
 
     def _line(self, served: Collection[str], now_ms: int) -> tuple[dict[str, int], dict[str, int]]:
-        """Messages by queue, and how long the visit has waited that is next in line: the oldest, or nearly so."""
+        """Messages by queue, and how long the next visit has waited, which is approximately the oldest."""
         if self._broker is None:
             return {}, {}
         try:
@@ -195,7 +195,7 @@ class Gauges:
             ends = iter(pipe.execute())
             heads = [[_member(text) for text in (*first, *last)] for first, last in zip(ends, ends, strict=True)]
         except redis.exceptions.RedisError:
-            return {}, {}  # a broker of its own that is away says nothing of the store
+            return {}, {}  # a separate broker that is unreachable does not concern the store
         names = [name for head in heads for name in head if name is not None]
         unclaimed = iter(self._unclaimed(names))
         oldest_ms = {}
@@ -205,7 +205,7 @@ class Gauges:
         return messages, oldest_ms
 
     def _unclaimed(self, names: Sequence[str]) -> list[int | None]:
-        """Since when each of these visits waits; None of one that waits no more."""
+        """Since when each of these visits waits; None for a visit that no longer waits."""
         pipe = self._client.pipeline(transaction=False)
         for name in names:
             partition = self._keys.partition_of(parse_member(name)[0])
@@ -266,12 +266,12 @@ def _ask(pipe: Any, keys: Keys, partition: int) -> None:
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:
-    """None of what cannot be read: it is not counted."""
+    """The object; None if it cannot be read: it is not counted."""
     try:
-        found = json.loads(text) if text else None
+        value = json.loads(text) if text else None
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _score(first: Any) -> int | None:
@@ -288,14 +288,9 @@ def _age(now_ms: int, since: Iterable[int | None]) -> int:
 
 
 def _member(envelope: str) -> str | None:
-    """The visit that a message is of; None of what is no message of Sleipnir."""
+    """The visit of a message; None if it is not a message of Sleipnir."""
     try:
         name = member_of(json.loads(envelope)["headers"]["id"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     return name if is_member(name) else None
-
-
-def _ms(time: Any) -> int:
-    seconds, micros = time
-    return int(seconds) * 1000 + int(micros) // 1000

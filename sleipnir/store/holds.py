@@ -1,21 +1,20 @@
-"""How the holds of a run are stored: `paused` is the oldest one as releases before knew it, `holds` all of them.
+"""The stored form of a run's holds: `paused` is the oldest hold in the form of earlier releases, `holds` are all.
 
 Releases that know only `paused` see that the run is held, and end all of its holds when they resume it. So `holds`
-counts only beside the `paused` that was written with it.
+is valid only with the `paused` that was written with it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from sleipnir.decoding import decoded, read, read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.runs.run import Hold
+from sleipnir.store.record_text import dumps
 
 FIELDS = ("paused", "holds")
-"""Of a run's hash."""
+"""The fields of a run's hash."""
 
 
 def holds_of(paused: str | None, holds: str | None, key: str = "") -> tuple[Hold, ...]:
@@ -28,17 +27,13 @@ def holds_of(paused: str | None, holds: str | None, key: str = "") -> tuple[Hold
     listed = decoded(holds, "holds", key)
     if not isinstance(listed, list):
         raise RecordUnreadable("holds", key, "damaged: a list is needed")
-    found = tuple(read(Hold, each, "hold", key) for each in listed)
-    is_current = bool(found) and (found[0].by, found[0].at_ms) == (oldest.by, oldest.at_ms)
-    return found if is_current else (oldest,)
+    held = tuple(read(Hold, each, "hold", key) for each in listed)
+    is_current = bool(held) and (held[0].by, held[0].at_ms) == (oldest.by, oldest.at_ms)
+    return held if is_current else (oldest,)
 
 
 def hold_fields(holds: Sequence[Hold]) -> dict[str, str]:
-    """What is stored of at least one hold."""
+    """The stored fields for at least one hold."""
     stored = [{name: value for name, value in vars(hold).items() if value} for hold in holds]
     oldest = {name: value for name, value in stored[0].items() if name != "owner"}
-    return {"paused": _text(oldest), "holds": _text(stored)}
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return {"paused": dumps(oldest), "holds": dumps(stored)}

@@ -1,11 +1,11 @@
-"""Knowledge bases in Redis: who builds one now, and which ones are shared.
+"""Knowledge bases in Redis: builds in progress, and shared indexes.
 
-1. A base is built by one builder at a time in the whole deployment: it holds a lease, and renews it. That of a killed
-   builder lapses. Who comes second is told who builds since when, and asks again.
-2. The lease saves work and money; it guards nothing that could break. A base is written in one step, so a builder that
-   was frozen while another took over does no harm: one of the two bases is there in the end, complete.
-3. What is in the index store is listed by digest, so that clients know it without asking the index store. The list is a
-   hint, the index store is the truth: who does not find what is listed indexes the base again.
+1. One builder at a time builds a base in the whole deployment: it holds a lease and renews it. The lease of a killed
+   builder lapses. A second builder learns who is building since when, and asks again.
+2. The lease only saves work and money. A base is written atomically, so a builder that was frozen while another took
+   over does no harm: one of the two bases remains, complete.
+3. The contents of the index store are listed by digest, so that clients need not read the index store. The list is a
+   hint, the index store is authoritative: a missing index is built again.
 
 All times are of Redis' clock.
 """
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 
 import redis
 
-from sleipnir.store.connect import Client
+from sleipnir.store.connect import Client, clock_ms
 from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import LuaScript
 
@@ -26,7 +26,7 @@ _LEASE = LuaScript("build_lease")
 
 @dataclass(frozen=True)
 class RunningBuild:
-    """A build that somebody does now. `who` is for people: `host:pid`."""
+    """A build in progress. `who` is for people: `host:pid`."""
 
     who: str
     since_ms: int
@@ -45,17 +45,17 @@ class SharedIndex:
 
 
 class Knowledge:
-    """`base` is what knowledge.files.lease_name says of a base's file."""
+    """`base` is knowledge.files.lease_name of a base's file."""
 
     def __init__(self, client: Client, keys: Keys, *, lease_ms: int) -> None:
         self._client, self._keys, self._lease_ms = client, keys, lease_ms
 
     def take(self, base: str, token: str, who: str) -> RunningBuild | None:
-        """Take the lease, or keep it for another `lease_ms`. None: the caller has it; else whose it is."""
+        """Take the lease, or renew it for `lease_ms`. None: the caller has it; else the running build."""
         return self._lease(base, token, who, self._lease_ms)
 
     def release(self, base: str, token: str) -> None:
-        """Give it back; another's stays. If this is lost, it lapses."""
+        """Release the caller's lease. If the call is lost, the lease lapses."""
         self._lease(base, token, "", 0)
 
     def _lease(self, base: str, token: str, who: str, ttl_ms: int) -> RunningBuild | None:
@@ -64,14 +64,13 @@ class Knowledge:
         return None if taken else RunningBuild(str(holder), int(since_ms))
 
     def building(self, base: str) -> RunningBuild | None:
-        """Who builds it now."""
+        """The running build of a base."""
         who, since_ms = self._client.hmget(self._keys.build(base), "who", "since_ms")
         return None if who is None else RunningBuild(who, int(since_ms))
 
     def share(self, digest: str, *, agent: str, node: str, bytes_: int, shelf: str) -> SharedIndex:
-        """List a base that is in an index store. Listing it twice is safe: the last one counts."""
-        seconds, micros = self._client.time()
-        shared = SharedIndex(digest, agent, node, bytes_, shelf, int(seconds) * 1000 + int(micros) // 1000)
+        """List a base that is in an index store. Safe to repeat: the last entry wins."""
+        shared = SharedIndex(digest, agent, node, bytes_, shelf, clock_ms(self._client))
         record = {name: value for name, value in asdict(shared).items() if name != "digest"}
         self._client.hset(self._keys.shelf, digest, json.dumps({"v": 1, **record}))
         return shared
@@ -81,24 +80,23 @@ class Knowledge:
         return None if text is None else _shared(digest, text)
 
     def use(self, digest: str) -> SharedIndex | None:
-        """The same, and note that a run that asks this base is about to be submitted, or that it is about to be shared:
-        `gc` leaves it alone."""
-        seconds, micros = self._client.time()
-        self._client.zadd(self._keys.bases_used, {digest: int(seconds) * 1000 + int(micros) // 1000})
+        """The entry as of `shared`; also records a use, so that `gc` keeps a base that a submission needs or that is
+        about to be shared."""
+        self._client.zadd(self._keys.bases_used, {digest: clock_ms(self._client)})
         return self.shared(digest)
 
     def unused_since(self, before_ms: int) -> list[SharedIndex]:
-        """Bases that are listed, were listed before then, and that no submit has asked for since."""
+        """Listed bases that were listed before then, and that no submission has used since."""
         used = dict(self._client.zrange(self._keys.bases_used, 0, -1, withscores=True))
         return [each for each in self.all_shared() if max(each.at_ms, used.get(each.digest, 0)) <= before_ms]
 
     def used_since(self, before_ms: int) -> set[str]:
-        """The digests that submits and builders have asked for since then."""
+        """The digests that submissions and builders have used since then."""
         return set(self._client.zrange(self._keys.bases_used, before_ms + 1, "+inf", byscore=True))
 
     def forget_unused(self, digest: str, before_ms: int) -> bool:
-        """Take a base off the list, unless a submit has asked for it since; WATCH makes the look and the removal one
-        step."""
+        """Remove a base from the list, unless a submission has used it since; WATCH makes the check and the removal
+        atomic."""
         with self._client.pipeline() as pipe:
             try:
                 pipe.watch(self._keys.bases_used, self._keys.shelf)
@@ -114,12 +112,12 @@ class Knowledge:
         return True
 
     def all_shared(self) -> list[SharedIndex]:
-        """Every base that is listed, the newest first."""
-        found = [_shared(digest, text) for digest, text in self._client.hgetall(self._keys.shelf).items()]
-        return sorted(found, key=lambda shared: (-shared.at_ms, shared.digest))
+        """All listed bases, the newest first."""
+        indexes = [_shared(digest, text) for digest, text in self._client.hgetall(self._keys.shelf).items()]
+        return sorted(indexes, key=lambda shared: (-shared.at_ms, shared.digest))
 
     def forget(self, digest: str) -> bool:
-        """Take a base off the list. False: it was not there. Removing it from the index store is the caller's."""
+        """Remove a base from the list. False: it was not listed. The caller removes it from the index store."""
         self._client.zrem(self._keys.bases_used, digest)
         return bool(self._client.hdel(self._keys.shelf, digest))
 

@@ -1,17 +1,17 @@
-"""The limits of models in Redis: who may call one now, who holds a permit, who comes when.
+"""The limits of models in Redis: permits for calls, their holders, and the callers that wait.
 
-What is kept, and how.
+How it works:
 1. Calls are counted in slices of a 120th of a window, and tokens with them. A call is granted if its own slice and the
-   slices of the last window before it hold less than the bound. So no window, wherever it begins, ever holds more. One
-   slice is added for the time between the grant and the arrival at the provider: the price is 1.6 % of the rate.
-2. A permit is a lease. The heartbeat of a worker renews it; that of a killed worker lapses and is free again.
-3. Who is refused stands in line and is told when to come back: when its turn is, by what will have left the window
-   then. Others who come meanwhile stand behind it. Its place holds them back for as long as it comes in time (3 s);
-   after that it keeps its place but holds back nobody, so a caller that is gone costs next to nothing.
-4. All limits of a call are asked in one atomic script, and a call is counted in all of them or in none.
+   slices of the last window before it hold less than the bound. So no window ever holds more, regardless of its start.
+   One slice is added for the time between the grant and the arrival at the provider: this costs 1.6 % of the rate.
+2. A permit is a lease. The heartbeat of a worker renews it; the permit of a killed worker lapses and is free again.
+3. A refused caller joins a line and learns when to come back: when the window will have room for it. Later callers are
+   behind it. Its place blocks them as long as it comes back in time (3 s); after that it keeps its place without
+   blocking, so a caller that is gone costs almost nothing.
+4. All limits of a call are checked in one atomic script, and a call counts in all of them or in none.
 
-What is authoritative: Redis, its clock, and the bounds that the caller brings. Each call may be repeated, come late or
-get lost: a permit then lapses, and a place in line is passed over. Without limits nothing is sent.
+Redis, its clock, and the bounds that the caller passes are authoritative. Each call may be repeated, delayed or lost:
+a permit then lapses, and a place in line is skipped. Without limits nothing is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import redis
 
 from sleipnir.models.limits import GrantedPermit, HeldPermit, Limit, LimitReached, LimitUse
-from sleipnir.store.connect import Client
+from sleipnir.store.connect import Client, time_ms
 from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import Arg, LuaScript, run_batch
 
@@ -33,13 +33,13 @@ _RENEW = LuaScript("limit_renew")
 _COOL = LuaScript("limit_cool")
 
 WINDOW_MS = 60_000
-SLICES = 120  # of a window; more would waste less of the rate, and cost more to look through
+SLICES = 120  # of a window; more slices would waste less of the rate and cost more to sum up
 PATIENCE_MS = 3_000  # a visit comes back through a timer, a message and a free worker: usually in a tenth of this
-LONGEST_PAUSE_MS = 3_600_000  # of a provider; one that asks for more is asked again
+LONGEST_PAUSE_MS = 3_600_000  # of a provider; after it the provider is called again, even if it asked for more
 
 
 class Limiter:
-    """The calls' side of the limits. `window_ms` is a minute, but for tests; `now_ms` None is Redis' clock."""
+    """The limits, for callers of models. `window_ms` is a minute except in tests; `now_ms` None is Redis' clock."""
 
     def __init__(self, client: Client, keys: Keys, *, lease_ms: int, window_ms: int = WINDOW_MS) -> None:
         self._client, self._keys, self._lease_ms = client, keys, lease_ms
@@ -55,11 +55,12 @@ class Limiter:
         caller: str | None = None,
         now_ms: int | None = None,
     ) -> GrantedPermit | LimitReached:
-        """Ask for a permit in each of `limits`, for one call of a model that may use `tokens`. None: no round trip.
+        """Ask for a permit in each of `limits`, for one call of a model that may use `tokens`. No limits: no round
+        trip.
 
-        `holder` names the call (`run/seq/attempt/turn`): while it holds its permit, asking again is the same call; once
-        it has released it, a new one. `caller` is who stands in line, by default the holder: name it (`run/seq/turn`)
-        where the attempt that comes back has another number.
+        `holder` names the call (`run/seq/attempt/turn`): while it holds its permit, a repetition is the same call;
+        after its release, a new one. `caller` is the name in the line, by default the holder: pass it (`run/seq/turn`)
+        if the attempt that comes back has another number.
         """
         if not limits:
             return GrantedPermit((), holder)
@@ -86,7 +87,7 @@ class Limiter:
         return LimitReached(limits[number], cause, int(retry_at_ms), int(ahead), int(used), tuple(holders))
 
     def release(self, granted: GrantedPermit, tokens: int | None = None, *, now_ms: int | None = None) -> None:
-        """The call is over and has used `tokens`, which count from now on instead of the estimate (None: it stands).
+        """End a call that has used `tokens`, which replace the estimate (None: the estimate stays).
 
         Safe to repeat. Without it the permit lapses.
         """
@@ -101,9 +102,9 @@ class Limiter:
         _without_errors(run_batch(self._client, _RELEASE, vectors))
 
     def renew(self, held: Iterable[GrantedPermit], *, now_ms: int | None = None) -> set[str]:
-        """Keep the permits of these for another lease: one round trip for all. Returns the holders that have lost one.
+        """Renew these permits for another lease: one round trip for all. Returns the holders that have lost one.
 
-        Such a call may go on: it is out already. Its permit may be somebody else's by now.
+        Such a call may continue, because it was already sent. Its permit may belong to another call by now.
         """
         holders: dict[str, list[str]] = defaultdict(list)
         for granted in held:
@@ -117,7 +118,7 @@ class Limiter:
         return {holder for lost in _without_errors(run_batch(self._client, _RENEW, vectors)) for holder in lost}
 
     def leave(self, limits: Sequence[Limit], caller: str) -> None:
-        """The caller does not come back: it was cancelled. Safe to repeat; if it is lost, its place is passed over."""
+        """Remove a cancelled caller from the line. Safe to repeat; if the call is lost, its place is skipped."""
         if not limits:
             return
         pipe = self._client.pipeline(transaction=False)
@@ -128,10 +129,10 @@ class Limiter:
         pipe.execute()
 
     def cool_down(self, limits: Sequence[Limit], for_ms: int, *, now_ms: int | None = None) -> int | None:
-        """The provider refused a call of the model with these limits, and asked for a pause of `for_ms`.
+        """Pause after the provider refused a call of the model with these limits and asked to wait for `for_ms`.
 
-        It is the most specific limit that pauses: others may bound models that the provider does not mean. Returns
-        until when, an hour at most; None if there are no limits. A pause only ever gets longer.
+        Only the most specific limit pauses: others may apply to models that the provider does not mean. Returns the
+        end of the pause, at most an hour; None if there are no limits. A pause is never shortened.
         """
         if not limits:
             return None
@@ -139,15 +140,15 @@ class Limiter:
         return int(_COOL(self._client, {"window": self._window(limits[0])}, args))
 
     def in_use(self, limit: Limit, *, now_ms: int | None = None) -> LimitUse:
-        """What is used of a limit now. A look: nothing changes."""
+        """The current use of a limit. Read-only."""
         keys = self._keys.of_limit(limit.pattern)
         pipe = self._client.pipeline()
         pipe.time()
         pipe.hgetall(keys.window)
         pipe.zrange(keys.held, 0, -1, withscores=True)
         pipe.zcard(keys.line)
-        (seconds, micros), window, held, waiting = pipe.execute()
-        at_ms = now_ms or int(seconds) * 1000 + int(micros) // 1000
+        time, window, held, waiting = pipe.execute()
+        at_ms = now_ms or time_ms(time)
         first = at_ms // self._slice_ms - self._slices
         counted = [(name[0], int(count)) for name, count in window.items() if _slice_of(name) >= first]
         cool_ms = int(window.get("cool_ms", 0))
@@ -166,7 +167,7 @@ class Limiter:
 
 
 def _slice_of(name: str) -> int:
-    """The slice of a field `r<slice>` or `t<slice>`; -1 of any other."""
+    """The slice of a field `r<slice>` or `t<slice>`; -1 for other fields."""
     return int(name[1:]) if name[0] in "rt" and name[1:].isdigit() else -1
 
 

@@ -1,9 +1,9 @@
-"""The live side of a run: what models say, as they say it, and reading it together with the run's events.
+"""The live text of a run: the output of models as it is generated, read together with the run's events.
 
-A worker appends pieces of text, which are a view and no record: capped, short-lived, written without a fence. What
-counts is what the visit delivers in the end. So readers hold themselves to the places of pieces (`Piece.place`): those
-of one visit come in order; one that is not beyond the last is a duplicate, or an attempt that is not the visit's any
-more; one with another attempt, turn or draft begins a text anew. Readers pull, so one that stops costs nobody anything.
+A worker appends pieces of text. They are a view, not a record: capped, short-lived, written without a fence; only the
+visit's delivered result counts. So readers use the places of pieces (`Piece.place`): the pieces of one visit are in
+order; a piece that is not after the last one is a duplicate or belongs to an obsolete attempt; a piece with another
+attempt, turn or draft begins a new text. Readers pull, so a reader that stops costs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sleipnir.store.streams import entries
 _ADD_PIECES = LuaScript("add_pieces")
 
 MOST_PIECES = 5_000  # four minutes of one visit; about 0.5 MB
-EXPIRE_MS = 600_000  # long enough to come back to after a broken connection
+EXPIRE_MS = 600_000  # long enough to reconnect after a broken connection
 MOST_READ = 500
 
 
@@ -37,9 +37,9 @@ MOST_READ = 500
 class Piece:
     """Some text of one model call of a visit.
 
-    `turn` is that of the conversation, 0 where there is but one. A call that is repeated within the attempt begins the
-    next `draft`. Pieces of a draft are numbered from 0. `lost` characters that followed the text were dropped, because
-    Redis was too slow for them. The `last` piece says that nothing follows; one that never comes must not be missed.
+    `turn` is the turn of the conversation, 0 if there is only one. A call that is repeated within the attempt begins
+    the next `draft`. Pieces of a draft are numbered from 0. `lost` characters after the text were dropped, because
+    Redis was too slow. The `last` piece ends a text, but may be missing.
     """
 
     seq: int
@@ -55,34 +55,34 @@ class Piece:
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Grows from piece to piece of a visit."""
+        """The position of the piece: it increases within a visit."""
         return self.attempt, self.turn, self.draft, self.piece
 
     def to_json(self) -> str:
-        """As stored. Not `record`, which takes twice as long: a worker makes a thousand of them in a second."""
-        told: dict[str, Any] = {
+        """The stored form. `record` would take twice as long: a worker writes a thousand pieces per second."""
+        fields: dict[str, Any] = {
             "v": self.v, "seq": self.seq, "attempt": self.attempt, "node": self.node, "piece": self.piece,
             "text": self.text,
         }  # fmt: skip
         if self.turn:
-            told["turn"] = self.turn
+            fields["turn"] = self.turn
         if self.draft != 1:
-            told["draft"] = self.draft
+            fields["draft"] = self.draft
         if self.lost:
-            told["lost"] = self.lost
+            fields["lost"] = self.lost
         if self.last:
-            told["last"] = True
-        return dumps(told)
+            fields["last"] = True
+        return dumps(fields)
 
     @classmethod
     def from_json(cls, text: str) -> Piece:
-        """Unknown fields are ignored: a newer worker may say more."""
+        """Unknown fields, from a newer worker, are ignored."""
         return from_fields(cls, json.loads(text))
 
 
 @dataclass(frozen=True)
 class EventEntry:
-    """What one commit told: `events` are types and data."""
+    """The events of one commit: `events` are types and data."""
 
     id: str
     events: Sequence[tuple[str, Mapping[str, Any]]]
@@ -99,7 +99,7 @@ class PieceEntry:
 
 @dataclass(frozen=True)
 class StreamEntries:
-    """What a read has found, oldest first; `full` where there may be more that is not here."""
+    """The result of a read, oldest first; `events_full` and `pieces_full`: there may be more."""
 
     events: Sequence[EventEntry] = ()
     pieces: Sequence[PieceEntry] = ()
@@ -109,7 +109,7 @@ class StreamEntries:
 
 @dataclass(frozen=True)
 class StreamState:
-    """Where a run is: whether it is over, and how many pieces it ever had."""
+    """Whether a run is over, and the total number of its pieces."""
 
     is_final: bool
     pieces: int
@@ -130,7 +130,7 @@ class Live:
     def add(self, pieces: Mapping[str, Sequence[Piece]]) -> set[str]:
         """Append pieces by run, in one round trip. Returns the runs whose pieces Redis refuses for now.
 
-        Of a run that is gone they are dropped. Nothing is repeated here: when this raises, some may have been added.
+        Pieces of missing runs are dropped. Nothing is repeated: if this raises, some may have been added.
         """
         commands = [self._command(run_id, of_run) for run_id, of_run in pieces.items()]
         try:
@@ -164,7 +164,7 @@ class Live:
         return ["EVALSHA", _ADD_PIECES.sha, len(_ADD_PIECES.keys), *vector]
 
     def read(self, run_id: str, *, events: str, pieces: str | None, block_ms: int | None) -> StreamEntries:
-        """What follows these ids in the run's events and (None: not read) pieces; as of one moment for both.
+        """The entries after these ids in the run's events and pieces (None: not read), as of one moment for both.
 
         Waits up to `block_ms` for the first (None: not at all).
         """
@@ -174,26 +174,26 @@ class Live:
             after[run.live] = pieces
         reply: Any = self._client.xread(after, count=MOST_READ, block=block_ms)
         by_stream = dict(reply or {})
-        told = list(entries({run.events: by_stream.get(run.events, ())}))
-        said = list(entries({run.live: by_stream.get(run.live, ())}))
+        events_read = list(entries({run.events: by_stream.get(run.events, ())}))
+        pieces_read = list(entries({run.live: by_stream.get(run.live, ())}))
         return StreamEntries(
-            [EventEntry(id_, json.loads(fields["e"])) for id_, fields in told],
+            [EventEntry(id_, json.loads(fields["e"])) for id_, fields in events_read],
             [
                 PieceEntry(id_, int(fields["number"]), from_fields(Piece, json.loads(fields["p"])))
-                for id_, fields in said
+                for id_, fields in pieces_read
             ],
-            events_full=len(told) == MOST_READ,
-            pieces_full=len(said) == MOST_READ,
+            events_full=len(events_read) == MOST_READ,
+            pieces_full=len(pieces_read) == MOST_READ,
         )
 
     def has_event(self, run_id: str, id_: str) -> bool:
-        """Whether that entry is still kept; those after it are too then."""
+        """Whether this entry still exists; then all later ones exist too."""
         return bool(self._client.xrange(self._keys.of_run(run_id).events, id_, id_))
 
     def standing(self, run_id: str) -> StreamState:
-        """A failed run that is asked to go on is not over. Raises RunNotFound."""
+        """The state of a run; a failed run that is being retried is not over. Raises RunNotFound."""
         status, retrying, pieces = self._client.hmget(self._keys.of_run(run_id).run, ["status", "retrying", "pieces"])
         if status is None:
             raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
-        goes_on = retrying and status != "completed"
-        return StreamState(status in FINAL and not goes_on, int(pieces or 0))
+        is_continuing = retrying and status != "completed"
+        return StreamState(status in FINAL and not is_continuing, int(pieces or 0))

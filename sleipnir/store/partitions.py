@@ -40,7 +40,7 @@ from sleipnir.runs.transitions import Notice, Transition
 from sleipnir.runs.values import Known, Wanted
 from sleipnir.runs.visits import Rank, Visit, Work
 from sleipnir.store.commit import commit_keys, control, shared_keys
-from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
+from sleipnir.store.connect import BLOCK_MS_MAX, Client, clock_ms, is_passing
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, PartitionKeys, cost_field, is_member, member, parse_member
 from sleipnir.store.record_text import dumps
@@ -176,16 +176,16 @@ class Partitions:
     def owners(self, partitions: Iterable[int] | None = None, ttl_ms: int = 60_000) -> dict[int, str]:
         """Of these partitions (None: all) those whose ownership has not lapsed, and the instance that has each. One
         that lasts much longer than `ttl_ms` was given before the clock was set back, as own.lua has it."""
-        asked = range(self._keys.partitions) if partitions is None else list(partitions)
-        if not asked:
+        numbers = range(self._keys.partitions) if partitions is None else list(partitions)
+        if not numbers:
             return {}
         pipe = self._client.pipeline(transaction=False)
-        for partition in asked:
+        for partition in numbers:
             pipe.hmget(self._of(partition).owner, "instance", "until_ms")
         now_ms = self.now_ms()
-        found = zip(asked, pipe.execute(), strict=True)
+        owners = zip(numbers, pipe.execute(), strict=True)
         last_ms = now_ms + 10 * max(ttl_ms, 1_000)
-        return {n: instance for n, (instance, until_ms) in found if until_ms and now_ms < int(until_ms) <= last_ms}
+        return {n: instance for n, (instance, until_ms) in owners if until_ms and now_ms < int(until_ms) <= last_ms}
 
     def join(self, instance: str, ttl_ms: int) -> set[str]:
         """Count as alive for `ttl_ms`; 0: no more. Returns the instances that are alive."""
@@ -238,13 +238,13 @@ class Partitions:
         if after:
             start = {name: after.get(partition, "0-0") for name, partition in streams.items()}
         reply: Any = self._client.xread(start, count=limit, block=block)
-        found: list[Entry] = []
+        inbox: list[Entry] = []
         for stream, batches in dict(reply or {}).items():
             raw = list(_flat(batches))
             if share is not None and len(raw) == limit:
                 raw = self._shared(stream, raw, limit, share)
-            found += (self._entry(id_, streams[stream], fields) for id_, fields in raw)
-        return found
+            inbox += (self._entry(id_, streams[stream], fields) for id_, fields in raw)
+        return inbox
 
     def _shared(
         self, stream: str, raw: list[tuple[str, dict[str, str]]], limit: int, share: int
@@ -332,7 +332,7 @@ class Partitions:
             pipe.hgetall(run.run)
             pipe.hgetall(run.frontier)
         replies = pipe.execute(raise_on_error=False)
-        found: dict[str, RunView] = {}
+        views: dict[str, RunView] = {}
         for run_id, *stored in zip(ids, replies[::3], replies[1::3], replies[2::3], strict=True):
             try:
                 view = _view_if_any(run_id, *stored)
@@ -342,8 +342,8 @@ class Partitions:
                 unreadable[run_id] = error
             else:
                 if view is not None:
-                    found[run_id] = view
-        return found
+                    views[run_id] = view
+        return views
 
     def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known | RecordUnreadable]:
         """Values for planning, per entry; one round trip for all. Of a run with a value that is damaged, why it is."""
@@ -479,14 +479,14 @@ class Partitions:
     def _members(self, index: str, names: Sequence[str]) -> list[str]:
         """Those that name a visit's attempt; the others are removed: they would stand at the head of the index for
         good."""
-        found = [name for name in names if is_member(name)]
-        if len(found) < len(names):
-            strange = [name for name in names if not is_member(name)]
+        members = [name for name in names if is_member(name)]
+        if len(members) < len(names):
+            others = [name for name in names if not is_member(name)]
             structlog.get_logger().warning(
-                "members of an index that name no visit are removed", names=ascii(strange[:5])
+                "members of an index that name no visit are removed", names=ascii(others[:5])
             )
-            self._client.zrem(index, *(name.encode(errors="surrogateescape") for name in strange))
-        return found
+            self._client.zrem(index, *(name.encode(errors="surrogateescape") for name in others))
+        return members
 
     def shorten_leases(self, partition: int, most_ms: int, limit: int) -> int:
         """Let no lease end after `most_ms`: Redis' clock was set back, and a dead worker's lease would last until it is
@@ -595,8 +595,8 @@ class Partitions:
 
     def some_runs(self, partition: int, cursor: int, count: int) -> tuple[int, list[str]]:
         """About `count` runs of the index, and where to go on: 0 at the end. Each is found once per pass, or more."""
-        following, found = self._client.zscan(self._of(partition).runs, cursor, count=count)
-        return int(following), [run_id for run_id, _ in found]
+        following, listed = self._client.zscan(self._of(partition).runs, cursor, count=count)
+        return int(following), [run_id for run_id, _ in listed]
 
     def put_back(self, partition: int, run_ids: Sequence[str], lease_ms: int) -> list[str]:
         """Put queued visits of these runs that are in no index into one (put_back.lua). Returns `run/seq/attempt`."""
@@ -610,7 +610,7 @@ class Partitions:
             pipe.zscore(part.leases, name)
         scores = pipe.execute()
         suspects = [
-            name for name, *found in zip(names, scores[::2], scores[1::2], strict=True) if found == [None, None]
+            name for name, *indexed in zip(names, scores[::2], scores[1::2], strict=True) if indexed == [None, None]
         ]
         vectors = []
         for name in suspects:
@@ -639,10 +639,10 @@ class Partitions:
 
     def unarchived(self, partition: int, before_ms: int, limit: int) -> list[tuple[str, int]]:
         """Finished runs that expire before then and are not noted as archived, and when each expires; soonest first."""
-        found = self._client.zrangebyscore(
+        expiring = self._client.zrangebyscore(
             self._of(partition).expiring, "-inf", before_ms, start=0, num=limit, withscores=True
         )
-        return [(run_id, int(expires_ms)) for run_id, expires_ms in found]
+        return [(run_id, int(expires_ms)) for run_id, expires_ms in expiring]
 
     def archived(self, partition: int, runs: Sequence[tuple[str, int]]) -> int:
         """Note that these are archived, as `unarchived` gave them. Returns how many were."""
@@ -664,8 +664,7 @@ class Partitions:
         return int(_FORGET(self._client, keys, {"revived": revived}, flat))
 
     def now_ms(self) -> int:
-        seconds, micros = self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return clock_ms(self._client)
 
     def _of(self, partition: int) -> PartitionKeys:
         return self._keys.of_partition(partition)
@@ -763,10 +762,10 @@ def _table(name: str, record: Mapping[str, str], run_id: str, kind: type) -> dic
     """A JSON object of the run's hash whose values are all of a kind; empty if it has none."""
     if name not in record:
         return {}
-    found = decoded(record[name], name, run_id)
-    if type(found) is not dict or any(type(value) is not kind for value in found.values()):
+    table = decoded(record[name], name, run_id)
+    if type(table) is not dict or any(type(value) is not kind for value in table.values()):
         raise RecordUnreadable(name, run_id, "damaged: it is not the table that it should be")
-    return found
+    return table
 
 
 def _rank(parts: list[Any], run_id: str) -> Rank:
@@ -860,11 +859,11 @@ def _hmget(pipe: Any, key: str, fields: Collection[str]) -> None:
 
 def _known_if_readable(run_id: str, wanted: Wanted, replies: Iterator[Any]) -> Known | RecordUnreadable:
     """Takes its replies in any case: those after them are others'."""
-    taken = list(islice(replies, _replies_to(wanted)))
+    own = list(islice(replies, _replies_to(wanted)))
     try:
-        for reply in taken:
+        for reply in own:
             _checked_record(reply, "state", run_id)
-        return _known(wanted, iter(taken))
+        return _known(wanted, iter(own))
     except RecordUnreadable as error:
         return error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """Values and stored dataclasses as JSON text.
 
-Apart from commit.py, which needs the planner's transitions: clients write few records, and start more often.
+Separate from commit.py, which imports the planner's transitions: clients write few records and must start fast.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON of a state value. Raises ValueError on NaN and TypeError on what JSON cannot say."""
+    """Compact JSON of a state value. Raises ValueError for NaN and TypeError for values that are not JSON."""
     return _ENCODER.encode(value)  # json.dumps would make an encoder each time
 
 
 def record(value: Any) -> str:
-    """A stored dataclass: fields at their default are left out, except the version."""
+    """The JSON text of a stored dataclass, without fields at their default, except the version."""
     return text(fields_set(value))
 
 
 def text(value: Any) -> str:
-    """Compact JSON of what Sleipnir has made, where no number can be infinite: a third of the time of `dumps`."""
-    from pydantic_core import to_json  # commands that only look at runs do without
+    """Compact JSON of Sleipnir's own data, where no number is infinite: takes a third of the time of `dumps`."""
+    from pydantic_core import to_json  # not needed by commands that only read runs
 
     return to_json(value, inf_nan_mode="null").decode()
 
 
 def fields_set(value: Any) -> dict[str, Any]:
-    """The fields of a stored dataclass that are not at their default, and its version."""
+    """The fields of a stored dataclass that differ from their defaults, and its version."""
     defaults, nested = _KINDS.get(type(value)) or _kind(type(value))
-    found = {
+    fields = {
         name: field
         for name, field in vars(value).items()
         if field is not (default := defaults[name]) and field != default
     }
     for name in nested:
-        if name in found:
-            found[name] = fields_set(found[name])
-    return found
+        if name in fields:
+            fields[name] = fields_set(fields[name])
+    return fields
 
 
 def _kind(kind: type[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     nested = _NESTED.get(kind.__name__, ())
-    return _KINDS.setdefault(kind, ({**defaults, "v": None}, nested))  # the version is always said
+    return _KINDS.setdefault(kind, ({**defaults, "v": None}, nested))  # the version is always written
 
 
 _KINDS: dict[type[Any], tuple[dict[str, Any], tuple[str, ...]]] = {}
-"""By class: the defaults, and the fields that hold stored dataclasses."""
+"""The defaults of each class, and its fields that hold stored dataclasses."""
 
 _NESTED = {"Step": ("part",)}
 """By the names of the classes, which are not imported here."""

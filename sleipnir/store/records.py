@@ -1,4 +1,4 @@
-"""Whole runs as they are stored, read piece by piece: what `export` and the archive write down."""
+"""Complete stored runs, read in pages, for `export` and the archive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 
 FIRST = 16
-"""Journal entries that come with the record: most runs have no more, and are read in one round trip."""
+"""Journal entries that are read with the record: most runs have no more and need one round trip."""
 
 MOST = 64
 """Journal entries read at once."""
@@ -25,13 +25,13 @@ SPECS = 500
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 MOST_BYTES = 1_000_000
-"""After a page that was larger, fewer are read."""
+"""After a larger page, the next one has fewer entries."""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run at one moment. `spec` is JSON text, `fields` are those of the run's hash, `entries` the first of its
-    journal, `children` the ids of the runs that it has started, `output` the text, if it is completed."""
+    """A run at one moment. `spec` is JSON text, `fields` are those of the run's hash, `entries` are the first ones of
+    its journal, `children` the ids of its child runs, `output` the text of a completed run."""
 
     run: str
     spec: str
@@ -42,7 +42,7 @@ class StoredRun:
 
     @property
     def steps(self) -> int:
-        """How many entries the journal had."""
+        """The number of journal entries at that moment."""
         return int(self.fields["step"]) + 1
 
     @property
@@ -52,8 +52,8 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class PinnedDigests:
-    """What kept runs and rows that are to become runs go by: digests of bundles, those of agents included that they may
-    still start, and of knowledge bases."""
+    """The digests that stored runs and waiting rows need: of bundles, including agents that they may still start, and
+    of knowledge bases."""
 
     bundles: frozenset[str]
     bases: frozenset[str]
@@ -63,7 +63,7 @@ class PinnedDigests:
 
 
 class Records:
-    """Any number of readers; nothing is changed."""
+    """Read-only; safe for concurrent readers."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client, self._keys = client, keys
@@ -84,7 +84,7 @@ class Records:
         return StoredRun(run_id, spec, fields, tuple(entries), tuple(children), output if completed else None)
 
     def entries(self, record: StoredRun) -> Iterator[str]:
-        """The journal as it was when the record was read. It ends early when the run expires meanwhile."""
+        """The journal as of the moment when the record was read. It ends early if the run expires meanwhile."""
         at = min(len(record.entries), record.steps)
         yield from record.entries[:at]
         count = FIRST
@@ -98,7 +98,7 @@ class Records:
             count = max(1, count // 2) if sum(map(len, page)) > MOST_BYTES else min(MOST, count * 2)
 
     def pinned(self) -> PinnedDigests:
-        """Of all runs that are there. Reads every spec: some seconds for a million."""
+        """The digests that all stored runs need. Reads every spec: some seconds for a million."""
         bundles: set[str] = set()
         bases: set[str] = set()
         for partition in range(self._keys.partitions):
@@ -110,7 +110,7 @@ class Records:
                 for text in filter(None, pipe.execute()):
                     try:
                         spec = read_text(RunSpec, text, "spec")
-                    except RecordUnreadable:  # a parked run may go on: whatever looks like a digest is kept for it
+                    except RecordUnreadable:  # a parked run may continue: every possible digest in its spec is kept
                         bundles.update(_DIGEST.findall(text))
                         bases.update(_DIGEST.findall(text))
                     else:

@@ -1,4 +1,4 @@
-"""Importing redis-py without what a short command does not need of it."""
+"""Imports redis-py without the parts that a short command does not need."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _METRICS = "opentelemetry.sdk.metrics"
 
 
 def without_metrics() -> None:
-    """Import redis-py as if the SDK of OpenTelemetry were not installed, which takes a quarter less.
+    """Import redis-py as if the SDK of OpenTelemetry were not installed, which takes a quarter less time.
 
-    redis-py imports it for metrics of its own, and does without where it is missing. For the command line alone: a
-    program that uses Sleipnir may want these metrics.
+    redis-py imports the SDK for its own metrics and works without it. Only for the command line: a program that uses
+    Sleipnir may want these metrics.
     """
     if "redis" in sys.modules or _METRICS in sys.modules:
         return

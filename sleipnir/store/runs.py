@@ -167,11 +167,11 @@ class Runs:
 
     def infos(self, run_ids: Collection[str]) -> list[RunInfo]:
         """Several runs in one round trip. Raises RunNotFound for the first that is not there."""
-        found = self._read(run_ids)
-        for run_id, info in zip(run_ids, found, strict=True):
+        infos = self.find(run_ids)
+        for run_id, info in zip(run_ids, infos, strict=True):
             if info is None:
                 raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
-        return [info for info in found if info is not None]
+        return [info for info in infos if info is not None]
 
     def spec(self, run_id: str) -> RunSpec:
         """What a run was submitted with: its agent, the bundle that it runs from, and more. Raises RunNotFound."""
@@ -185,11 +185,11 @@ class Runs:
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hgetall(self._keys.of_run(run_id).children)
-        found = {}
+        children_of = {}
         for run_id, records in zip(run_ids, pipe.execute(), strict=True):
             children = [_child(id_, text) for id_, text in records.items() if ":" not in id_]
-            found[run_id] = sorted(children, key=lambda child: child.seq)
-        return found
+            children_of[run_id] = sorted(children, key=lambda child: child.seq)
+        return children_of
 
     def tree(self, run_id: str) -> RunTree:
         """A run and all runs below. Raises RunNotFound."""
@@ -200,7 +200,7 @@ class Runs:
         while level:
             below |= self.children(level)
             level = [child.id for run in level for child in below[run]]
-            infos |= dict(zip(level, self.found(level), strict=True)) if level else {}
+            infos |= dict(zip(level, self.find(level), strict=True)) if level else {}
 
         def of(run: str, agent: str) -> RunTree:
             return RunTree(run, agent, infos[run], tuple(of(child.id, child.agent) for child in below[run]))
@@ -230,7 +230,7 @@ class Runs:
             page = listed[at : at + (PAGE if at else FIRST_PAGE)]
             if statuses is not None:
                 page = [run_id for run_id, status in self._statuses(page) if status in statuses]
-            yield from (info for info in self._read(page) if info is not None)
+            yield from (info for info in self.find(page) if info is not None)
 
     def count(self) -> int:
         """How many there are, over or not."""
@@ -297,11 +297,8 @@ class Runs:
             pipe.zrevrange(self._keys.of_partition(partition).runs, 0, 9_999)
         return sorted(run_id for reply in pipe.execute() for run_id in reply if run_id.startswith(prefix))[:limit]
 
-    def found(self, run_ids: Collection[str]) -> list[RunInfo | None]:
-        """Several runs in one round trip; None for one that is not there."""
-        return self._read(run_ids)
-
-    def _read(self, run_ids: Collection[str]) -> list[RunInfo | None]:
+    def find(self, run_ids: Collection[str]) -> list[RunInfo | None]:
+        """Several runs in one round trip; None for a missing run."""
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             run = self._keys.of_run(run_id)
@@ -326,7 +323,7 @@ class Runs:
             for visit in info.visits:
                 pipe.zscore(partition.leases, member(info.id, visit.seq, visit.attempt))
         replies = iter(pipe.execute())
-        found = []
+        explained_infos = []
         for info in infos:
             pause = _deployment_hold(next(replies))
             until_ms = {visit.seq: _number(next(replies)) for visit in info.visits}
@@ -334,8 +331,8 @@ class Runs:
             explained = info.with_reasons(partial(_held, by=by, until_ms=until_ms))
             if pause is not None and not info.is_final:
                 explained = replace(explained, holds=(*info.holds, pause))
-            found.append(explained)
-        return found
+            explained_infos.append(explained)
+        return explained_infos
 
     def output(self, run_id: str) -> str | None:
         """The result text of a completed run. One that goes on, or failed, may have passed an end node already."""
@@ -361,7 +358,7 @@ class Runs:
         super-step did have the ways that it gave them, if its last step is among these."""
         from sleipnir.runs.transitions import Step
 
-        found: list[StepInfo] = []
+        steps: list[StepInfo] = []
         place_of: dict[str, int] = {}
         first = 0 if after is None else max(0, after + 1)
         for element in self._journal(run_id, first, None if limit is None else first + limit - 1):
@@ -369,24 +366,24 @@ class Runs:
             step = Step.from_json(header)
             for seq, ways in (step.routes or {}).items():
                 if (place := place_of.get(seq)) is not None:
-                    found[place] = replace(found[place], next=ways[0] if len(ways) == 1 else tuple(ways))
-            place_of[str(step.seq)] = len(found)
-            found.append(_step(step, written))
-        return found
+                    steps[place] = replace(steps[place], next=ways[0] if len(ways) == 1 else tuple(ways))
+            place_of[str(step.seq)] = len(steps)
+            steps.append(_step(step, written))
+        return steps
 
     def late_results(self, run_id: str) -> list[LateResult]:
         """The results that were refused, oldest first; of the newest 1,000 or so events of the run."""
-        found: list[tuple[int, dict[str, Any]]] = []
+        late: list[tuple[int, dict[str, Any]]] = []
         for id_, fields in self._client.xrange(self._keys.of_run(run_id).events):
             if "late_result" in fields["e"]:
-                found += [(ms_of(id_), data) for type_, data in json.loads(fields["e"]) if type_ == "late_result"]
+                late += [(ms_of(id_), data) for type_, data in json.loads(fields["e"]) if type_ == "late_result"]
         # A scheduler that drops a result of a visit that is over knows its number only.
-        node_of = {step.seq: step.node for step in self.history(run_id)} if found else {}
+        node_of = {step.seq: step.node for step in self.history(run_id)} if late else {}
         return [
             LateResult(
                 at_ms, data["seq"], data.get("node") or node_of.get(data["seq"]), data["attempt"], data["worker"]
             )
-            for at_ms, data in found
+            for at_ms, data in late
         ]
 
     def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
@@ -414,12 +411,12 @@ class Runs:
         them all: a reader that stops in the middle misses none.
         """
         reply: Any = self._client.xread({self._keys.of_run(run_id).events: after}, block=block_ms)
-        found: list[RunEvent] = []
+        run_events: list[RunEvent] = []
         for id_, fields in entries(reply):
             batch = json.loads(fields["e"])
             ids = [before(id_)] * (len(batch) - 1) + [id_]
-            found += [RunEvent(i, ms_of(id_), type_, data) for i, (type_, data) in zip(ids, batch, strict=True)]
-        return found
+            run_events += [RunEvent(i, ms_of(id_), type_, data) for i, (type_, data) in zip(ids, batch, strict=True)]
+        return run_events
 
     def ended_position(self) -> dict[str, str]:
         """Where the streams of ended runs end now; for `ended_since`."""
@@ -433,12 +430,12 @@ class Runs:
         """The runs that ended after `position`, which is moved on; waits up to `block_ms` for the first."""
         after: dict[Any, Any] = dict(position)
         reply: Any = self._client.xread(after, block=block_ms)
-        found = set()
+        ended = set()
         for name, batches in dict(reply or {}).items():
             for id_, fields in entries({name: batches}):
                 position[name] = id_
-                found.add(fields["run"])
-        return found
+                ended.add(fields["run"])
+        return ended
 
     def gates(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run, answered ones left out, in the order they were asked."""
@@ -456,10 +453,10 @@ class Runs:
 
     def gates_below(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run and of all runs below that it waits for, in the order they were asked."""
-        found, level = self.gates(run_id), [run_id]
-        while level := [child for info in self.found(level) if info is not None for child in info.awaits]:
-            found += (gate for child in level for gate in self.gates(child))
-        return sorted(found, key=lambda gate: gate.opened_ms)
+        gates, level = self.gates(run_id), [run_id]
+        while level := [child for info in self.find(level) if info is not None for child in info.awaits]:
+            gates += (gate for child in level for gate in self.gates(child))
+        return sorted(gates, key=lambda gate: gate.opened_ms)
 
     def open_gates(self) -> list[GateInfo]:
         """The open questions of all runs, oldest first."""
@@ -573,16 +570,16 @@ class Runs:
     def resume_all(self) -> bool:
         """Let a held deployment go on; what is queued is published at once. False: it was not held."""
         was_held = self.held() is not None
-        left = []
+        pending = []
         for partition in map(self._keys.of_partition, range(self._keys.partitions)):
             keys = {"paused": partition.paused, "outbox": partition.outbox, "resumed": partition.resumed}
-            left.append(_RESUME_ALL.vector(keys, {"by": self._by}))
-        while left:
-            replies = run_batch(self._client, _RESUME_ALL, left)
+            pending.append(_RESUME_ALL.vector(keys, {"by": self._by}))
+        while pending:
+            replies = run_batch(self._client, _RESUME_ALL, pending)
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
-            left = [vector for vector, reply in zip(left, replies, strict=True) if reply == 1]
+            pending = [vector for vector, reply in zip(pending, replies, strict=True) if reply == 1]
         return was_held
 
     def resumed(self) -> Change | None:
@@ -590,16 +587,16 @@ class Runs:
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.hmget(self._keys.of_partition(partition).resumed, ["by", "at_ms"])
-        found = [Change("resumed", by, int(at_ms)) for by, at_ms in pipe.execute() if by is not None and at_ms]
-        return max(found, key=lambda change: change.at_ms, default=None)
+        changes = [Change("resumed", by, int(at_ms)) for by, at_ms in pipe.execute() if by is not None and at_ms]
+        return max(changes, key=lambda change: change.at_ms, default=None)
 
     def held(self) -> Hold | None:
         """Who holds the deployment, if anybody does."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.get(self._keys.of_partition(partition).paused)
-        found = [read_text(Hold, text, "hold of the deployment") for text in pipe.execute() if text]
-        return min(found, key=lambda pause: pause.at_ms, default=None)
+        holds = [read_text(Hold, text, "hold of the deployment") for text in pipe.execute() if text]
+        return min(holds, key=lambda hold: hold.at_ms, default=None)
 
 
 def _token() -> str:
@@ -633,12 +630,12 @@ def _info_or_why_not(
 
 def _unreadable(run_id: str, spec: Any, fields: Any, parked: Any, why: str) -> RunInfo:
     """What can be said of a run that cannot be read."""
-    found = dict(zip([*_SUMMARY, *_CHANGES, *_USAGE], fields, strict=True)) if isinstance(fields, list) else {}
-    status = found.get("status")
-    created_ms, agent = found.get("created_ms") or "", "?"
+    record_fields = dict(zip([*_SUMMARY, *_CHANGES, *_USAGE], fields, strict=True)) if isinstance(fields, list) else {}
+    status = record_fields.get("status")
+    created_ms, agent = record_fields.get("created_ms") or "", "?"
     try:
-        named = decoded(spec, "spec").get("agent") if isinstance(spec, str) else None
-        agent = named if isinstance(named, str) else agent
+        agent_name = decoded(spec, "spec").get("agent") if isinstance(spec, str) else None
+        agent = agent_name if isinstance(agent_name, str) else agent
     except (RecordUnreadable, AttributeError):
         pass
     return RunInfo(
@@ -720,22 +717,22 @@ def _slot(text: str | None) -> SlotInfo | None:
 
 def _holds(run_id: str, record_: Mapping[str, str | None], budget: Budget) -> tuple[HoldInfo, ...]:
     """What holds a run, oldest first."""
-    found = [
+    holds = [
         HoldInfo(hold.owner or "person", hold.by, hold.at_ms, hold.reason)
         for hold in holds_of(record_["paused"], record_["holds"], run_id)
     ]
     if budget.asked is not None:
-        found.append(HoldInfo("budget", "its budget", budget.asked_ms))
-    return tuple(sorted(found, key=lambda hold: hold.at_ms))
+        holds.append(HoldInfo("budget", "its budget", budget.asked_ms))
+    return tuple(sorted(holds, key=lambda hold: hold.at_ms))
 
 
 def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Iterator[GateInfo]:
     path: tuple[str, ...] = ()
-    found = [_gate(name, text) for name, text in fields.items() if name.isdigit() and f"{name}:answer" not in fields]
-    if spec and found:
+    gates = [_gate(name, text) for name, text in fields.items() if name.isdigit() and f"{name}:answer" not in fields]
+    if spec and gates:
         with contextlib.suppress(RecordUnreadable):  # `show` says so
             path = tuple(read_text(RunSpec, spec, "spec", run_id).path)
-    for g in sorted(found, key=lambda gate: gate.seq):
+    for g in sorted(gates, key=lambda gate: gate.seq):
         yield GateInfo(
             run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt, path
         )
@@ -751,8 +748,8 @@ def _gate(name: str, text: str) -> Gate:
 
 def _child(run_id: str, text: str) -> ChildInfo:
     try:
-        found = decoded_object(text, "child", run_id)
-        return read(ChildInfo, {**found, "id": run_id}, "child", run_id)
+        data = decoded_object(text, "child", run_id)
+        return read(ChildInfo, {**data, "id": run_id}, "child", run_id)
     except RecordUnreadable:
         return ChildInfo(run_id, "?", 0)
 

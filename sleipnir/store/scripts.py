@@ -1,11 +1,11 @@
-"""Lua scripts by name: the header of each `lua/*.lua` file is its contract, and calls are checked against it.
+"""Lua scripts by name. The header of each `lua/*.lua` file is its contract, and calls are checked against it.
 
     claim = LuaScript("claim")
     claim(client, keys={"run": ..., ...}, args={"seq": 1, ...}, rest=[...])
 
-A missing or unknown name is a TypeError here instead of a nil there. `rest` follows the named arguments and is only
-allowed where the header declares `ARGV[n...]`; a script that declares `KEYS[1...]` takes a list of keys. Scripts are
-loaded by digest; a server that lost its script cache (restart, failover) gets the text again by itself.
+A missing or unknown name is a TypeError here instead of a nil in Lua. `rest` follows the named arguments and is only
+allowed if the header declares `ARGV[n...]`; a script that declares `KEYS[1...]` takes a list of keys. Scripts are
+called by digest; a server that lost its script cache (restart, failover) automatically gets the text again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from sleipnir.store.fast_client import execute_all
 Arg: TypeAlias = str | bytes | int | float
 
 KeyNames: TypeAlias = Mapping[str, str] | Sequence[str]
-"""By declared name; a list where the header declares `KEYS[1...]`."""
+"""Keys by declared name; a list if the header declares `KEYS[1...]`."""
 
 _SLOT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.\.)?\]\s+(\w+)", re.MULTILINE)
 
 
 class LuaScript:
-    """One Lua file. `keys` and `args` are the declared names in order; `has_rest` says whether more may follow, and
-    `has_many_keys` whether its one name of keys stands for a list."""
+    """One Lua file. `keys` and `args` are the declared names in order; `has_rest`: more arguments may follow;
+    `has_many_keys`: its one key name stands for a list."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class LuaScript:
         self._key_names, self._arg_names = frozenset(self.keys), frozenset(self.args)
 
     def vector(self, keys: KeyNames, args: Mapping[str, Arg], rest: Sequence[Arg] = ()) -> list[Arg]:
-        """Keys and arguments in declared order. Raises TypeError when a name is missing, unknown or not declared."""
+        """Keys and arguments in declared order. Raises TypeError if a name is missing or not declared."""
         if not self._takes(keys) or args.keys() != self._arg_names or (rest and not self.has_rest):
             raise TypeError(
                 f"script {self.name!r} takes keys {self.keys} and args {self.args}"
@@ -71,7 +71,7 @@ class LuaScript:
             return client.execute_command("EVAL", self.text, len(keys), *vector)
 
     def load(self, client: Client) -> None:
-        """Put the text into the server's script cache; pipelines need it there."""
+        """Load the text into the server's script cache, which pipelines need."""
         client.script_load(self.text)
 
 
@@ -106,10 +106,10 @@ class RedisCommand:
 
 
 def run_in_order(client: Client, commands: Sequence[RedisCommand]) -> list[Any]:
-    """Calls of several scripts, one after the other, in one round trip; results in order.
+    """Calls of several scripts, in order, in one round trip; results in order.
 
     Not a transaction: each call is atomic by itself. A result may be an exception of redis-py. Each must be safe to
-    repeat: a server that has lost its scripts gets all of them again, as later ones may build on earlier ones.
+    repeat: if the server has lost its scripts, all calls are repeated, because later ones may depend on earlier ones.
     """
     if not commands:
         return []

@@ -1,4 +1,4 @@
-"""What a client may do with sessions: look at them, add to one without a run, remove one. Runs add by their commit."""
+"""The clients' operations on sessions: read, add without a run, remove. Runs add to a session by their commit."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _FIELDS = ("created_ms", "used_ms", "run", "busy", "dropped")
 
 
 class Sessions:
-    """The clients' side of sessions."""
+    """Sessions, for clients."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client, self._keys = client, keys
 
     def of_agent(self, agent: str) -> list[SessionInfo]:
-        """The sessions of an agent that are kept for good, the one used last first."""
-        found = self._read([name for name in self._listed() if name.agent == agent])
-        return sorted(found, key=lambda info: (-info.used_ms, info.name))
+        """The permanent sessions of an agent, the last used first."""
+        infos = self._read([name for name in self._listed() if name.agent == agent])
+        return sorted(infos, key=lambda info: (-info.used_ms, info.name))
 
     def all(self) -> list[SessionInfo]:
-        """The sessions of all agents that are kept for good."""
+        """The permanent sessions of all agents."""
         return self._read(self._listed())
 
     def _listed(self) -> list[SessionName]:
@@ -62,7 +62,7 @@ class Sessions:
         ]
 
     def messages(self, name: SessionName) -> list[dict[str, Any]]:
-        """What was said in a session, oldest first; empty when there is none."""
+        """The messages of a session, oldest first; empty if there is no such session."""
         return [json.loads(text) for text in self._client.lrange(self._keys.of_session(name).messages, 0, -1)]
 
     def add(self, name: SessionName, messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -70,7 +70,7 @@ class Sessions:
         return self._change(name, 0, [dumps(message) for message in messages])
 
     def remove(self, name: SessionName) -> bool:
-        """Forget a session. False: there is no such session. Raises SessionBusy."""
+        """Delete a session. False: there is no such session. Raises SessionBusy."""
         return self._change(name, 1)
 
     def _change(self, name: SessionName, remove: int, added: Sequence[Arg] = ()) -> bool:

@@ -1,13 +1,12 @@
-"""Slots of agents that may have few runs at once (`concurrency:`): who has one, and who waits.
+"""Slots of agents with a limit of concurrent runs (`concurrency:`): their holders and waiters.
 
-1. The runs of an agent with the same key share a set of slots, which lives in one partition. A run comes there by an
-   effect of its own partition, and is told by an effect of this one.
-2. A run is known by its ticket: what is asked or freed twice changes nothing, and what is freed late frees no slot that
-   the run has asked for since. What one partition asks for and frees comes in order: an effect that comes after a later
-   one of its partition changes nothing, for KNOWN_MS.
-3. A slot is held as long as the run of its ticket is not over. The owner of the partition looks after that every
-   LOOK_MS, should a message have come so late that nobody would free the slot; it tells a run again that has not
-   heard of its slot.
+1. The runs of an agent with the same key share a set of slots in one partition. A run asks there by an effect of its
+   own partition, and is notified by an effect of this one.
+2. A run is identified by its ticket: repeated requests and releases change nothing, and a late release does not free a
+   slot that the run has requested since. Requests and releases of one partition arrive in order: an effect that arrives
+   after a later one of its partition changes nothing, for KNOWN_MS.
+3. A slot is held until the run of its ticket is over. The owner of the partition checks this every LOOK_MS, in case a
+   late message left a slot that would never be freed; it also notifies runs again that have not received their slot.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from sleipnir.store.scripts import LuaScript, RedisCommand, run_in_order
 _SLOTS = LuaScript("slots")
 
 LOOK_MS: Final = 60_000
-KNOWN_MS: Final = 3_600_000  # after the last change of a set: a scheduler is not frozen for so long
-SETS = 1000  # that one look goes through, and of each
+KNOWN_MS: Final = 3_600_000  # after the last change of a set: no scheduler is frozen for so long
+SETS = 1000  # sets that one check visits, and slots of each
 
 
 class Slots:
@@ -47,8 +46,8 @@ class Slots:
         return self._command(self._keys.of_slots(agent, key), "free", run_id, ticket, 0, fence)
 
     def look(self, partition: int, now_ms: int, limit: int = SETS) -> int:
-        """Free slots of runs that are over or gone, in those sets of the partition that nobody has looked at lately;
-        up to `limit` of these and of their slots each. How many."""
+        """Free slots of finished or missing runs in the sets of the partition that are due for a check; up to `limit`
+        sets and slots of each. Returns how many were freed."""
         sets = self._keys.of_partition(partition).slots
         freed = 0
         for digest in self._client.zrangebyscore(sets, "-inf", now_ms, start=0, num=limit):

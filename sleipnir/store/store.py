@@ -1,22 +1,22 @@
-"""The store: one connection, split by who may do what.
+"""The store: one connection, divided into parts by role.
 
-runs        clients: create, look, answer, cancel
+runs        clients: create, read, answer, cancel
 visits      workers: claim, heartbeat, deliver
-partitions  schedulers: own, read, commit, keep things moving
-records     whole runs as they are stored, for export and archive
-batches     clients: submit many runs at once; schedulers: let rows become runs
-dead_letters  schedulers: set effects aside that cannot be delivered; clients: look at them
-slots       schedulers: who has a slot of an agent that may have few runs at once
+partitions  schedulers: own, read, commit; leases, timers, outbox
+records     complete stored runs, for export and archive
+batches     clients: submit many runs at once; schedulers: admit rows
+dead_letters  schedulers: move undeliverable effects aside; clients: read them
+slots       schedulers: slots of agents with a limit of concurrent runs
 bundles     packed agent folders
-live        workers: say what models say; clients: follow a run
-limiter     workers: ask whether a model may be called now
-sessions    clients: look at sessions of agents, and remove them
-knowledge   builders: build a knowledge base, one at a time; clients: which ones are shared
-garbage     `gc`: what is left of runs that are gone
-generations whether Redis is still what it was: restarts, restores, fail-overs, steps of its clock
-fleet       who is there, and the broker's queues when it is a Redis
+live        workers: publish the output of models; clients: follow a run
+limiter     workers: permits to call a model
+sessions    clients: read and remove sessions of agents
+knowledge   builders: build a knowledge base, one at a time; clients: shared indexes
+garbage     `gc`: remains of missing runs
+generations restarts, restores and fail-overs of Redis, and steps of its clock
+fleet       announced processes, and the broker's queues if it is a Redis
 
-Each part is imported and made when it is first used: most commands need one or two of them.
+Each part is imported and created at its first use: most commands need one or two of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sleipnir.errors import ConfigError
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
-from sleipnir.store.connect import check_server, connect, store_errors
+from sleipnir.store.connect import check_server, clock_ms, connect, store_errors
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class _Part(Generic[T]):
-    """A part of the store, made at its first use, once: cached_property makes two if two threads meet there."""
+    """A part of the store, created once, at its first use: cached_property may create two in concurrent threads."""
 
     def __init__(self, make: Callable[[Store], T]) -> None:
         self._make, self.__doc__ = make, make.__doc__
@@ -65,9 +65,9 @@ class _Part(Generic[T]):
 
     def __get__(self, store: Store | None, owner: type[Store]) -> T:
         if store is None:
-            return self  # type: ignore[return-value]  # who looks at the class, as help() does
+            return self  # type: ignore[return-value]  # access through the class, as by help()
         with store._making:
-            if self._name not in store.__dict__:  # from where it is taken the next time, without a call
+            if self._name not in store.__dict__:  # later accesses read it there directly
                 store.__dict__[self._name] = self._make(store)
             return store.__dict__[self._name]  # type: ignore[no-any-return]
 
@@ -87,7 +87,7 @@ class Store:
         broker = settings.broker
         self._broker = connect(broker, client_name=client_name) if broker and is_redis(broker) else None
         self._settings, self._client_name, self._by = settings, client_name, by
-        self._making = threading.RLock()  # some parts are made of others
+        self._making = threading.RLock()  # reentrant: some parts use others
         self.runs = Runs(self._client, self.keys, by)
         self.generations = Generations(self._client, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
@@ -114,7 +114,7 @@ class Store:
     def live(self) -> Live:
         from sleipnir.store.live import Live
 
-        # Its own connection, without patience: while pieces wait for a Redis that hangs, more come in.
+        # A separate connection with short timeouts: while pieces wait for a Redis that hangs, more arrive.
         impatient: dict[str, Any] = {"retries": 0, "socket_timeout": 1.0, "socket_connect_timeout": 1.0}
         return Live(self._client, self.keys, lambda: self._single_connection(**impatient))
 
@@ -197,21 +197,21 @@ class Store:
         return store_errors(self.url)
 
     def bundle(self, digest: str) -> bytes | None:
-        """A packed agent folder. Raises StoreUnavailable, so that a Redis that is away is no missing bundle."""
+        """A packed agent folder. Raises StoreUnavailable, so that an unreachable Redis does not look like a missing
+        bundle."""
         with self.errors():
             return self.bundles.get(digest)
 
     def pinned(self) -> PinnedDigests:
-        """What runs and batches go by. Reads every spec: some seconds for a million."""
+        """The digests that runs and batches need. Reads every spec: some seconds for a million."""
         return self.records.pinned() | self.batches.pinned()
 
     def now_ms(self) -> int:
         """Redis' clock."""
-        seconds, micros = self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return clock_ms(self._client)
 
     def explained(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
-        """The same, with all that can be said about why their visits are where they are: leases, places in line.
+        """The runs with the full reasons of their visits: leases, positions in queues.
 
         It costs up to three round trips, so it is for people and for single runs.
         """

@@ -1,4 +1,4 @@
-"""What redis-py says of Redis streams, and the order of their ids."""
+"""The entries of Redis streams in replies of redis-py, and the order of their ids."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def entries(reply: Any) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def before(stream_id: str) -> str:
-    """The largest possible id below: reading after it gives the entry again."""
+    """The largest possible smaller id: reading after it returns the entry again."""
     ms, number = map(int, stream_id.split("-"))
     return f"{ms}-{number - 1}" if number else f"{ms - 1}-{2**64 - 1}"
 
 
 def ms_of(stream_id: str) -> int:
-    """When the entry was added, by Redis' clock."""
+    """The time when the entry was added, by Redis' clock."""
     return int(stream_id.split("-")[0])

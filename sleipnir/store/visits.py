@@ -1,4 +1,4 @@
-"""What a worker may do: claim a visit, keep its lease, deliver its result or give it up. Never write run state."""
+"""The workers' operations: claim a visit, renew its lease, deliver its result or hand it back. Never write run state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sleipnir.decoding import read_text
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item, Part
-from sleipnir.store.connect import Client
+from sleipnir.store.connect import Client, clock_ms
 from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.record_text import dumps
@@ -28,11 +28,11 @@ _HEARTBEAT = LuaScript("heartbeat")
 
 @dataclass(frozen=True)
 class StoredConversation:
-    """What was said in a loop, as JSON text. For a turn: the messages that the model was `told` first, empty in turn 0,
-    and per turn before it the model's reply and the results of its calls; `follow_ups` has by turn what the model was
-    told after a reply without calls, `announced` what it was told besides the results of its calls. For a call: the
-    reply that asks for it. For what a child run has said: that, as `told`. `history` is for turn 0 of a run in a
-    session: what was said there before, as a JSON list of messages."""
+    """The conversation of a loop, as JSON text. For a turn: the first messages to the model (`told`, empty in turn 0),
+    and per earlier turn the model's reply and the results of its calls; `follow_ups` maps turns to messages after a
+    reply without calls, `announced` to messages besides the results of calls. For a call: the reply that asks for it.
+    For the output of a child run: that, as `told`. `history` is for turn 0 of a run in a session: the session's
+    earlier messages, as a JSON list."""
 
     told: str = ""
     turns: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -46,9 +46,8 @@ SILENCE = StoredConversation()
 
 @dataclass(frozen=True)
 class Claim:
-    """A visit that this worker has claimed. `state` holds JSON text by key: what was asked for, and all of the visit's
-    own overlay. `item` says which item of which map it is for, `part` and `talk` what of a loop it is and what was said
-    there."""
+    """A visit that this worker has claimed. `state` holds JSON text by key: the requested keys, and all of the visit's
+    overlay. `item` is its item of a map, `part` its part of a loop, and `talk` the conversation of that loop."""
 
     spec: RunSpec
     started_ms: int
@@ -61,29 +60,29 @@ class Claim:
 @dataclass(frozen=True)
 class ClaimRefused:
     """Not claimed, a normal outcome: `gone` (visit or run is over), `stale` (a newer attempt exists), `taken`,
-    `paused`, or of a visit that must happen once `restored` (a person is asked) or `unsettled` (it is published again).
-    And `forged`: the message names another bundle, agent, node or role than the run's own records, or `unreadable`:
-    these cannot be read."""
+    `paused`; for a visit that must run once, `restored` (a person is asked) or `unsettled` (it is published again);
+    `forged`: the message names another bundle, agent, node or role than the run's records; `unreadable`: these records
+    cannot be read."""
 
     reason: str
 
 
 @lru_cache(maxsize=1024)
 def _spec(text: str) -> RunSpec:
-    """Runs of one agent, started alike, have the same text. Nobody changes a spec."""
+    """The spec, cached by its text: equally submitted runs of one agent share it. Specs are never changed."""
     return read_text(RunSpec, text, "spec")
 
 
 @lru_cache(maxsize=1024)
 def _spec_head(agent: str, bundle: str) -> str:
-    """How the stored spec of a run of this agent and bundle begins (commit.record), without its end."""
+    """The first part of the stored spec of a run of this agent and bundle (record_text.record)."""
     return dumps({"agent": agent, "bundle": bundle})[:-1]
 
 
 def _talk(said: list[Any]) -> StoredConversation:
-    """From the reply of claim.lua: texts between turns are follow-ups, or announced, one before all turns is the
-    session."""
-    told, history = said[0] if said and isinstance(said[0], str) else "", ""
+    """The conversation in the reply of claim.lua: texts between turns are follow-ups or announced, a text before all
+    turns is the session's history."""
+    first, history = said[0] if said and isinstance(said[0], str) else "", ""
     turns: list[tuple[str, tuple[str, ...]]] = []
     follow_ups: dict[int, str] = {}
     announced: dict[int, str] = {}
@@ -95,11 +94,11 @@ def _talk(said: list[Any]) -> StoredConversation:
             (announced if turns[-1][1] else follow_ups)[len(turns) - 1] = each
         else:
             history = each
-    return StoredConversation(told, tuple(turns), follow_ups, announced, history)
+    return StoredConversation(first, tuple(turns), follow_ups, announced, history)
 
 
 class Visits:
-    """The workers' side of the store. `connect` makes a client; every thread that works gets a line of its own."""
+    """The store, for workers. `connect` makes a client; every working thread gets its own connection."""
 
     def __init__(self, connect: Callable[[], Client], keys: Keys) -> None:
         self._connect, self._keys, self._local = connect, keys, threading.local()
@@ -114,7 +113,7 @@ class Visits:
     def claim(
         self, call: VisitCall, *, worker: str, token: str, lease_ms: int, wanted: Collection[str] | None
     ) -> Claim | ClaimRefused:
-        """Take a lease on a visit and read the state it needs (`wanted` None: all of it), in one round trip.
+        """Take a lease on a visit and read its state (`wanted` None: all keys), in one round trip.
 
         Safe to repeat with the same token.
         """
@@ -165,7 +164,7 @@ class Visits:
     def deliver(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], *, worker: str, token: str
     ) -> bool:
-        """Hand over a result; `values` is JSON text by state key. False: refused, the visit is no longer claimed with
+        """Deliver a result; `values` is JSON text by state key. False: refused, the visit is no longer claimed with
         this token.
 
         Safe to repeat with the same token.
@@ -195,9 +194,9 @@ class Visits:
         return bool(_DELIVER(self._line, keys, args, pairs))
 
     def hand_back(self, call: VisitCall, *, token: str, reason: str) -> bool:
-        """Give up a visit whose executor has stopped, so that another worker starts it now and not after the lease.
+        """Return a visit whose executor has stopped, so that another worker starts it before the lease ends.
 
-        False: it is no longer claimed, or an earlier call with this token did it. Safe to repeat.
+        False: it is no longer claimed, or an earlier call with this token returned it. Safe to repeat.
         """
         partition = self._keys.of_partition(self._keys.partition_of(call.run))
         keys = {
@@ -216,15 +215,14 @@ class Visits:
         return bool(_HAND_BACK(self._line, keys, args))
 
     def publish_soon(self, run_id: str, seq: int, attempt: int, *, within_ms: int) -> None:
-        """Bring the next publication of a queued visit forward. One that is claimed, over or due sooner is left alone.
-        Safe to repeat."""
+        """Bring the next publication of a queued visit forward. No effect if it is claimed, over or due sooner. Safe to
+        repeat."""
         outbox = self._keys.of_partition(self._keys.partition_of(run_id)).outbox
-        seconds, micros = self._line.client.time()
-        at_ms = int(seconds) * 1000 + int(micros) // 1000 + within_ms
+        at_ms = clock_ms(self._line.client) + within_ms
         self._line.client.zadd(outbox, {member(run_id, seq, attempt): at_ms}, xx=True, lt=True)
 
     def heartbeat(self, calls: Sequence[VisitCall], lease_ms: int) -> set[str]:
-        """Renew the leases of these visits, one round trip for all. Returns the task ids of those that were lost."""
+        """Renew the leases of these visits, one round trip for all. Returns the task ids of lost visits."""
         names = {member(call.run, call.seq, call.attempt): call.task_id for call in calls}
         by_partition: dict[int, list[str]] = defaultdict(list)
         for name in names:
@@ -240,9 +238,9 @@ class Visits:
         return {names[name] for reply in replies for name in reply}
 
     def is_replicated(self, call: VisitCall, *, lease_ms: int, replicas: int, timeout_ms: int) -> bool:
-        """Whether so many replicas have the claim of this visit, waiting up to `timeout_ms` (below the socket timeout).
+        """Whether so many replicas have the claim of this visit; waits up to `timeout_ms` (below the socket timeout).
 
-        The lease is renewed before, so that the wait is for a write of this connection.
+        Renews the lease first, so that WAIT applies to a write of this connection.
         """
         partition = self._keys.of_partition(self._keys.partition_of(call.run))
         renewal = _HEARTBEAT.vector(
@@ -256,7 +254,7 @@ class Visits:
         return int(replies[1]) >= replicas
 
     def count_leased(self, task_ids: Sequence[str]) -> int:
-        """How many of these Celery tasks run a visit that is under a lease."""
+        """The number of these Celery tasks whose visit is under a lease."""
         pipe = self._line.client.pipeline(transaction=False)
         for name in map(member_of, task_ids):
             pipe.zscore(self._keys.of_partition(self._keys.partition_of(parse_member(name)[0])).leases, name)

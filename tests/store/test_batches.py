@@ -289,7 +289,7 @@ def test_a_retry_of_a_run_that_has_expired_says_so(store: Store) -> None:
     assert world.batch.retry_failed() == 1
     world.go_on()
     assert world.states == "f"
-    assert [r.error for r in world.batch.results()] == ["it cannot be retried: its run is not kept any more"]
+    assert [r.error for r in world.batch.results()] == ["it cannot be retried: its run has expired"]
 
 
 def test_starts_that_are_delivered_twice_make_one_run(store: Store) -> None:

@@ -413,7 +413,7 @@ def test_a_child_whose_session_another_run_has_is_refused(store: Store) -> None:
     World(store, sessions={"child": "desk"}).go_on()
     why = f"Agent 'child' failed: its session is busy with run {other}, and takes one at a time"
     assert str(store.runs.info(RUN).error).endswith(why)
-    assert store.runs.found([IN_SESSION]) == [None]
+    assert store.runs.find([IN_SESSION]) == [None]
 
 
 def test_a_child_that_starts_after_it_was_refused_is_cancelled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -352,7 +352,7 @@ def child_of(run: Run) -> str:
 
 
 def is_there(lab: Lab, run_id: str) -> bool:
-    return lab.client.store.runs.found([run_id])[0] is not None
+    return lab.client.store.runs.find([run_id])[0] is not None
 
 
 def replies(request: Request) -> Reply | str:

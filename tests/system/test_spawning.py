@@ -110,7 +110,7 @@ def own(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stack]:
 
 def has_ended(client: Client, run: Run, agent: str) -> bool:
     children = client.store.runs.children([run.id])[run.id]
-    found = client.store.runs.found([child.id for child in children])
+    found = client.store.runs.find([child.id for child in children])
     return any(info.agent == agent and info.status == "completed" for info in found if info is not None)
 
 
