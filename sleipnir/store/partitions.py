@@ -1,5 +1,5 @@
-"""What a scheduler may do: own partitions, read what happened, commit transitions, and keep leases, timers and the
-outbox moving."""
+"""The schedulers' operations: own partitions, read the inbox, commit transitions, and process leases, timers and the
+outbox."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _TAKE_BACK = LuaScript("take_back")
 
 @dataclass(frozen=True)
 class Entry:
-    """One inbox entry. `at_ms` is the time Redis received it: the planner's only clock."""
+    """One inbox entry. `at_ms` is the time when Redis received it: the planner's only clock."""
 
     id: str
     partition: int
@@ -74,7 +74,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Commit:
-    """A transition to be applied because of `entry`, planned on `run`."""
+    """A transition to apply for `entry`, planned on `run`."""
 
     entry: Entry
     run: RunView
@@ -82,13 +82,13 @@ class Commit:
 
     @cached_property
     def after(self) -> RunView:
-        """The run once this is applied."""
+        """The run after this commit."""
         return self.transition.apply(self.run, self.entry.id)
 
 
 @dataclass(frozen=True)
 class IgnoredEntry:
-    """An entry that changes nothing, as decided on `run` (None: no such run), and what watchers should know."""
+    """An entry that changes nothing, as decided on `run` (None: no such run), and a notice for watchers."""
 
     entry: Entry
     run: RunView | None
@@ -96,25 +96,25 @@ class IgnoredEntry:
 
 
 NO_RUN = "?"
-"""Stands for the run of an inbox entry that does not say of which run it is. No run has this id."""
+"""The run of an inbox entry that names no run. No run has this id."""
 
 UNREADABLE_LATER_MS = 60_000
-"""So long a queued visit that cannot be read is not looked at again."""
+"""The time until an unreadable queued visit is checked again."""
 
 P = TypeVar("P")
 
 STRETCH = 500  # journal steps that one command reads
-READ_AHEAD = 2_000  # entries behind those of a run that has hundreds: more than its workers deliver at once
+READ_AHEAD = 2_000  # entries after those of a run that has hundreds: more than its workers deliver at once
 MOST_ARGUMENTS = 1_000_000  # Redis 6.2 closes the connection at 1,048,576
-BATCH_BYTES = 8 * 2**20  # what is sent in one round trip, unless one commit is larger
-SUSPECT_BYTES = 2**20  # of a smaller commit nothing can close a connection
+BATCH_BYTES = 8 * 2**20  # of one round trip, unless one commit is larger
+SUSPECT_BYTES = 2**20  # a smaller commit cannot cause a closed connection
 
 APPLIED, STALE, NOT_OWNER, REFUSED, CLAIMED = 1, 0, -1, -2, 2
 
 
 @dataclass(frozen=True)
 class OwnedPartition:
-    """A partition that this scheduler owns: the epoch that fences our commits, and whether the deployment is paused."""
+    """A partition that this scheduler owns: the epoch that fences its commits, and whether the deployment is paused."""
 
     epoch: int
     held: bool
@@ -122,9 +122,8 @@ class OwnedPartition:
 
 @dataclass(frozen=True)
 class DueVisit:
-    """A queued visit to publish (again), unless its run is `held`. `published_ms` is when it was published last, as far
-    as the outbox knows: not earlier than that; 0 of a deployment that goes on after a pause. `is_new`: the outbox has
-    not looked at it yet."""
+    """A queued visit to publish (again), unless its run is `held`. `published_ms` is the latest possible time of its
+    last publication; 0 after a pause of the deployment. `is_new`: the outbox has not checked it yet."""
 
     call: VisitCall
     queue: str
@@ -136,7 +135,7 @@ class DueVisit:
 
 
 class Partitions:
-    """The schedulers' side of the store."""
+    """The store, for schedulers."""
 
     def __init__(
         self,
@@ -151,16 +150,16 @@ class Partitions:
         self._redispatch_after_ms, self._retention_ms = redispatch_after_ms, retention_ms
         self._session_messages = session_messages
         self._breaks: dict[tuple[str, str], int] = {}
-        """Of large commits that were under way when the connection broke, by run and entry: how often it broke over
-        that one alone, while Redis was there."""
+        """Large commits that were being sent when the connection broke, by run and entry: how often it broke while only
+        that commit was sent and Redis was reachable."""
 
     # Ownership
 
     def own(
         self, partitions: Iterable[int], instance: str, ttl_ms: int, generation: str = ""
     ) -> dict[int, OwnedPartition]:
-        """Take or keep partitions; those that it owns now. `ttl_ms` 0 gives them back. With another `generation` than
-        before they get another epoch."""
+        """Take or keep partitions; returns those that the instance owns now. `ttl_ms` 0 releases them. A new
+        `generation` gives them a new epoch."""
         wanted = list(partitions)
         vectors = []
         for partition in map(self._of, wanted):
@@ -174,8 +173,8 @@ class Partitions:
         }
 
     def owners(self, partitions: Iterable[int] | None = None, ttl_ms: int = 60_000) -> dict[int, str]:
-        """Of these partitions (None: all) those whose ownership has not lapsed, and the instance that has each. One
-        that lasts much longer than `ttl_ms` was given before the clock was set back, as own.lua has it."""
+        """The current owners of these partitions (None: all). An ownership that lasts much longer than `ttl_ms` was
+        granted before the clock was set back and is ignored, as in own.lua."""
         numbers = range(self._keys.partitions) if partitions is None else list(partitions)
         if not numbers:
             return {}
@@ -188,7 +187,7 @@ class Partitions:
         return {n: instance for n, (instance, until_ms) in owners if until_ms and now_ms < int(until_ms) <= last_ms}
 
     def join(self, instance: str, ttl_ms: int) -> set[str]:
-        """Count as alive for `ttl_ms`; 0: no more. Returns the instances that are alive."""
+        """Register an instance as alive for `ttl_ms`; 0 removes it. Returns the instances that are alive."""
         now_ms, key = self.now_ms(), self._keys.instances
         pipe = self._client.pipeline(transaction=False)
         if ttl_ms:
@@ -196,12 +195,12 @@ class Partitions:
         else:
             pipe.zrem(key, instance)
         pipe.zremrangebyscore(key, "-inf", now_ms - 60_000)
-        # One that is alive for much longer than any says so was there before the clock was set back.
+        # An instance that counts as alive for much longer was registered before the clock was set back.
         pipe.zrangebyscore(key, f"({now_ms}", now_ms + 10 * max(ttl_ms, 1_000))
         return set(pipe.execute()[-1])
 
     def count_parked(self, partitions: Collection[int]) -> dict[int, int]:
-        """How many runs are parked in each of these partitions."""
+        """The number of parked runs in each of these partitions."""
         pipe = self._client.pipeline(transaction=False)
         for partition in partitions:
             pipe.hlen(self._of(partition).parked)
@@ -223,12 +222,12 @@ class Partitions:
     ) -> list[Entry]:
         """The oldest unapplied entries, up to `limit` per partition; waits up to `block_ms` (None: not) for the first.
 
-        Where there are more, and one run has more than `share` of them, those beyond its share make room for entries of
-        others, which are looked for among the next READ_AHEAD.
+        If there are more and one run has more than `share` of them, entries beyond its share are replaced by entries of
+        other runs among the next READ_AHEAD.
 
-        An entry stays until a commit or a discard deletes it. `after` gives for partitions the last entry of parked
-        runs that is to be passed over. One that cannot be read has the event Unreadable, and the run NO_RUN if it does
-        not say of which run of its partition it is.
+        An entry stays until a commit or a discard deletes it. `after` maps partitions to the last entry of parked runs
+        to skip. An unreadable entry has the event Unreadable, and the run NO_RUN if it does not name a run of its
+        partition.
         """
         streams = {self._of(partition).inbox: partition for partition in partitions}
         if not streams:
@@ -249,7 +248,7 @@ class Partitions:
     def _shared(
         self, stream: str, raw: list[tuple[str, dict[str, str]]], limit: int, share: int
     ) -> list[tuple[str, dict[str, str]]]:
-        """Up to `limit` entries, of no run more than `share` as long as there are others."""
+        """Up to `limit` entries; at most `share` of each run as long as there are others."""
         counts: Counter[str] = Counter(fields.get("run", "") for _, fields in raw)
         if max(counts.values()) <= share:
             return raw
@@ -262,7 +261,7 @@ class Partitions:
             run = entry[1].get("run", "")
             counts[run] += 1
             (kept if counts[run] <= share else beyond).append(entry)
-        # As many as were read first: a batch that is not full would say that the inbox ends there.
+        # As many as were read first: a smaller batch would indicate the end of the inbox.
         return kept[:limit] + beyond[: max(0, limit - len(kept))]
 
     def _entry(self, id_: str, partition: int, fields: Mapping[str, str]) -> Entry:
@@ -281,7 +280,7 @@ class Partitions:
         return Entry(id_, partition, run_id, unreadable)
 
     def discard(self, drops: Sequence[IgnoredEntry], epochs: Mapping[int, int]) -> list[int]:
-        """Delete entries that change nothing, one round trip for all. Outcomes as of `commit`."""
+        """Delete entries that change nothing, one round trip for all. Outcomes as for `commit`."""
         vectors = []
         for drop in drops:
             entry, run = drop.entry, self._keys.of_run(drop.entry.run)
@@ -305,12 +304,12 @@ class Partitions:
     # Parked runs
 
     def parked(self, partition: int) -> dict[str, str]:
-        """The runs of a partition that are parked, and why, as `park` has stored it."""
+        """The parked runs of a partition with the reasons stored by `park`."""
         return dict(self._client.hscan_iter(self._of(partition).parked, count=1000))
 
     def park(self, partition: int, runs: Mapping[str, str], epoch: int) -> bool:
-        """Note that runs are parked, and why (`parked_text`); an empty text: it is not any more. Safe to repeat. False:
-        the partition is another's."""
+        """Mark runs as parked, with the reason (`parked_text`); an empty text removes the mark. Safe to repeat. False:
+        another scheduler owns the partition."""
         part = self._of(partition)
         flat: list[Arg] = [each for pair in runs.items() for each in pair]
         return bool(_PARK(self._client, {"parked": part.parked, "owner": part.owner}, {"epoch": epoch}, flat) == 1)
@@ -320,8 +319,8 @@ class Partitions:
     def load(
         self, run_ids: Collection[str], unreadable: dict[str, RecordUnreadable] | None = None
     ) -> dict[str, RunView]:
-        """Run views by id; runs that do not exist (expired) are left out. Why a run's record cannot be read is put into
-        `unreadable`, or without that raised."""
+        """Run views by id; missing (expired) runs are left out. The errors of unreadable records are put into
+        `unreadable`, or raised without it."""
         ids = list(run_ids)
         if not ids:
             return {}
@@ -346,7 +345,7 @@ class Partitions:
         return views
 
     def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known | RecordUnreadable]:
-        """Values for planning, per entry; one round trip for all. Of a run with a value that is damaged, why it is."""
+        """Values for planning, per entry; one round trip for all. For a run with a damaged value, the error."""
         pipe = self._client.pipeline(transaction=False)
         for entry, want in wanted:
             run = self._keys.of_run(entry.run)
@@ -368,10 +367,10 @@ class Partitions:
     def commit(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> list[int]:
         """Apply transitions, one atomic script each, one round trip for all.
 
-        Per commit: APPLIED, STALE (the view was old), NOT_OWNER, CLAIMED (it was to apply only while no worker has the
-        visits), or REFUSED (the script cannot apply it: a bug; or the connection broke over it twice).
-        Raises redis-py's errors when the connection breaks or the server is full or failing over: then any of them may
-        be applied.
+        Per commit: APPLIED, STALE (the view was old), NOT_OWNER, CLAIMED (it applies only while no worker has claimed
+        the visits), or REFUSED (the script cannot apply it: a bug; or the connection broke twice because of it).
+        Raises redis-py's errors if the connection breaks or the server is full or failing over: then any of them may
+        have been applied.
         """
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
         outcomes: list[int] = [REFUSED] * len(commits)
@@ -390,8 +389,8 @@ class Partitions:
         return outcomes
 
     def _in_batches(self, commits: Sequence[Commit], vectors: Sequence[list[Any] | None]) -> Iterator[list[int]]:
-        """The numbers of the commits that are sent at once, in order: so many bytes, and of those over which the
-        connection may have broken each alone. Those over which it did twice are left out."""
+        """The numbers of the commits of each round trip, in order: up to a number of bytes; a commit that may have
+        broken the connection is sent alone. A commit that broke it twice is left out."""
         batch: list[int] = []
         size = 0
         for place, vector in enumerate(vectors):
@@ -400,7 +399,7 @@ class Partitions:
             breaks = self._breaks.get(_name(commits[place])) if self._breaks else None
             if breaks is not None and breaks >= 2:
                 structlog.get_logger().error("a commit breaks the connection", run=commits[place].run.id)
-                del self._breaks[_name(commits[place])]  # what ends the run instead has the same name
+                del self._breaks[_name(commits[place])]  # the commit that ends the run instead has the same name
                 continue
             added = _bytes(vector)
             if batch and (breaks is not None or size + added > BATCH_BYTES):
@@ -415,8 +414,8 @@ class Partitions:
             yield batch
 
     def _note_break(self, names: Sequence[tuple[tuple[str, str], int]]) -> None:
-        """The connection broke over these commits. Large ones are suspects: they are sent alone from now on, and what
-        breaks alone counts, if Redis is there."""
+        """Record that the connection broke during these commits. Large ones are suspects: they are sent alone from now
+        on, and a break with one alone counts if Redis is reachable."""
         suspects = [name for name, size in names if size >= SUSPECT_BYTES]
         if len(self._breaks) > 1_000:
             self._breaks.clear()
@@ -427,11 +426,11 @@ class Partitions:
         try:
             self._client.ping()
         except (redis.exceptions.RedisError, OSError):
-            return  # Redis is away: the commit need not have broken it
+            return  # Redis is unreachable: the commit is not necessarily the cause
         self._breaks[suspects[0]] = self._breaks.get(suspects[0], 0) + 1
 
     def _commit_vector(self, commit: Commit, epoch: int) -> list[Any] | None:
-        """The arguments; None for a transition that cannot be stored: a sum that is infinite, a bug in Sleipnir."""
+        """The arguments; None for a transition that cannot be stored, such as an infinite sum or a bug in Sleipnir."""
         try:
             return self._arguments(commit, epoch)
         except (TypeError, ValueError) as error:
@@ -454,17 +453,17 @@ class Partitions:
         session = self._keys.of_session_of(commit.run.spec)
         keys = {**commit_keys(run, _delta_of(run, entry.event), session), **shared_keys(partition)}
         if len(values) > MOST_ARGUMENTS:
-            raise ValueError(f"it has {len(values):,} values; Redis takes {MOST_ARGUMENTS:,} at most")
+            raise ValueError(f"it has {len(values):,} values; Redis accepts at most {MOST_ARGUMENTS:,}")
         for value in values:
             if isinstance(value, str) and not value.isascii():
-                value.encode()  # half a surrogate pair, from damaged bytes: here it concerns this run alone
+                value.encode()  # fails for half a surrogate pair, from damaged bytes, only for this run
         return _COMMIT.vector(keys, {"control": body}, values)
 
     # Leases, timers, outbox
 
     def take_back(self, partition: int, now_ms: int, until_ms: int, limit: int) -> int:
-        """End the leases that lapsed before `now_ms` and report each to the inbox; nothing once `until_ms` has passed.
-        Returns how many. Both times are Redis'."""
+        """End the leases that lapsed before `now_ms` and report each to the inbox; does nothing after `until_ms`.
+        Returns how many. Both times are by Redis' clock."""
         part = self._of(partition)
         vectors = []
         lapsed = self._client.zrangebyscore(part.leases, "-inf", now_ms, start=0, num=limit)
@@ -477,8 +476,8 @@ class Partitions:
         return sum(int(_checked(reply)) for reply in run_batch(self._client, _TAKE_BACK, vectors))
 
     def _members(self, index: str, names: Sequence[str]) -> list[str]:
-        """Those that name a visit's attempt; the others are removed: they would stand at the head of the index for
-        good."""
+        """The members that name a visit's attempt; others are removed, because they would stay at the head of the
+        index."""
         members = [name for name in names if is_member(name)]
         if len(members) < len(names):
             others = [name for name in names if not is_member(name)]
@@ -489,8 +488,8 @@ class Partitions:
         return members
 
     def shorten_leases(self, partition: int, most_ms: int, limit: int) -> int:
-        """Let no lease end after `most_ms`: Redis' clock was set back, and a dead worker's lease would last until it is
-        where it was. Living workers renew theirs. Returns how many were shortened."""
+        """Let no lease end after `most_ms`: after Redis' clock was set back, a dead worker's lease would last until the
+        old time is reached again. Living workers renew their leases. Returns how many were shortened."""
         leases = self._of(partition).leases
         names = self._client.zrangebyscore(leases, f"({most_ms}", "+inf", start=0, num=limit)
         if names:
@@ -504,25 +503,25 @@ class Partitions:
         return int(fired)
 
     def due(self, partition: int, now_ms: int, limit: int) -> list[DueVisit]:
-        """Visits in the outbox that are due for a look. Entries of visits that are over are removed on the way."""
+        """Visits in the outbox that are due for a check. Entries of finished visits are removed."""
         key = self._of(partition).outbox
         return self._unclaimed(
             partition, self._client.zrangebyscore(key, "-inf", now_ms + 1, start=0, num=limit, withscores=True)
         )
 
     def unclaimed(self, partition: int, limit: int) -> list[DueVisit]:
-        """Visits in the outbox whether due or not, those due first."""
+        """Visits in the outbox, due or not, in the order of their next check."""
         return self._unclaimed(
             partition, self._client.zrange(self._of(partition).outbox, 0, limit - 1, withscores=True)
         )
 
-    def _unclaimed(self, partition: int, found_names: Sequence[tuple[str, float]]) -> list[DueVisit]:
+    def _unclaimed(self, partition: int, members: Sequence[tuple[str, float]]) -> list[DueVisit]:
         part = self._of(partition)
-        readable = set(self._members(part.outbox, [name for name, _ in found_names]))
-        found_names = [found for found in found_names if found[0] in readable]
-        if not found_names:
+        readable = set(self._members(part.outbox, [name for name, _ in members]))
+        members = [(name, score) for name, score in members if name in readable]
+        if not members:
             return []
-        names = [name for name, _ in found_names]
+        names = [name for name, _ in members]
         pipe = self._client.pipeline(transaction=False)
         for name in names:
             run_id, seq, _ = parse_member(name)
@@ -531,11 +530,11 @@ class Partitions:
             pipe.hmget(run.run, "status", "batch")
             pipe.get(run.spec)
         replies = pipe.execute()
-        found: list[DueVisit] = []
+        due_visits: list[DueVisit] = []
         gone: list[str] = []
         unreadable: list[str] = []
         for (name, score), text, (status, batch), spec_text in zip(
-            found_names, replies[::3], replies[1::3], replies[2::3], strict=True
+            members, replies[::3], replies[1::3], replies[2::3], strict=True
         ):
             run_id, seq, attempt = parse_member(name)
             try:
@@ -550,39 +549,41 @@ class Partitions:
                 continue
             call = call_of(run_id, spec, visit, batch)
             due = DueVisit(call, str(visit.queue), name, visit.opened_ms, held=status == "paused")
-            found.append(replace(due, published_ms=self._published_ms(score), is_new=score.is_integer()))
+            due_visits.append(replace(due, published_ms=self._published_ms(score), is_new=score.is_integer()))
         if gone:
             self._client.zrem(part.outbox, *gone)
-        if unreadable:  # looked at again later; those that are due after them come first until then
+        if unreadable:  # checked again later, so that they do not block other visits
             later_ms = self.now_ms() + UNREADABLE_LATER_MS
             self._client.zadd(part.outbox, dict.fromkeys(unreadable, later_ms), xx=True)
-        return found
+        return due_visits
 
     def published(self, partition: int, dues: Sequence[DueVisit], now_ms: int, most_ms: int) -> None:
-        """Note publications. The next look comes after the visit's age again (so the wait doubles), within bounds.
+        """Record publications. The next check is after a wait equal to the visit's age (so the wait doubles), within
+        bounds.
 
-        XX: a visit that was claimed meanwhile is not put back.
+        XX: a visit that was claimed meanwhile is not added again.
         """
         waits = {due.member: max(self._unit_ms, min(now_ms - due.opened_ms, most_ms)) for due in dues}
         scores = {name: self._look_at(now_ms, now_ms + wait) for name, wait in waits.items()}
         self._client.zadd(self._of(partition).outbox, scores, xx=True)
 
     def not_published(self, partition: int, dues: Sequence[DueVisit], now_ms: int, most_ms: int) -> None:
-        """Look again after the time since the last publication again, within bounds. Safe to repeat."""
+        """Check again after a wait equal to the time since the last publication, within bounds. Safe to repeat."""
         waits = {due.member: max(self._unit_ms, min(now_ms - due.published_ms, most_ms)) for due in dues}
         scores = {due.member: self._look_at(due.published_ms, now_ms + waits[due.member]) for due in dues}
         self._client.zadd(self._of(partition).outbox, scores, xx=True)
 
-    # The score of a visit in the outbox is the time of its next look; its fraction says, in 1/4096, how many units of
-    # `redispatch_after` before that it was published last. None (a commit, an earlier release) means one unit. A double
-    # holds both exactly until 2039.
+    # The score of a visit in the outbox is the time of its next check; its fraction, in 1/4096, is the number of units
+    # of `redispatch_after` between its last publication and that time. None (a commit, an earlier release) means one
+    # unit. A double holds both exactly until 2039.
 
     @property
     def _unit_ms(self) -> int:
         return max(1, self._redispatch_after_ms)
 
     def _look_at(self, published_ms: int, next_ms: int) -> float:
-        """Of more units than there are, the publication seems later than it was: it is repeated later, not earlier."""
+        """The score. Beyond the largest number of units, the publication seems later than it was: it is repeated later,
+        never earlier."""
         units = min(max(-(-(next_ms - published_ms) // self._unit_ms), 1), 4095)
         next_ms = next_ms if units == 4095 else published_ms + units * self._unit_ms
         return next_ms + units / 4096
@@ -594,12 +595,12 @@ class Partitions:
     # Cleaning up
 
     def some_runs(self, partition: int, cursor: int, count: int) -> tuple[int, list[str]]:
-        """About `count` runs of the index, and where to go on: 0 at the end. Each is found once per pass, or more."""
+        """About `count` runs of the index, and the next cursor: 0 at the end. A pass returns each run at least once."""
         following, listed = self._client.zscan(self._of(partition).runs, cursor, count=count)
         return int(following), [run_id for run_id, _ in listed]
 
     def put_back(self, partition: int, run_ids: Sequence[str], lease_ms: int) -> list[str]:
-        """Put queued visits of these runs that are in no index into one (put_back.lua). Returns `run/seq/attempt`."""
+        """Add queued visits of these runs that are in no index to one (put_back.lua). Returns `run/seq/attempt`."""
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hget(self._keys.of_run(run_id).run, "status")
@@ -623,8 +624,8 @@ class Partitions:
         return [name for name, reply in zip(suspects, replies, strict=True) if reply]
 
     def _queued(self, run_id: str) -> Iterator[str]:
-        """The visits of a run that are a worker's business, as the indexes name them. Records that cannot be read are
-        passed over: their run is parked."""
+        """The queued visits of a run, by their names in the indexes. Unreadable records are skipped: their run is
+        parked."""
         for seq, text in self._client.hscan_iter(self._keys.of_run(run_id).frontier, count=500):
             try:
                 visit = read_visit(text, f"{run_id}/{seq}")
@@ -638,21 +639,22 @@ class Partitions:
         return self._forget(partition, self._of(partition).expiring, "later", now_ms, limit)
 
     def unarchived(self, partition: int, before_ms: int, limit: int) -> list[tuple[str, int]]:
-        """Finished runs that expire before then and are not noted as archived, and when each expires; soonest first."""
+        """Finished runs that expire before then and are not marked as archived, with the expiry of each; soonest
+        first."""
         expiring = self._client.zrangebyscore(
             self._of(partition).expiring, "-inf", before_ms, start=0, num=limit, withscores=True
         )
         return [(run_id, int(expires_ms)) for run_id, expires_ms in expiring]
 
     def archived(self, partition: int, runs: Sequence[tuple[str, int]]) -> int:
-        """Note that these are archived, as `unarchived` gave them. Returns how many were."""
+        """Mark these entries of `unarchived` as archived. Returns how many were marked."""
         part = self._of(partition)
         flat: list[Arg] = [each for run in runs for each in run]
         return int(_ARCHIVED(self._client, {"expiring": part.expiring, "archived": part.archived}, {}, flat))
 
     def forget_archived(self, partition: int, now_ms: int, limit: int) -> int:
-        """The same as `forget_expired`, of runs that were archived. One that is still there was revived: it stays in
-        the index of runs."""
+        """Like `forget_expired`, for archived runs. A run that still exists was revived: it stays in the index of
+        runs."""
         return self._forget(partition, self._of(partition).archived, "drop", now_ms, limit)
 
     def _forget(self, partition: int, index: str, revived: str, now_ms: int, limit: int) -> int:
@@ -671,31 +673,31 @@ class Partitions:
 
 
 def call_of(run_id: str, spec: RunSpec, visit: Visit, place: str | None) -> VisitCall:
-    """The message that tells a worker of a visit. `place` is RunView.batch."""
+    """The message that assigns a visit to a worker. `place` is RunView.batch."""
     batch = place.partition("/")[0] if place else ""
     return VisitCall(run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle, visit.role, batch=batch)
 
 
 def _view_if_any(run_id: str, spec: Any, record: Any, frontier: Any) -> RunView | None:
-    """A run view from the replies of Redis; None: there is no such run (any more). Raises RecordUnreadable."""
+    """A run view from the replies of Redis; None: the run does not exist (any more). Raises RecordUnreadable."""
     for reply in (spec, record, frontier):
         _checked_record(reply, "record", run_id)
-    if not record or (not spec and record.get("status") in FINAL):  # keys that expire together may go one by one
+    if not record or (not spec and record.get("status") in FINAL):  # keys with the same expiry may disappear one by one
         return None
     if not spec:
-        raise RecordUnreadable("record", run_id, "damaged: what it was submitted with is missing")
+        raise RecordUnreadable("record", run_id, "damaged: its spec is missing")
     return view_of(run_id, spec, record, frontier)
 
 
 def _checked_record(reply: Any, what: str, run_id: str) -> None:
-    """Raise for a key of another type than expected; what else is wrong with Redis passes, and is raised as it is."""
+    """Raise RecordUnreadable for a key of an unexpected type, and other errors of Redis unchanged."""
     if isinstance(reply, redis.exceptions.ResponseError) and not is_passing(reply):
         raise RecordUnreadable(what, run_id, f"damaged: {ascii(str(reply))[1:200]}")
     _checked(reply)
 
 
 def _check_text(texts: Iterable[str]) -> None:
-    """Raise RecordUnreadable for bytes that are not UTF-8: they could not be sent to Redis again."""
+    """Raise RecordUnreadable for bytes that are not UTF-8: they could not be sent back to Redis."""
     whole_text = "".join(texts)
     if not whole_text.isascii():
         try:
@@ -705,7 +707,7 @@ def _check_text(texts: Iterable[str]) -> None:
 
 
 def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
-    """A run view from what is stored. Raises RecordUnreadable."""
+    """A run view from the stored texts. Raises RecordUnreadable."""
     try:
         _check_text((*record, *record.values()))
         return _view_of(run_id, spec, record, frontier)
@@ -764,13 +766,13 @@ def _table(name: str, record: Mapping[str, str], run_id: str, kind: type) -> dic
         return {}
     table = decoded(record[name], name, run_id)
     if type(table) is not dict or any(type(value) is not kind for value in table.values()):
-        raise RecordUnreadable(name, run_id, "damaged: it is not the table that it should be")
+        raise RecordUnreadable(name, run_id, f"damaged: it must be an object of values of type {kind.__name__}")
     return table
 
 
 def _rank(parts: list[Any], run_id: str) -> Rank:
     if [type(part) for part in parts] != [int, str, str, int]:
-        raise RecordUnreadable("tops", run_id, f"damaged: {ascii(parts)[:60]} is no place in the visit order")
+        raise RecordUnreadable("tops", run_id, f"damaged: {ascii(parts)[:60]} is not a place in the visit order")
     return parts[0], parts[1], parts[2], parts[3]
 
 
@@ -780,7 +782,7 @@ def _spent(run_id: str, record: Mapping[str, str]) -> Spent:
 
 
 def _event(fields: Mapping[str, str]) -> Event:
-    """Raises RecordUnreadable, and KeyError for a field that is missing."""
+    """The event of an entry. Raises RecordUnreadable, and KeyError for a missing field."""
     if "v" in fields:
         check_version({"v": whole(fields["v"], "inbox entry")}, "inbox entry")
     match fields["t"]:
@@ -842,7 +844,8 @@ def _visit(fields: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _owner(fields: Mapping[str, str]) -> HoldOwner:
-    """Whose hold an entry begins or ends; of older releases, and unknown owners of newer ones, any."""
+    """The owner of the hold that an entry begins or ends; "" for older releases and for unknown owners of newer
+    ones."""
     match fields.get("owner"):
         case "person":
             return "person"
@@ -858,7 +861,7 @@ def _hmget(pipe: Any, key: str, fields: Collection[str]) -> None:
 
 
 def _known_if_readable(run_id: str, wanted: Wanted, replies: Iterator[Any]) -> Known | RecordUnreadable:
-    """Takes its replies in any case: those after them are others'."""
+    """The values, or why they are unreadable. Always consumes its replies, because the next ones belong to others."""
     own = list(islice(replies, _replies_to(wanted)))
     try:
         for reply in own:
@@ -871,21 +874,21 @@ def _known_if_readable(run_id: str, wanted: Wanted, replies: Iterator[Any]) -> K
 
 
 def _replies_to(wanted: Wanted) -> int:
-    """How many commands `read_values` sends for one entry."""
+    """The number of commands that `read_values` sends for one entry."""
     fields = (wanted.delta, wanted.items, wanted.windows, wanted.costs)
     state = 1 if wanted.whole or wanted.state else 0
     return state + sum(map(bool, fields)) + bool(wanted.updates) + len(_ranges(wanted.steps))
 
 
 def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
-    """What the commands of `read_values` brought for one entry."""
+    """The values from the replies to the commands of `read_values` for one entry."""
 
     def texts(fields: Collection[str]) -> dict[str, str]:
-        found = zip(sorted(fields), next(replies), strict=True) if fields else ()
-        return {field: text for field, text in found if text is not None}
+        pairs = zip(sorted(fields), next(replies), strict=True) if fields else ()
+        return {field: text for field, text in pairs if text is not None}
 
-    def values(found: Mapping[str, str]) -> dict[str, Any]:
-        return {key: json.loads(text) for key, text in found.items()}
+    def values(texts_by_key: Mapping[str, str]) -> dict[str, Any]:
+        return {key: json.loads(text) for key, text in texts_by_key.items()}
 
     state = values(next(replies) if wanted.whole else texts(wanted.state))
     delta, items, windows = values(texts(wanted.delta)), texts(wanted.items), values(texts(wanted.windows))
@@ -898,7 +901,7 @@ def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
 
 
 def _ranges(steps: Collection[int]) -> list[tuple[int, int]]:
-    """First and last steps of stretches without a gap, STRETCH long at most."""
+    """The first and last steps of ranges without a gap, at most STRETCH long."""
     ranges: list[tuple[int, int]] = []
     for step in sorted(steps):
         if ranges and step == ranges[-1][1] + 1 and step - ranges[-1][0] < STRETCH:
@@ -909,7 +912,7 @@ def _ranges(steps: Collection[int]) -> list[tuple[int, int]]:
 
 
 def journaled(element: str) -> dict[str, Any]:
-    """What a journal element says was written."""
+    """The values written by a journal element."""
     _, *written = element.split("\n")
     return {json.loads(key): json.loads(text) for key, text in zip(written[::2], written[1::2], strict=True)}
 
@@ -919,12 +922,12 @@ def _name(commit: Commit) -> tuple[str, str]:
 
 
 def _bytes(vector: list[Any] | None) -> int:
-    """How large the arguments of a commit are, in characters; names of keys apart, which are few and short."""
+    """The size of a commit's arguments in characters, without the names of keys, which are few and short."""
     return sum(map(len, vector[len(_COMMIT.keys) :])) if vector else 0
 
 
 def _delta_of(run: Any, event: Event) -> str:
-    """The delta key an event brings; for other events one that never exists."""
+    """The delta key of an event; for events without one, a key that never exists."""
     if isinstance(event, Resulted | ChildEnded):
         return str(run.delta(event.seq, event.attempt))
     return str(run.delta(0, 0))

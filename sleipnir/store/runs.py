@@ -1,4 +1,4 @@
-"""What a client may do: create runs, look at them, answer and cancel. Planning and committing are the scheduler's."""
+"""The clients' operations: create runs, read them, answer and cancel. The scheduler plans and commits."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TOLD_BEFORE = "known"  # what tell.lua says of a wish that it has passed on alre
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The status of a run, and when it ended; None: it has not, or an earlier release did not say."""
+    """The status of a run, and when it ended; None: it has not ended, or an earlier release did not record it."""
 
     status: str
     ended_ms: int | None
@@ -97,8 +97,8 @@ class RunEnd:
 
 @dataclass(frozen=True)
 class Fence:
-    """What tells a wish from its repetitions, at the run that it is about. Of an effect, `source` is its kind and its
-    partition, and `number` its stream id, which grows; of a client's wish, `number` is a token."""
+    """Identifies a request at its run, so that repetitions are detected. For an effect, `source` is its kind and
+    partition, and `number` its increasing stream id; for a client's request, `number` is a token."""
 
     source: str
     number: str
@@ -107,22 +107,22 @@ class Fence:
 NO_FENCE = Fence("", "")
 
 PAGE = 200  # runs that are read in one round trip
-FIRST_PAGE = 50  # as many as people are shown
-PAGE_LEAST, PAGE_MOST, PAGE_BYTES = 100, 500, 2**20  # journal entries that one command reads; fewer of large ones
+FIRST_PAGE = 50  # the number of runs that are shown to people
+PAGE_LEAST, PAGE_MOST, PAGE_BYTES = 100, 500, 2**20  # journal entries per command; fewer if they are large
 
 
 class Runs:
-    """The clients' side of the store."""
+    """The store, for clients."""
 
     def __init__(self, client: Client, keys: Keys, by: str = "") -> None:
         """`by` is who acts through this client (by.By, as text)."""
         self._client, self._keys, self._by = client, keys, by
 
     def create(self, run_id: str, spec: RunSpec, state: Mapping[str, Any]) -> bool:
-        """Accept a run; from here on it reaches a visible end. False: it existed already. Safe to repeat.
+        """Accept a run: it will reach a terminal status. False: it existed already. Safe to repeat.
 
-        A run in a session must have an id of the session's partition. Raises SessionBusy when the session has a run
-        that is not over.
+        A run in a session must have an id of the session's partition. Raises SessionBusy if the session has an
+        unfinished run.
         """
         code, busy = _CREATE_RUN(self._client, *self._creation(run_id, spec, state))
         if code == -1:
@@ -130,8 +130,8 @@ class Runs:
         return bool(code)
 
     def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
-        """What `create` does, as a command; create_run.lua says how it replies. `batch` is the row that it, or the run
-        at its top, is (batches.place_of)."""
+        """The command of `create`; create_run.lua has the replies. `batch` is the row of the run, or of its root run
+        (batches.place_of)."""
         return RedisCommand(_CREATE_RUN, _CREATE_RUN.vector(*self._creation(run_id, spec, state, batch)))
 
     def _creation(
@@ -166,7 +166,7 @@ class Runs:
         return self.infos([run_id])[0]
 
     def infos(self, run_ids: Collection[str]) -> list[RunInfo]:
-        """Several runs in one round trip. Raises RunNotFound for the first that is not there."""
+        """Several runs in one round trip. Raises RunNotFound for the first missing one."""
         infos = self.find(run_ids)
         for run_id, info in zip(run_ids, infos, strict=True):
             if info is None:
@@ -174,14 +174,14 @@ class Runs:
         return [info for info in infos if info is not None]
 
     def spec(self, run_id: str) -> RunSpec:
-        """What a run was submitted with: its agent, the bundle that it runs from, and more. Raises RunNotFound."""
+        """The spec of a run: its agent, its bundle, and more. Raises RunNotFound."""
         text = self._client.get(self._keys.of_run(run_id).spec)
         if text is None:
             raise RunNotFound(f"no run {run_id!r}")
         return read_text(RunSpec, text, "spec", run_id)
 
     def children(self, run_ids: Collection[str]) -> dict[str, list[ChildInfo]]:
-        """The runs that each of these has started, in the order of their visits."""
+        """The child runs of each of these runs, in the order of their visits."""
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hgetall(self._keys.of_run(run_id).children)
@@ -192,7 +192,7 @@ class Runs:
         return children_of
 
     def tree(self, run_id: str) -> RunTree:
-        """A run and all runs below. Raises RunNotFound."""
+        """A run and all its descendants. Raises RunNotFound."""
         top = self.info(run_id)
         below: dict[str, list[ChildInfo]] = {}
         infos: dict[str, RunInfo | None] = {run_id: top}
@@ -208,7 +208,7 @@ class Runs:
         return of(run_id, top.agent)
 
     def ended_among(self, run_ids: Sequence[str]) -> list[RunInfo]:
-        """Those of these runs that are over. Raises RunNotFound for the first that is not there."""
+        """The finished ones of these runs. Raises RunNotFound for the first missing one."""
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hget(self._keys.of_run(run_id).run, "status")
@@ -217,11 +217,11 @@ class Runs:
         return [info for info in self.infos(over) if info.is_final] if over else []
 
     def recent(self, limit: int, statuses: Collection[str] | None = None) -> Iterator[RunInfo]:
-        """The runs submitted last, newest first, of these `limit` those of such a status; read as they are asked for, a
-        page at a time. Of the others no more than the status is read.
+        """The runs with these statuses among the `limit` newest runs, newest first; read lazily, a page at a time. Only
+        the status of the other runs is read.
 
-        Where only such are asked for that are not over, one that is over and is to go on is left out until a scheduler
-        has heard of that: the index says enough of those that are over, however many there are.
+        If only unfinished statuses are requested, a finished run that is being retried is left out until a scheduler
+        has processed the retry: finished runs are excluded by the index, regardless of their number.
         """
         listed = self._newest(limit)
         if statuses is not None and FINAL.isdisjoint(statuses):
@@ -233,22 +233,22 @@ class Runs:
             yield from (info for info in self.find(page) if info is not None)
 
     def count(self) -> int:
-        """How many there are, over or not."""
+        """The number of runs, finished or not."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.zcard(self._keys.of_partition(partition).runs)
         return sum(pipe.execute())
 
     def _newest(self, limit: int) -> list[str]:
-        """The ids of the runs submitted last, newest first. Runs are spread over the partitions about evenly, so a
-        little more than a partition's part is read of each; and more, where that was not enough to be sure."""
+        """The ids of the newest runs, newest first. Runs are spread evenly over the partitions, so slightly more than a
+        partition's share is read of each; more is read if that does not prove to be enough."""
         most = 2 * limit // self._keys.partitions + 10
         while True:
             pipe = self._client.pipeline(transaction=False)
             for partition in range(self._keys.partitions):
                 pipe.zrevrange(self._keys.of_partition(partition).runs, 0, most - 1, withscores=True)
             replies = pipe.execute()
-            # Of a partition that may have more, all that is younger than the last one read is known.
+            # In a partition that may have more runs, all runs newer than the last one read are known.
             since = max((reply[-1][1] for reply in replies if len(reply) == most), default=-math.inf)
             listed = sorted(((at_ms, run_id) for reply in replies for run_id, at_ms in reply), reverse=True)[:limit]
             if most >= limit or not listed or listed[-1][0] > since:
@@ -256,7 +256,7 @@ class Runs:
             most *= 4
 
     def _without_ended(self, run_ids: Sequence[str]) -> list[str]:
-        """Those of these runs that are not known to be over: of runs that were archived nothing is known here."""
+        """The runs that the index does not list as finished; archived runs are not in this index."""
         by_partition = defaultdict(list)
         for run_id in run_ids:
             by_partition[self._keys.partition_of(run_id)].append(run_id)
@@ -273,7 +273,7 @@ class Runs:
         return [run_id for run_id in run_ids if run_id not in over]
 
     def ends(self, run_ids: Sequence[str]) -> dict[str, RunEnd | None]:
-        """How far these runs are, and when they ended; None: no run of that id."""
+        """The statuses of runs, and when they ended; None: no such run."""
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hmget(self._keys.of_run(run_id).run, "status", "retrying", "ended_ms")
@@ -283,7 +283,7 @@ class Runs:
         }
 
     def _statuses(self, run_ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-        """By run; None: no run of that id."""
+        """The status of each run; None: no such run."""
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hmget(self._keys.of_run(run_id).run, "status", "retrying")
@@ -291,7 +291,7 @@ class Runs:
             yield run_id, _status(status, retrying)
 
     def ids_starting_with(self, prefix: str, limit: int = 20) -> list[str]:
-        """Run ids by prefix, of the runs listed; for completing and resolving what people type."""
+        """Ids of listed runs by prefix, to complete and resolve user input."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.zrevrange(self._keys.of_partition(partition).runs, 0, 9_999)
@@ -315,7 +315,7 @@ class Runs:
         ]
 
     def with_leases(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
-        """The same, with the end of each started visit's lease, and who holds the deployment. One round trip."""
+        """The runs with the lease end of each started visit, and the hold of the deployment. One round trip."""
         pipe = self._client.pipeline(transaction=False)
         for info in infos:
             partition = self._keys.of_partition(self._keys.partition_of(info.id))
@@ -335,7 +335,7 @@ class Runs:
         return explained_infos
 
     def output(self, run_id: str) -> str | None:
-        """The result text of a completed run. One that goes on, or failed, may have passed an end node already."""
+        """The result text of a completed run; None for other runs, even if they have passed an end node."""
         return self.outputs([run_id])[0]
 
     def outputs(self, run_ids: Sequence[str]) -> list[str | None]:
@@ -354,8 +354,8 @@ class Runs:
         return {key: json.loads(text) for key, text in self._client.hgetall(self._keys.of_run(run_id).state).items()}
 
     def history(self, run_id: str, after: int | None = None, limit: int | None = None) -> list[StepInfo]:
-        """The journal, oldest first; the `limit` steps after the step `after`. Visits that ended before their
-        super-step did have the ways that it gave them, if its last step is among these."""
+        """The journal, oldest first; `limit` steps after the step `after`. Visits that ended before their super-step
+        have the targets that it gave them, if its last step is included."""
         from sleipnir.runs.transitions import Step
 
         steps: list[StepInfo] = []
@@ -372,12 +372,12 @@ class Runs:
         return steps
 
     def late_results(self, run_id: str) -> list[LateResult]:
-        """The results that were refused, oldest first; of the newest 1,000 or so events of the run."""
+        """The refused results, oldest first, among the newest 1,000 or so events of the run."""
         late: list[tuple[int, dict[str, Any]]] = []
         for id_, fields in self._client.xrange(self._keys.of_run(run_id).events):
             if "late_result" in fields["e"]:
                 late += [(ms_of(id_), data) for type_, data in json.loads(fields["e"]) if type_ == "late_result"]
-        # A scheduler that drops a result of a visit that is over knows its number only.
+        # A scheduler that drops a result of a finished visit knows only its number.
         node_of = {step.seq: step.node for step in self.history(run_id)} if late else {}
         return [
             LateResult(
@@ -388,12 +388,12 @@ class Runs:
 
     def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
         """The state as of a journal step (None: the last), computed from the journal alone (journal.py)."""
-        from sleipnir.runs.journal import state_after  # with the reducers of the graph language
+        from sleipnir.runs.journal import state_after  # imports the reducers of the graph language
 
         return state_after(self._journal(run_id, 0, step))
 
     def _journal(self, run_id: str, first: int, last: int | None) -> Iterator[str]:
-        """The journal's entries from `first` to `last` (None: the last one), read in pages: it may have millions."""
+        """The journal's entries from `first` to `last` (None: the last one), read in pages: there may be millions."""
         journal, count = self._keys.of_run(run_id).journal, PAGE_LEAST
         while last is None or first <= last:
             end = first + count - 1 if last is None else min(first + count - 1, last)
@@ -405,10 +405,10 @@ class Runs:
             count = PAGE_LEAST if sum(map(len, page)) > PAGE_BYTES else min(PAGE_MOST, count * 2)
 
     def events(self, run_id: str, after: str, block_ms: int | None = None) -> list[RunEvent]:
-        """Events of a run after an event id ("0": all that are kept), oldest first; waits up to `block_ms` for some.
+        """Events of a run after an event id ("0": all stored ones), oldest first; waits up to `block_ms` for some.
 
-        One commit's events come together. All but the last of them carry an id from which reading again repeats
-        them all: a reader that stops in the middle misses none.
+        The events of one commit are returned together. All but the last have an id from which a new read repeats all of
+        them: a reader that stops in the middle misses none.
         """
         reply: Any = self._client.xread({self._keys.of_run(run_id).events: after}, block=block_ms)
         run_events: list[RunEvent] = []
@@ -419,7 +419,7 @@ class Runs:
         return run_events
 
     def ended_position(self) -> dict[str, str]:
-        """Where the streams of ended runs end now; for `ended_since`."""
+        """The current ends of the streams of ended runs, for `ended_since`."""
         streams = [self._keys.of_partition(partition).ended for partition in range(self._keys.partitions)]
         pipe = self._client.pipeline(transaction=False)
         for stream in streams:
@@ -427,7 +427,7 @@ class Runs:
         return {name: reply[0][0] if reply else "0" for name, reply in zip(streams, pipe.execute(), strict=True)}
 
     def ended_since(self, position: dict[str, str], block_ms: int) -> set[str]:
-        """The runs that ended after `position`, which is moved on; waits up to `block_ms` for the first."""
+        """The runs that ended after `position`, which is advanced; waits up to `block_ms` for the first."""
         after: dict[Any, Any] = dict(position)
         reply: Any = self._client.xread(after, block=block_ms)
         ended = set()
@@ -438,11 +438,11 @@ class Runs:
         return ended
 
     def gates(self, run_id: str) -> list[GateInfo]:
-        """The open questions of a run, answered ones left out, in the order they were asked."""
+        """The unanswered questions of a run, in the order they were asked."""
         return self._gates([run_id])
 
     def _gates(self, run_ids: Sequence[str]) -> list[GateInfo]:
-        """The same of several runs, one after the other, in one round trip."""
+        """The unanswered questions of several runs, run by run, in one round trip."""
         pipe = self._client.pipeline(transaction=False)
         for keys in map(self._keys.of_run, run_ids):
             pipe.hgetall(keys.gates)
@@ -452,7 +452,7 @@ class Runs:
         return [gate for run_id, fields, spec in read for gate in _open_gates(run_id, fields, spec)]
 
     def gates_below(self, run_id: str) -> list[GateInfo]:
-        """The open questions of a run and of all runs below that it waits for, in the order they were asked."""
+        """The open questions of a run and of all child runs that it waits for, in the order they were asked."""
         gates, level = self.gates(run_id), [run_id]
         while level := [child for info in self.find(level) if info is not None for child in info.awaits]:
             gates += (gate for child in level for gate in self.gates(child))
@@ -468,8 +468,8 @@ class Runs:
         return sorted((gate for page in pages for gate in page), key=lambda gate: gate.opened_ms)
 
     def answer(self, run_id: str, seq: int, text: str, attempt: int = 1) -> None:
-        """Answer the gate that this attempt of a visit has opened. Safe to repeat. Raises GateError when there is none,
-        or it was answered before with another text."""
+        """Answer the gate that this attempt of a visit has opened. Safe to repeat. Raises GateError if there is none,
+        or if it was answered with another text."""
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {"gates": run.gates, "inbox": partition.inbox, "run": run.run}
         args: dict[str, Arg] = {"run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt}
@@ -486,24 +486,23 @@ class Runs:
             raise GateError(f"question {seq} of run {run_id!r} was already answered with {json.loads(reply[1])!r}")
 
     def cancel(self, run_id: str) -> None:
-        """Ask for a run's end. Raises RunNotFound, or UsageError when it is over."""
+        """Request the cancellation of a run. Raises RunNotFound, or UsageError if it is over."""
         self._tell_unfinished(run_id, "cancelled", "cancel", "by", self._by)
 
     def pause(self, run_id: str, by: str | None = None, reason: str | None = None) -> None:
-        """Ask for a run to be held. Raises RunNotFound, or UsageError when it is over."""
+        """Request a hold of a run. Raises RunNotFound, or UsageError if it is over."""
         self._tell_unfinished(
             run_id, "paused", "pause", "by", by or self._by, "reason", reason or "", "owner", "person"
         )
 
     def resume(self, run_id: str) -> None:
-        """Ask for the end of persons' holds of a run; other holds stay. Raises RunNotFound, or UsageError when it is
+        """Request the end of persons' holds of a run; other holds stay. Raises RunNotFound, or UsageError if it is
         over."""
         self._tell_unfinished(run_id, "resumed", "resume", "owner", "person", "by", self._by)
 
     def retry(self, run_id: str, *, fresh_children: bool = False) -> None:
-        """Ask for a failed run to go on from where it failed, with `fresh_children` its child runs from their start.
-        Raises RunNotFound, UsageError when it did not fail, or
-        its session has gone on without it."""
+        """Request that a failed run continues from its failure; with `fresh_children` its child runs start again.
+        Raises RunNotFound, or UsageError if it did not fail, or if its session has continued without it."""
         text = self._client.get(self._keys.of_run(run_id).spec)
         if text is None:
             raise RunNotFound(f"no run {run_id!r}")
@@ -512,8 +511,8 @@ class Runs:
         status = self._tell(run_id, "retried", *fields, session=self._keys.of_session_of(spec))
         if status == "left":
             raise UsageError(
-                f"run {run_id!r} cannot be retried: its session {spec.session!r} has gone on without it. "
-                "Say there again what it was asked"
+                f"run {run_id!r} cannot be retried: its session {spec.session!r} has continued without it. "
+                "Send its message to the session again"
             )
         if status == "retrying":
             raise UsageError(f"run {run_id!r} is already being retried")
@@ -533,7 +532,7 @@ class Runs:
         return str(status)
 
     def cancel_all(self, run_ids: Sequence[str], by: str = "") -> None:
-        """Ask for the ends of runs for `by`, in one round trip; those that are over, or not there, are left alone."""
+        """Request the cancellation of runs for `by`, in one round trip; finished and missing runs are ignored."""
         for reply in run_in_order(
             self._client, [self.notification(run_id, "cancelled", "by", by) for run_id in run_ids]
         ):
@@ -561,14 +560,14 @@ class Runs:
         return keys, {**args, "version": "" if version is None else version}
 
     def pause_all(self, pause: Hold) -> None:
-        """Hold the deployment: no visit is claimed until `resume_all`. A pause that is in place is kept as it is."""
+        """Hold the deployment: no visit is claimed until `resume_all`. An existing hold is kept unchanged."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.set(self._keys.of_partition(partition).paused, record(pause), nx=True)
         pipe.execute()
 
     def resume_all(self) -> bool:
-        """Let a held deployment go on; what is queued is published at once. False: it was not held."""
+        """Resume a held deployment; queued visits are published at once. False: it was not held."""
         was_held = self.held() is not None
         pending = []
         for partition in map(self._keys.of_partition, range(self._keys.partitions)):
@@ -583,7 +582,7 @@ class Runs:
         return was_held
 
     def resumed(self) -> Change | None:
-        """Who let the deployment go on last, and when; None: that was never done, or not since this is recorded."""
+        """Who resumed the deployment last, and when; None: not recorded."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.hmget(self._keys.of_partition(partition).resumed, ["by", "at_ms"])
@@ -591,7 +590,7 @@ class Runs:
         return max(changes, key=lambda change: change.at_ms, default=None)
 
     def held(self) -> Hold | None:
-        """Who holds the deployment, if anybody does."""
+        """The hold of the deployment, if there is one."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.get(self._keys.of_partition(partition).paused)
@@ -600,15 +599,15 @@ class Runs:
 
 
 def _token() -> str:
-    """What tells a wish from all others."""
+    """A unique token for a request."""
     return "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
 
 
 def _info_or_why_not(
     run_id: str, spec: Any, fields: Any, frontier: Any, claims: Any, gates: Any, parked: Any
 ) -> RunInfo | None:
-    """A run from the replies of Redis; None: there is no such run. One whose records this release cannot read has
-    little more than its id and the reason: it must not hide the others."""
+    """A run from the replies of Redis; None: there is no such run. A run with unreadable records has little more than
+    its id and the reason, so that it does not hide the others."""
     for reply in (spec, fields, frontier, claims, gates, parked):
         if isinstance(reply, Exception) and not is_lasting(reply):
             raise reply
@@ -618,7 +617,7 @@ def _info_or_why_not(
                 raise RecordUnreadable("record", run_id, f"damaged: {reply}")
         mark = _parked(parked)
         if spec is None and fields[0] is not None and fields[0] not in FINAL:
-            raise RecordUnreadable("record", run_id, "damaged: what it was submitted with is missing")
+            raise RecordUnreadable("record", run_id, "damaged: its spec is missing")
         info = _info(run_id, spec, fields, frontier, claims, gates)
         return info if info is None or mark is None or info.is_final else replace(info, parked=mark)
     except RecordUnreadable as error:
@@ -629,7 +628,7 @@ def _info_or_why_not(
 
 
 def _unreadable(run_id: str, spec: Any, fields: Any, parked: Any, why: str) -> RunInfo:
-    """What can be said of a run that cannot be read."""
+    """The known facts of an unreadable run."""
     record_fields = dict(zip([*_SUMMARY, *_CHANGES, *_USAGE], fields, strict=True)) if isinstance(fields, list) else {}
     status = record_fields.get("status")
     created_ms, agent = record_fields.get("created_ms") or "", "?"
@@ -649,7 +648,7 @@ def _unreadable(run_id: str, spec: Any, fields: Any, parked: Any, why: str) -> R
 
 
 def _parked(text: str | None) -> Parked | None:
-    """Why a scheduler has parked a run; of a mark that cannot be read that."""
+    """Why a scheduler has parked a run; for an unreadable mark, why it is unreadable."""
     try:
         return None if text is None else read_text(Parked, text, "mark")
     except RecordUnreadable as error:
@@ -716,7 +715,7 @@ def _slot(text: str | None) -> SlotInfo | None:
 
 
 def _holds(run_id: str, record_: Mapping[str, str | None], budget: Budget) -> tuple[HoldInfo, ...]:
-    """What holds a run, oldest first."""
+    """The holds of a run, oldest first."""
     holds = [
         HoldInfo(hold.owner or "person", hold.by, hold.at_ms, hold.reason)
         for hold in holds_of(record_["paused"], record_["holds"], run_id)
@@ -739,7 +738,7 @@ def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Ite
 
 
 def _gate(name: str, text: str) -> Gate:
-    """A question; in the place of one that cannot be read, why not: it must not hide the others."""
+    """A question; for an unreadable one, a placeholder with the reason, so that it does not hide the others."""
     try:
         return read_text(Gate, text, "question", name)
     except RecordUnreadable as error:
@@ -755,7 +754,7 @@ def _child(run_id: str, text: str) -> ChildInfo:
 
 
 def _status(status: str | None, retrying: str | None) -> str | None:
-    """What a person has asked for counts, though no scheduler may have heard of it yet."""
+    """The status, with a requested retry taken into account before a scheduler has processed it."""
     return "running" if retrying and status in ("failed", "cancelled") else status
 
 
@@ -904,7 +903,7 @@ def _step(step: Step, written: list[str]) -> StepInfo:
 
 
 def _usage_total(record_: Mapping[str, str | None]) -> Usage:
-    """Totals of a run; the cost is unknown (None) as soon as one call's price is."""
+    """The total usage of a run; the cost is None if the price of any call is unknown."""
     calls = int(float(record_["model_calls"] or 0))
     priced = not float(record_["unpriced_calls"] or 0) and calls > 0
     return Usage(

@@ -1,4 +1,5 @@
-"""The workers' operations: claim a visit, renew its lease, deliver its result or hand it back. Never write run state."""
+"""The workers' operations: claim a visit, renew its lease, deliver its result or hand it back. Never write run
+state."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_a_failed_run_cannot_be_retried_once_its_session_has_gone_on(store: Stor
     chat.deliver(run, next="check")
     other = chat.start()
     for _ in range(2):
-        with pytest.raises(UsageError, match="its session 'desk' has gone on without it"):
+        with pytest.raises(UsageError, match="its session 'desk' has continued without it"):
             store.runs.retry(run)
     chat.say(other, REPLIED)
     chat.deliver(other)
