@@ -1,8 +1,8 @@
-"""From visits to Celery: publish task messages that stock workers accept. The only part that knows the broker.
+"""Publishes visits as Celery task messages that stock workers accept. The only module that knows the broker.
 
-A message is a hint: publishing one twice costs a refused claim, losing one costs `redispatch_after_s`. On a Redis
-broker the envelopes are written by hand and pushed in one round trip per batch (20 times cheaper than
-`apply_async`); any other broker goes through kombu. tests/system compares the envelope with `app.amqp`.
+A message is a hint: a duplicate costs a refused claim, a lost message costs `redispatch_after_s`. On a Redis
+broker the envelopes are built here and pushed in one round trip per batch (20 times cheaper than
+`apply_async`); other brokers are used through kombu. tests/system compares the envelope with `app.amqp`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sleipnir.store.store import Store
 
 
 class Published(NamedTuple):
-    """How many `messages` were published, and how many were `ahead` of them in the queue that had the fewest.
+    """The number of published `messages`, and of messages `ahead` of them in the shortest queue.
 
-    0 ahead: a worker may have waited for one of these, or the broker does not tell.
+    0 ahead: a worker may have waited for one of these, or the broker does not report it.
     """
 
     messages: int
@@ -39,25 +39,25 @@ class Published(NamedTuple):
 
 
 class Dispatcher(Protocol):
-    """Publishes visits. At least once; raises when the broker does not answer."""
+    """Publishes visits at least once; raises if the broker does not answer."""
 
     def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
         """Publish (call, queue) pairs."""
         ...
 
     def look(self, queues: Collection[str]) -> Mapping[str, QueueBacklog]:
-        """What waits in the lines of these queues, by the name of the line (keys.line_of) or of the queue. What cannot
-        be known is left out."""
+        """The backlogs of these queues, by the name of the list (keys.line_of) or of the queue. Unknown ones are left
+        out."""
         ...
 
 
 def headers(call: VisitCall) -> dict[str, Any]:
-    """The task headers of Celery's protocol 2. What Flower shows is here: no state, no secrets.
+    """The task headers of Celery's protocol 2. Flower shows them: no state, no secrets.
 
-    What Celery assumes anyway is left out (no eta, no group, no stamps, ...): a third of the message, which would cross
-    the wire, the append-only file and two JSON parsers.
+    Celery's defaults are left out (no eta, no group, no stamps, ...): this saves a third of the message on the wire, in
+    the append-only file and in two JSON parsers.
     """
-    found = {
+    fields = {
         "task": TASK_NAME,
         "id": call.task_id,
         "shadow": call.shown_name,
@@ -67,20 +67,20 @@ def headers(call: VisitCall) -> dict[str, Any]:
         "ignore_result": True,
     }
     if tracing.is_on():
-        found["traceparent"] = tracing.traceparent(call.run, call.seq, call.attempt)
-    return found
+        fields["traceparent"] = tracing.traceparent(call.run, call.seq, call.attempt)
+    return fields
 
 
 def body(call: VisitCall) -> list[Any]:
-    """Positional arguments, keyword arguments, and canvas, which we never use."""
+    """Positional arguments, keyword arguments, and canvas, which is never used."""
     return [[call.to_json()], {}, {}]
 
 
 def envelope(call: VisitCall, queue: str, at_ms: int = 0) -> str:
-    """One message as kombu's Redis transport stores it in a list, published `at_ms` (fleet.py reads that).
+    """One message in the form of kombu's Redis transport, published `at_ms` (fleet.py reads that).
 
-    Messages of one node differ in a few ids and numbers only, so the JSON is made once and filled in: 1 instead of
-    13 microseconds. Ids are letters, digits and signs that JSON does not escape.
+    Messages of one node differ only in a few ids and numbers, so a JSON template is made once and filled in: 1 instead
+    of 13 microseconds. Ids are letters, digits and signs that JSON does not escape.
     """
     template = _template(call.node, call.role, call.agent, call.bundle, queue, bool(call.batch), tracing.is_on())
     tag = f"{_PROCESS}-{next(_count)}@{at_ms}"
@@ -91,7 +91,7 @@ def envelope(call: VisitCall, queue: str, at_ms: int = 0) -> str:
 
 
 def message(call: VisitCall, queue: str, tag: str) -> dict[str, Any]:
-    """What an envelope says. `tag` must be unique among the messages of a broker."""
+    """The content of an envelope. `tag` must be unique among the messages of a broker."""
     return {
         "body": json.dumps(body(call)),
         "content-encoding": "utf-8",
@@ -109,7 +109,7 @@ def message(call: VisitCall, queue: str, tag: str) -> dict[str, Any]:
 
 _PROCESS, _count = secrets.token_hex(8), itertools.count()
 _HOLES = {name: 10**18 + secrets.randbelow(10**18) for name in ("run", "seq", "attempt", "tag", "batch")}
-"""Numbers that occur in no name, to be found again in the text."""
+"""Random numbers that occur in no name, as markers in the template."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -125,11 +125,11 @@ def _template(node: str, role: Role, agent: str, bundle: str, queue: str, of_bat
 
 
 class RedisDispatcher:
-    """Hand-made envelopes, one LPUSH per queue. A visit that has had its turn before is first in line; those of batches
-    have a line of their own behind the others."""
+    """Builds envelopes itself, one LPUSH per queue. Visits with a later attempt go first; visits of batches are in a
+    separate list with lower priority."""
 
     def __init__(self, store: Store, now_ms: Callable[[], float] = lambda: time.time() * 1000) -> None:
-        """`now_ms` is about Redis' clock."""
+        """`now_ms` is an approximation of Redis' clock."""
         self._store, self._now_ms = store, now_ms
 
     def look(self, queues: Collection[str]) -> Mapping[str, QueueBacklog]:
@@ -154,10 +154,10 @@ class RedisDispatcher:
 
 
 class KombuDispatcher:
-    """Any broker that kombu reaches, from any thread. `transport_options` are kombu's own.
+    """Any broker that kombu supports, from any thread. `transport_options` are kombu's.
 
-    A queue is declared before its first message, as a worker would: RabbitMQ drops what is sent to a queue that is not
-    there, and the visit would wait for `redispatch_after_s`.
+    A queue is declared before its first message, as by a worker: RabbitMQ drops messages to a missing queue, and the
+    visit would wait for `redispatch_after_s`.
     """
 
     def __init__(self, url: str, transport_options: Mapping[str, Any] | None = None) -> None:
@@ -176,15 +176,15 @@ class KombuDispatcher:
         return Published(count)
 
     def look(self, queues: Collection[str]) -> Mapping[str, QueueBacklog]:
-        """Lengths only, and these where the broker tells them without taking a message (AMQP does)."""
-        found: dict[str, QueueBacklog] = {}
+        """Only lengths, if the broker reports them without consuming a message (as AMQP does)."""
+        backlogs: dict[str, QueueBacklog] = {}
         with self._lock:
             for queue in queues:
                 try:
-                    found[queue] = QueueBacklog(self._length(queue))
+                    backlogs[queue] = QueueBacklog(self._length(queue))
                 except Exception as error:  # each transport has its own errors
-                    structlog.get_logger().debug("the broker does not say how long a queue is", error=str(error))
-        return found
+                    structlog.get_logger().debug("the broker does not report a queue's length", error=str(error))
+        return backlogs
 
     def _length(self, queue: str) -> int:
         from kombu import Queue

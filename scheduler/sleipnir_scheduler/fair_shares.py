@@ -1,9 +1,9 @@
-"""Who comes next: weighted shares of the fleet among batches, by stride scheduling.
+"""Divides the fleet among batches by weight, with stride scheduling.
 
-Each batch has a virtual time, which a row that it gets moves on by 1 / its weight; the batch that is the farthest
-behind gets the next row. So of two batches with weights 3 and 1 that both have rows, one gets three for each row of the
-other, whatever their sizes are. A batch that had no rows to give for a while has no claim to what it missed: it begins
-anew where the others are.
+Each batch has a virtual time, which advances by 1 / its weight with each row that it gets; the batch with the lowest
+time gets the next row. So of two batches with weights 3 and 1 that both have rows, one gets three rows for each row of
+the other, regardless of their sizes. A batch without rows for a while is not compensated: it continues at the
+virtual time of the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchDemand:
-    """A batch that has up to `most` rows to give now, at least one. One with `idle` has no row under way."""
+    """A batch with up to `most` rows to admit now, at least one. `idle`: it has no active row."""
 
     id: str
     weight: int
@@ -25,16 +25,16 @@ class BatchDemand:
 
 @dataclass(frozen=True)
 class Shares:
-    """How many rows each batch gets now, and the virtual times after that."""
+    """The number of rows that each batch gets now, and the virtual times afterwards."""
 
     rows: Mapping[str, int]
     times: Mapping[str, float]
 
 
 def share(claims: Iterable[BatchDemand], capacity: int, times: Mapping[str, float]) -> Shares:
-    """Divide `capacity` rows. `times` are those of the last call; who is not among `claims` is forgotten.
+    """Divide `capacity` rows. `times` are those of the last call; batches that are not in `claims` are dropped.
 
-    A batch that is idle gets a row though there is no capacity: none stands still because of another one.
+    An idle batch gets a row even without capacity, so that no batch is blocked by another one.
     """
     wanted = {claim.id: claim for claim in claims}
     known = {id_: times[id_] for id_ in wanted if id_ in times}
@@ -58,7 +58,7 @@ def share(claims: Iterable[BatchDemand], capacity: int, times: Mapping[str, floa
 
 
 def one_each(idle: Iterable[BatchDemand], times: Mapping[str, float]) -> Shares:
-    """Where there is no capacity: a row for each batch that is idle. The others keep their times."""
+    """Without capacity: a row for each idle batch. The others keep their times."""
     claims = list(idle)
     moved = {claim.id: times[claim.id] + 1 / claim.weight for claim in claims if claim.id in times}
     return Shares({claim.id: 1 for claim in claims}, {**times, **moved})

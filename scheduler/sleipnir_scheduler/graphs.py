@@ -14,7 +14,7 @@ from sleipnir.graph.overrides import overridden
 from sleipnir.settings import MOST_UNPACKED_BYTES
 
 KEPT = 512  # graphs are a few kB each
-REFUSED_S = 10.0  # so long what is wrong with a bundle is remembered: a thousand parked runs may have the same one
+REFUSED_S = 10.0  # how long the error of a bundle is cached: a thousand parked runs may have the same bundle
 
 
 class Graphs:
@@ -27,12 +27,12 @@ class Graphs:
         self._refused: dict[tuple[str, str, str], tuple[float, BundleError | GraphError]] = {}
 
     def get(self, digest: str, agent: str, overrides: Mapping[str, Json] | None = None) -> Graph:
-        """`overrides` are those of the run. Raises BundleError when the bundle is gone or damaged, GraphError when its
+        """`overrides` are those of the run. Raises BundleError if the bundle is missing or damaged, GraphError if its
         graph does not load."""
         text = json.dumps(overrides) if overrides else ""
-        if self._refused and (known := self._refused.get((digest, agent, text))) is not None:
-            if time.monotonic() < known[0]:
-                raise known[1]
+        if self._refused and (refused := self._refused.get((digest, agent, text))) is not None:
+            if time.monotonic() < refused[0]:
+                raise refused[1]
             del self._refused[digest, agent, text]
         try:
             return self._variant(digest, agent, text) if text else self._written(digest, agent)

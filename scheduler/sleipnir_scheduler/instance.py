@@ -30,21 +30,21 @@ from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
 from sleipnir_scheduler.services.unindexed import UnindexedVisits
 
-ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between looks at batches; sooner while the last one let rows begin
+ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between checks of batches; shorter after a check that admitted rows
 LINGER_S, MOST_LINGER_S = 0.002, 0.010
-STANDBY_S = 0.2  # between looks at whether it owns a partition by now
-BLOCK_MS = 500  # how long a quiet inbox is waited on; also how soon a stop and a new partition are noticed
+STANDBY_S = 0.2  # between checks whether it owns a partition
+BLOCK_MS = 500  # the wait on a quiet inbox; also the delay until a stop and a new partition are noticed
 
-GIVE_BACK_S = BLOCK_MS / 1000 + 0.1  # a round that reads a partition has ended when that is given back
+GIVE_BACK_S = BLOCK_MS / 1000 + 0.1  # after this, every round that reads a partition has ended
 
 Round: TypeAlias = Callable[[], object]
 
 
 class Instance:
-    """Its rounds are called again and again, each by a thread of its own. `stop` ends what they wait for."""
+    """Its rounds are called repeatedly, each by a separate thread. `stop` ends their waits."""
 
     def __init__(self, settings: Settings, store: Store, stop: threading.Event) -> None:
-        self.tally, self.turns = Tally(), ServiceRounds()
+        self.tally, self.rounds = Tally(), ServiceRounds()
         self._settings, self._store, self._stop = settings, store, stop
         self.watch = GenerationWatch(
             store.generations,
@@ -85,11 +85,11 @@ class Instance:
     def begin(self) -> None:
         """Take the first partitions. Raises StoreUnavailable."""
         with self._store.errors():
-            self.tally.clock.told(self.watch.run_once().now_ms)
+            self.tally.clock.set(self.watch.run_once().now_ms)
             self.ownership.run_once()
 
     def services(self) -> Mapping[str, tuple[Round, float]]:
-        """Their rounds, by name, and the seconds between two. With 0 a round waits by itself: for what comes."""
+        """The round of each service, and the seconds between two rounds. 0: the round waits itself."""
         services: dict[str, tuple[Round, float]] = {
             "advance": (self._apply, 0.0),
             "ownership": (self._own, 0.0),
@@ -106,7 +106,7 @@ class Instance:
         return services
 
     def end(self) -> None:
-        """Let others have the partitions. The services have stopped."""
+        """Release the partitions, after the services have stopped."""
         log = structlog.get_logger()
         if self._archiver is not None:
             self._archiver.close()
@@ -124,12 +124,12 @@ class Instance:
             return
         done = self._advance.run_once(BLOCK_MS)
         if done < 0:
-            self._stop.wait(0.2)  # what is there cannot be applied yet; reading it at once would only burn a core
+            self._stop.wait(0.2)  # no entry can be applied yet; reading again at once would only use CPU
         elif done > 1:
             self._stop.wait(linger_s(done, self._advance.backlog))
 
     def _own(self) -> None:
-        """Renew three times before the partitions would lapse; look twice as often while they are being shared out."""
+        """Renew three times per lease of the partitions; check twice as often while they are being redistributed."""
         self.ownership.run_once()
         every_s = self._settings.owner_ttl_s / 3
         self._stop.wait(every_s if self.ownership.is_settled else max(every_s / 2, GIVE_BACK_S))
@@ -143,7 +143,7 @@ class Instance:
 
     def _reap(self) -> None:
         generation, watch = self.watch.run_once(), self.watch
-        self.tally.clock.told(generation.now_ms)
+        self.tally.clock.set(generation.now_ms)
         taken = reaper.run_once(
             self._store.partitions,
             self.ownership.epochs,
@@ -184,7 +184,7 @@ class Instance:
 
 
 def _archiver(settings: Settings, store: Store) -> archiving.Archiver | None:
-    """None: no archive is set."""
+    """The archiver; None: no archive is configured."""
     if settings.archive is None:
         return None
     writer = ArchiveWriter(
@@ -194,9 +194,9 @@ def _archiver(settings: Settings, store: Store) -> archiving.Archiver | None:
 
 
 def linger_s(done: int, backlog: int) -> float:
-    """How long to let a batch gather after a round with `done` results: many commits share their round trips.
+    """How long to wait for a larger batch after a round with `done` results: many commits share their round trips.
 
-    Under load only, and no longer than the workers have work without us: rounds are LINGER_S or more apart, so a
-    `backlog` of ten times what a round gets done lasts ten times that. Halves the scheduler's time per visit.
+    Only under load, and no longer than the workers have other work: rounds are at least LINGER_S apart, so a `backlog`
+    of ten times the results of a round lasts ten times as long. Halves the scheduler's time per visit.
     """
     return min(LINGER_S * max(1, backlog // done), MOST_LINGER_S)

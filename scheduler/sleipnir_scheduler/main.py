@@ -27,11 +27,11 @@ from sleipnir_scheduler.metrics.collector import SchedulerCollector, registry_of
 from sleipnir_scheduler.metrics.endpoint import MetricsEndpoint
 from sleipnir_scheduler.services.loop import run_forever
 
-LOOK_S = 3.0  # how long metrics wait for an answer of Redis; Prometheus waits 10 s for all of them
+LOOK_S = 3.0  # how long metrics wait for a reply of Redis; Prometheus waits 10 s for a scrape
 
 
 def main() -> None:
-    """Read settings, serve until told to stop. Exit code 1 with a message when the store cannot be used."""
+    """Read settings, serve until a stop signal. Exit code 1 with a message if the store cannot be used."""
     hardening.refuse_inspection()
     try:
         settings = Settings.from_env()
@@ -57,7 +57,7 @@ def _hold(store: Store) -> None:
 
 
 def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
-    """Run all services until `stop`. `advance` has the main thread; the others are threads that mostly wait."""
+    """Run all services until `stop`. `advance` runs in the main thread; the others are threads that mostly wait."""
     instance = Instance(settings, store, stop)
     log = structlog.get_logger()
     log.info("scheduler starts", instance=instance.ownership.instance, redis=safe_url(store.url), **settings.to_log())
@@ -66,10 +66,10 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     with store.errors():
         if not store.fleet.has_appendonly():
             log.warning("Redis has no append-only file: its restart loses runs", command="CONFIG SET appendonly yes")
-    gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
-    gc.set_threshold(20_000, 10, 10)  # what a visit makes is hardly ever in a cycle: half the time of collections
+    gc.freeze()  # existing objects live as long as the process; the collector need not visit them again
+    gc.set_threshold(20_000, 10, 10)  # a visit's objects are rarely in cycles: halves the time of collections
     forever = {
-        name: partial(run_forever, name, once, every_s=every_s, stop=stop, store=store, turns=instance.turns)
+        name: partial(run_forever, name, once, every_s=every_s, stop=stop, store=store, rounds=instance.rounds)
         for name, (once, every_s) in instance.services().items()
     }
     advance = forever.pop("advance")
@@ -87,17 +87,17 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
 
 
 def _endpoint(settings: Settings, instance: Instance) -> MetricsEndpoint | None:
-    """/metrics and /health, if the settings ask for them. Raises ConfigError."""
+    """/metrics and /health, if the settings enable them. Raises ConfigError."""
     if settings.metrics_port is None:
         return None
     log = structlog.get_logger()
     try:
         limits = load(settings)[0].limits
-    except ConfigError as error:  # the file is for the workers, who say so too
+    except ConfigError as error:  # the workers use the file and report its errors too
         log.warning("metrics of the limits of models are missing", error=str(error))
         limits = ()
     gauges = Gauges(settings, timeout_s=LOOK_S)
-    collector = SchedulerCollector(gauges, instance.ownership, instance.tally, instance.turns, limits)
+    collector = SchedulerCollector(gauges, instance.ownership, instance.tally, instance.rounds, limits)
     health = partial(_health, instance)
     endpoint = MetricsEndpoint(settings.metrics_host, settings.metrics_port, registry_of(collector), health)
     log.info("metrics are served", host=settings.metrics_host, port=endpoint.port)
@@ -105,7 +105,7 @@ def _endpoint(settings: Settings, instance: Instance) -> MetricsEndpoint | None:
 
 
 def _health(instance: Instance) -> tuple[bool, dict[str, Any]]:
-    stuck = instance.turns.stuck()
+    stuck = instance.rounds.stuck()
     ownership = instance.ownership
-    facts = {"instance": ownership.instance, "redis": instance.turns.redis, "partitions": len(ownership.epochs)}
+    facts = {"instance": ownership.instance, "redis": instance.rounds.redis, "partitions": len(ownership.epochs)}
     return not stuck, {"status": "stuck" if stuck else "ok", "stuck": stuck, **facts}

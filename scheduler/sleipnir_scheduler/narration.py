@@ -1,7 +1,7 @@
-"""What the scheduler logs of a run, in the words of Loki's log records (spec/graph-agents.md 2.13).
+"""The scheduler's log records of a run, with Loki's texts (spec/graph-agents.md 2.13).
 
 info: start, end and a performance summary; error: failures; debug: every entry and route. State is never logged here;
-workers log its size and keys at debug, and the whole of it at trace only, because it can hold secrets.
+workers log its size and keys at debug, and the full state at trace only, because it can hold secrets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _log = structlog.get_logger()
 
 
 def log_transition(before: RunView, after: RunView, transition: Transition) -> None:
-    """Log a committed transition. Costs next to nothing for records below the log level."""
+    """Log a committed transition. Records below the log level cost almost nothing."""
     log = _log.bind(run=before.id)
     graph = f"[graph:{before.spec.agent}]"
     for notice in transition.notices:

@@ -1,7 +1,7 @@
-"""What the scheduler adds to the trace of a run: the run itself, each visit, and how long it waited for whom.
+"""The scheduler's spans in the trace of a run: the run, each visit, and its waiting times.
 
-A visit's span is that of its attempt, to which its worker adds what it does. All of them are of the past: a span is
-made by the commit that ends what it is of.
+A visit's span is that of its attempt; its worker adds spans below it. All spans are recorded afterwards, by the commit
+that ends their subject.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from sleipnir_scheduler.counters.tally import outcome
 
 
 def trace_commit(commit: Commit, now_ms: float) -> None:
-    """Nothing unless tracing is on. `now_ms` by Redis' clock, as all times of a commit are."""
+    """Record the spans that a commit ends, if tracing is on. `now_ms` is by Redis' clock, like all times of a
+    commit."""
     if not tracing.is_on():
         return
     run, after, event = commit.run, commit.after, commit.entry.event

@@ -452,7 +452,7 @@ def test_effects_of_a_newer_release_are_passed_over_once_and_hide_no_others(stor
             pass
     assert store._client.xlen(world.owed(RUN)) == 2 * AT_ONCE + 1
     assert [gate.run for gate in store.runs.open_gates()] == [CHILD]
-    told = [each for each in logs if each["event"] == "an effect is left alone"]
+    told = [each for each in logs if each["event"] == "an effect is skipped"]
     assert len(told) == len({each["entry"] for each in told}) == 2 * AT_ONCE + 1
 
 

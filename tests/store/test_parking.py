@@ -161,7 +161,7 @@ def test_more_unreadable_entries_than_are_read_at_once_hold_up_nobody_and_are_to
         bench.look_again()
         bench.look_again()
     assert {bench.status(run) for run in OTHERS} == {"completed"}
-    told = [each for each in logs if each["event"] == "inbox entry without a run is passed over"]
+    told = [each for each in logs if each["event"] == "inbox entry without a run is skipped"]
     assert len(told) == len({each["entry"] for each in told}) > 0
     assert list(bench.marks()) == [NO_RUN]
 

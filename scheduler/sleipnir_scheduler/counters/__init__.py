@@ -1,1 +1,1 @@
-"""What does an instance count while it commits? `metrics` shows it to those who scrape."""
+"""What does an instance count while it commits? `metrics` serves it to scrapes."""

@@ -1,8 +1,8 @@
 """Counters and histograms of one instance: plain dictionaries, so that counting costs a third of a microsecond.
 
-Rules. A series has one writing thread; reading beside it is safe, and may miss what is being counted. Names and helps
-are Prometheus': `_total`, seconds, a unit in each help. Labels that authors or providers choose are bounded: what comes
-after MOST_SERIES combinations is counted as OTHER, so that no endpoint grows with what is submitted.
+Rules. A series has one writing thread; concurrent reading is safe, and may miss the current increment. Names and helps
+follow Prometheus: `_total`, seconds, a unit in each help. Labels chosen by authors or providers are bounded: after
+MOST_SERIES combinations, further ones are counted as OTHER, so that an endpoint does not grow with submissions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ OTHER: Final = "other"
 SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800,
 )  # fmt: skip
-"""Upper bounds of buckets: a commit takes milliseconds, a model minutes, a queue at worst an hour."""
+"""Upper bounds of buckets: a commit takes milliseconds, a model minutes, a queue at most about an hour."""
 
 
 class Counter:
-    """Only ever grows; a restart of the process is an ordinary counter reset."""
+    """Never decreases; a restart of the process is an ordinary counter reset."""
 
     def __init__(self, name: str, help: str, *labels: str) -> None:
         self.name, self._help, self._labels = name, help, labels
@@ -43,21 +43,21 @@ class Counter:
 
 
 class Histogram:
-    """How long things took, in seconds, in buckets of SECONDS."""
+    """Durations in seconds, in buckets of SECONDS."""
 
     def __init__(self, name: str, help: str, *labels: str) -> None:
         self.name, self._help, self._labels = name, help, labels
         self._buckets: dict[tuple[str, ...], list[float]] = {}
-        """By labels, how many fell into each bucket, the last one without a bound, and then the sum of all."""
+        """By labels: the count of each bucket, the last one without a bound, then the sum of all durations."""
 
     def observe(self, ms: float, *labels: str) -> None:
-        """One that took `ms`; a clock that was set back counts as 0."""
-        found = self._buckets.get(labels)
-        if found is None:
-            found = self._new(labels)
+        """Count a duration of `ms`; a negative one, from a clock that was set back, counts as 0."""
+        buckets = self._buckets.get(labels)
+        if buckets is None:
+            buckets = self._new(labels)
         seconds = ms / 1000 if ms > 0 else 0.0
-        found[bisect_left(SECONDS, seconds)] += 1
-        found[-1] += seconds
+        buckets[bisect_left(SECONDS, seconds)] += 1
+        buckets[-1] += seconds
 
     def _new(self, labels: tuple[str, ...]) -> list[float]:
         if len(self._buckets) >= MOST_SERIES:
@@ -66,8 +66,8 @@ class Histogram:
 
     def family(self) -> HistogramMetricFamily:
         family = HistogramMetricFamily(self.name, self._help, labels=self._labels)
-        for labels, found in dict(self._buckets).items():
-            *counts, total = list(found)
+        for labels, buckets in dict(self._buckets).items():
+            *counts, total = list(buckets)
             family.add_metric(labels, _cumulative(counts), total)
         return family
 

@@ -1,6 +1,6 @@
-"""What this instance counts while it commits. Sums over the instances are right: each commit is one instance's.
+"""The counters of this instance. Sums over the instances are correct, because each commit is counted by one instance.
 
-Tokens and cost are those of results that were committed; what a result that came too late has cost is not known here.
+Tokens and cost are those of committed results; the cost of late results is not known here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from sleipnir_scheduler.counters.series import Counter, Histogram
 
 
 class RedisTime:
-    """Redis' clock without asking it: for figures, never for decisions. Who has asked tells it now and then."""
+    """An estimate of Redis' clock without a round trip: for figures, never for decisions. It is updated
+    periodically."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0.0
 
-    def told(self, now_ms: int) -> None:
+    def set(self, now_ms: int) -> None:
         self._ahead_ms = now_ms - time.time() * 1000
 
     def now_ms(self) -> float:
@@ -32,7 +33,7 @@ class RedisTime:
 
 
 class Tally:
-    """Everything that is counted in this process, in the order of docs/metrics.md."""
+    """All counters of this process, in the order of docs/metrics.md."""
 
     def __init__(self) -> None:
         self.clock = RedisTime()
@@ -110,7 +111,7 @@ class Tally:
                 yield series.family()
 
     def applied(self, commit: Commit) -> None:
-        """A commit is in Redis."""
+        """Count an applied commit."""
         run, after, event = commit.run, commit.after, commit.entry.event
         lag_ms = self.clock.now_ms() - commit.entry.at_ms
         self.entries.add(type(event).__name__.lower(), "applied")
@@ -134,16 +135,16 @@ class Tally:
             self._changed(run, after, commit.transition)
 
     def dropped(self, entry: Entry) -> None:
-        """An entry that changes nothing is gone."""
+        """Count a dropped entry."""
         self.entries.add(type(entry.event).__name__.lower(), "dropped")
         if isinstance(entry.event, Resulted):
             self.late_results.add("commit")
 
     def _resulted(self, run: RunView, after: RunView, event: Resulted, delivered_ms: int) -> None:
         visit, header = run.frontier.get(event.seq), event.header
-        if visit is None:  # its run could not even be planned, and has failed
+        if visit is None:  # its run could not be planned, and has failed
             return
-        if visit.attempt == 1:  # of later ones it is not known since when they were queued
+        if visit.attempt == 1:  # the queue time of later attempts is not known
             self.hops.observe(header.started_ms - visit.opened_ms, "queue")
             self.queue_wait.observe(header.started_ms - visit.opened_ms, str(visit.queue))
         self.hops.observe(delivered_ms - header.started_ms, "execute")
@@ -174,7 +175,7 @@ class Tally:
 
 
 def outcome(run: RunView, after: RunView, event: Resulted) -> str:
-    """What became of an execution."""
+    """The outcome of an execution."""
     header = event.header
     if header.later_ms is not None:
         return "limited"

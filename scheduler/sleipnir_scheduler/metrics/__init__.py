@@ -1,2 +1,1 @@
-"""What does a scrape get? What is found in Redis when it is asked, the counters, and the endpoint that says both
-(docs/metrics.md)."""
+"""What does a scrape get? Values read from Redis, the counters, and the endpoint that serves both (docs/metrics.md)."""

@@ -1,9 +1,9 @@
-"""What a scrape gets: what this instance has counted, and what it finds in Redis when it is asked.
+"""The content of a scrape: the counters of this instance, and values read from Redis.
 
-Rules. Each instance speaks of the partitions that it owns; what there is once in a deployment (workers, limits, the
-server's memory) is said by the owner of partition 0. So counts and counters are summed over the instances, and of ages
-one takes the largest. A look costs the same whatever the number of runs, and is kept for FRESH_S: asking more often, or
-from several places, costs Redis nothing. If Redis is away, what is counted here is said all the same.
+Rules. Each instance reports the partitions that it owns; the owner of partition 0 reports what exists once in a
+deployment (workers, limits, the server's memory). So counts and counters are summed over the instances, and ages are
+combined by their maximum. Reading costs the same regardless of the number of runs, and is cached for FRESH_S: more
+frequent scrapes cost Redis nothing. If Redis is unreachable, the counters are still reported.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from sleipnir_scheduler.services.ownership import Ownership
 
 FRESH_S: Final = 1.0
 FLEET: Final = 0
-"""The partition whose owner speaks for what there is once."""
+"""The partition whose owner reports what exists once."""
 
 
 class SchedulerCollector(Collector):
-    """What `registry_of` registers. Thread-safe: scrapes wait for each other."""
+    """The collector that `registry_of` registers. Thread-safe: scrapes wait for each other."""
 
     def __init__(
-        self, gauges: Gauges, ownership: Ownership, tally: Tally, turns: ServiceRounds, limits: Sequence[Limit]
+        self, gauges: Gauges, ownership: Ownership, tally: Tally, rounds: ServiceRounds, limits: Sequence[Limit]
     ) -> None:
-        self._gauges, self._ownership, self._tally, self._turns = gauges, ownership, tally, turns
+        self._gauges, self._ownership, self._tally, self._rounds = gauges, ownership, tally, rounds
         self._limits = limits
         self._lock = threading.Lock()
         self._until, self._kept = 0.0, list[Metric]()
         self._log = structlog.get_logger().bind(part="metrics")
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: a registry that asks for names when it is made must not ask Redis."""
+        """Empty: a registry that reads the names at its creation must not read from Redis."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -57,7 +57,7 @@ class SchedulerCollector(Collector):
 
     def _look(self) -> list[Metric]:
         partitions, began = sorted(self._ownership.epochs), time.monotonic()
-        found: list[Metric] = [
+        metrics: list[Metric] = [
             _gauge("sleipnir_build_info", "1; the release of this instance.", {version("sleipnir"): 1}, "version"),
             _gauge(
                 "sleipnir_partitions",
@@ -71,30 +71,32 @@ class SchedulerCollector(Collector):
             fleet = self._gauges.fleet(self._limits) if FLEET in partitions else None
         except StoreUnavailable as error:
             self._log.warning("metrics of Redis are missing", error=str(error))
-            found.append(_gauge("sleipnir_redis_up", _UP, 0))
+            metrics.append(_gauge("sleipnir_redis_up", _UP, 0))
         else:
             self._tally.late_results.add("delivery", by=work.late)
-            found += [
+            metrics += [
                 _gauge("sleipnir_redis_up", _UP, 1),
                 *_work(work, fleet),
                 *(() if fleet is None else _fleet(fleet)),
             ]
-        found.append(_gauge("sleipnir_look_seconds", "Seconds that looking into Redis took.", time.monotonic() - began))
+        metrics.append(
+            _gauge("sleipnir_look_seconds", "Seconds that looking into Redis took.", time.monotonic() - began)
+        )
         failures = CounterMetricFamily(
             "sleipnir_service_failures_total",
             "Rounds of the scheduler's services that ended in a bug.",
             labels=["service"],
         )
-        for service, count in self._turns.failures().items():
+        for service, count in self._rounds.failures().items():
             failures.add_metric([service], count)
-        return [*found, failures, *self._tally.families()]
+        return [*metrics, failures, *self._tally.families()]
 
 
 _UP: Final = "1: Redis answered this look; 0: it did not, and everything that is read there is missing."
 
 
 def registry_of(collector: SchedulerCollector) -> CollectorRegistry:
-    """With what a Python process says of itself."""
+    """A registry with the collector and Python's process metrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     ProcessCollector(registry=registry)
@@ -107,7 +109,7 @@ def _work(work: PartitionLoad, fleet: FleetLoad | None) -> Iterator[Metric]:
     queues = set() if fleet is None else fleet.queues()
     queued = {**dict.fromkeys(queues, 0), **work.queued}
     if fleet is not None and not work.complete:
-        # A queue so short that it is not among the samples; who scales workers from nought must see it.
+        # A queue may be too short to be among the samples, but must be visible to scale workers from zero.
         queued |= {queue: 1 for queue, count in fleet.messages.items() if count and not queued.get(queue)}
     leased = {**dict.fromkeys(queues, 0), **work.leased}
     yield _gauge(
@@ -146,11 +148,11 @@ def _fleet(fleet: FleetLoad) -> Iterator[Metric]:
     yield _gauge("sleipnir_workers", "Workers that serve a queue.", {q: len(w) for q, w in workers.items()}, "queue")
     yield _gauge(
         "sleipnir_worker_slots", "Visits that the workers of a queue can run at once.",
-        {queue: sum(each.slots for each in found) for queue, found in workers.items()}, "queue",
+        {queue: sum(each.slots for each in served) for queue, served in workers.items()}, "queue",
     )  # fmt: skip
     yield _gauge(
         "sleipnir_worker_slots_busy", "Slots of the workers of a queue that are taken.",
-        {queue: sum(each.busy for each in found) for queue, found in workers.items()}, "queue",
+        {queue: sum(each.busy for each in served) for queue, served in workers.items()}, "queue",
     )  # fmt: skip
     stopped = Counter(queue for each in fleet.workers for queue in each.stopped)
     yield _gauge(

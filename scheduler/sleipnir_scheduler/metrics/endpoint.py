@@ -1,7 +1,7 @@
-"""/metrics and /health over HTTP, in threads beside the services. Nothing here changes anything.
+"""/metrics and /health over HTTP, read-only, in separate threads.
 
-/health is 200 while all services turn, also while Redis is away (`"redis": false`): restarting schedulers would not
-bring it back. It is 503 when one has stood still for STUCK_S, and names it.
+/health is 200 while all services run, even if Redis is unreachable (`"redis": false`): restarting schedulers would not
+help. It is 503 if a service's round has not ended for STUCK_S, and names the service.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from prometheus_client.exposition import choose_encoder
 
 from sleipnir.errors import ConfigError
 
-REQUEST_S: Final = 10.0  # a client that is slower is hung up on
+REQUEST_S: Final = 10.0  # the connection of a slower client is closed
 
 
 class MetricsEndpoint:
-    """Listens from its creation to `close`. Raises ConfigError when the address cannot be had."""
+    """Listens from its creation to `close`. Raises ConfigError if the address is not available."""
 
     def __init__(
         self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], tuple[bool, dict[str, Any]]]
@@ -52,7 +52,7 @@ class MetricsEndpoint:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # a scrape that waits for Redis must not hold up a stop
+    block_on_close = False  # a scrape that waits for Redis must not delay a stop
 
     def __init__(self, address: tuple[str, int], handler: Any, **options: Any) -> None:
         if ":" in address[0]:
@@ -60,7 +60,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler, **options)
 
     def server_bind(self) -> None:
-        """Without the look-up of the host's name that HTTPServer does: it may take seconds."""
+        """Bind without HTTPServer's look-up of the host name, which may take seconds."""
         socket_server = self.socket
         socket_server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         socket_server.bind(self.server_address)
@@ -68,7 +68,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up; nobody needs its traceback."""
+        """Log a disconnected client without a traceback."""
         structlog.get_logger().debug("a request for metrics broke off", client=str(client_address))
 
 
@@ -101,4 +101,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """A line for each scrape says nothing."""
+        """Do not log each scrape."""

@@ -1,4 +1,4 @@
-"""What runs by itself: one loop per file, all alike.
+"""The background services: one loop per file, all of one form.
 
-`run_once` is safe to run twice at once; `loop.run_forever` waits and calls it.
+`run_once` is safe to run concurrently; `loop.run_forever` waits and calls it.
 """

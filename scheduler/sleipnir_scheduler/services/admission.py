@@ -1,16 +1,16 @@
-"""Let rows of batches become runs, a few at a time. Without it a batch would wait for ever.
+"""Admits rows of batches as runs, a few at a time. Without it a batch would wait forever.
 
-Rows are admitted while the fleet has less before it than a window: so queues stay short however many rows there are,
-what is submitted by itself need not wait behind them, and a batch that comes later gets its share at once. All batches
-are in the first partition, whose owner does this for the deployment; the store refuses anybody else.
+Rows are admitted while the outstanding work of the fleet is below a window: so queues stay short regardless of the
+number of rows, single submissions do not wait behind them, and a later batch gets its share at once. All batches are in
+the first partition, whose owner does this for the deployment; the store refuses other schedulers.
 
-What is read of a batch is kept, and read again when the batch has changed: a batch in which nothing happens costs
-nothing, however many there are. All are read again now and then, as a process of an earlier release does not say what
-it changes, and after every error, as the Redis that answers next may be an older copy. A decision names the revision of
-the batch that it was made on, so that one that is made on an old copy, or sent twice, changes nothing.
+Batches are cached and read again only when they have changed, so unchanged batches cost nothing. All are read again
+periodically, because processes of earlier releases do not record their changes, and after every error, because the
+next Redis may be an older copy. A decision names the revision of the batch that it is based on, so that a decision on
+an old copy, or a repeated one, changes nothing.
 
-It also goes on with cancels and retries of many rows whose client has died, and cancels the runs of batches that were
-cancelled, again and again until they are over: one may only just have been created. Both in pieces.
+It also continues cancels and retries of many rows whose client has died, and repeatedly cancels the runs of cancelled
+batches until they are over, because a run may have just been created. Both in pieces.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ WORKED_AT_ONCE = 5  # pieces of cancels and retries in a round, of as many batch
 
 
 class Admission:
-    """`window` 0: by the slots of the workers that are there."""
+    """`window` 0: derived from the slots of the live workers."""
 
     def __init__(self, store: Store, *, window: int) -> None:
         self._store, self._fixed = store, window
         self._window, self._looked_ms = 0, 0
         self._served: Collection[str] = ()
         self._unreadable: dict[str, str] = {}
-        """Why batches cannot be read, as the log says."""
+        """The logged reasons why batches cannot be read."""
         self._log = structlog.get_logger().bind(service="admission")
-        self._begin_anew(None)
+        self._reset(None)
 
-    def _begin_anew(self, epoch: int | None) -> None:
-        """Know nothing of batches, and give all equal shares. `epoch` None: the first partition is another's."""
+    def _reset(self, epoch: int | None) -> None:
+        """Forget all batches and shares. `epoch` None: another scheduler owns the first partition."""
         self._epoch = epoch
         self._seen: float | None = None
         self._stale: set[str] = set()
@@ -61,10 +61,10 @@ class Admission:
         self._cancelled_ms: dict[str, int] = {}
 
     def run_once(self, epochs: Mapping[int, int], held: Collection[int]) -> int:
-        """Admit what may be now. How many rows."""
+        """Admit rows. Returns how many."""
         epoch = epochs.get(FIRST_PARTITION)
         if epoch is None or epoch != self._epoch:
-            self._begin_anew(epoch)
+            self._reset(epoch)
         if epoch is None:
             return 0
         try:
@@ -75,26 +75,26 @@ class Admission:
                 return 0
             return self._admit(epoch, now_ms)
         except BaseException:
-            self._begin_anew(None)
+            self._reset(None)
             raise
 
     def _look(self) -> int:
-        """Read what has changed. The time."""
-        look = self._store.batches.look(self._seen, self._stale)
+        """Read changed batches. Returns the time."""
+        view = self._store.batches.look(self._seen, self._stale)
         self._stale.clear()
-        if self._seen is None or abs(look.now_ms - self._looked_at_all_ms) >= LOOK_AT_ALL_MS:
+        if self._seen is None or abs(view.now_ms - self._looked_at_all_ms) >= LOOK_AT_ALL_MS:
             if self._seen is not None:
-                look = self._store.batches.look(None)
-            self._looked_at_all_ms = look.now_ms
-            for batch in self._batches.keys() - look.batches.keys():
+                view = self._store.batches.look(None)
+            self._looked_at_all_ms = view.now_ms
+            for batch in self._batches.keys() - view.batches.keys():
                 self._see(batch, None)
-        self._seen = look.seen
-        for batch, found in look.batches.items():
-            self._see(batch, found)
-        return look.now_ms
+        self._seen = view.seen
+        for batch, current in view.batches.items():
+            self._see(batch, current)
+        return view.now_ms
 
     def _see(self, id_: str, batch: OpenBatch | None) -> None:
-        """Note how a batch is now. None: it is over."""
+        """Record the current state of a batch. None: it is over."""
         self._claims.pop(id_, None)
         self._with_work.discard(id_)
         if batch is None:
@@ -143,7 +143,7 @@ class Admission:
         return self._window - self._store.batches.under_way() - self._queued()
 
     def _queued(self) -> int:
-        """Visits that wait in queues which somebody serves: what waits in others must not hold up all."""
+        """Visits that wait in queues with workers: visits in other queues must not block admission."""
         lengths = self._store.fleet.queue_lengths(self._served)
         if not lengths:
             return self._store.batches.unclaimed()
@@ -156,7 +156,7 @@ class Admission:
         self._window = self._fixed or max(LEAST_WINDOW, PER_SLOT * sum(worker.slots for worker in workers))
 
     def _work(self) -> None:
-        """Go on with cancels and retries. The next look sees whether there is more."""
+        """Continue cancels and retries. The next read shows whether there is more to do."""
         for batch in list(islice(self._with_work, WORKED_AT_ONCE)):
             self._with_work.discard(batch)
             self._store.batches.work(batch)
@@ -164,16 +164,16 @@ class Admission:
 
     def _cancel(self, now_ms: int) -> None:
         """Cancel some runs of cancelled batches; a pass over the rows of one takes as many rounds as it needs."""
-        left = CANCELLED_AT_ONCE
+        remaining = CANCELLED_AT_ONCE
         for batch, rows in self._cancelling.items():
             if rows is None:
                 if abs(now_ms - self._cancelled_ms.get(batch, 0)) < CANCEL_MS:
                     continue
                 rows = self._cancelling[batch] = self._store.batches.rows_in(batch, "active")
-            found = list(islice(rows, left))
-            self._store.runs.cancel_all([row_run_id(batch, row) for row in found], by=f"batch {batch}")
-            if len(found) < left:
+            page = list(islice(rows, remaining))
+            self._store.runs.cancel_all([row_run_id(batch, row) for row in page], by=f"batch {batch}")
+            if len(page) < remaining:
                 self._cancelling[batch], self._cancelled_ms[batch] = None, now_ms
-            left -= len(found)
-            if left <= 0:
+            remaining -= len(page)
+            if remaining <= 0:
                 return

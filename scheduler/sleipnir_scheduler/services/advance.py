@@ -1,17 +1,17 @@
-"""Apply what happened: inbox entries in, commits out, visits published. Without it no run moves.
+"""Applies inbox entries: reads them, commits transitions, and publishes visits. Without it no run advances.
 
 One round reads a batch, then repeats: plan the next entries of every run, commit all of them in one round trip, publish
-the new visits in another. Entries of one run are planned one after the other, each on the view that the one before it
-will leave, as long as names are enough to plan them: the results of a map's items come by the hundred. A refused commit
-means that our view of the run was old, and refuses those after it: drop the view; the entries are still in the inbox. A
-death anywhere loses nothing: an entry is deleted by the commit that applies it, and an unpublished visit is in the
+the new visits in another. Entries of one run are planned in order, each on the view after the previous one, as long as
+no values are needed to plan them: the results of a map's items arrive by the hundred. A refused commit means that the
+view of the run was old, and later commits of the run are refused too: the view is dropped, and the entries are still in
+the inbox. A crash loses nothing: the commit that applies an entry deletes it, and an unpublished visit is in the
 outbox.
 
-No run holds up the others: in a round each has SHARE_S, and entries of one run beyond AT_ONCE are passed over when the
-inbox is read. An entry that is planned for seconds is given up (watchdog.py), and its run is parked.
+No run blocks the others: each has SHARE_S per round, and entries of one run beyond AT_ONCE are skipped when the inbox
+is read. The planning of an entry that takes seconds is interrupted (watchdog.py), and its run is parked.
 
-A run whose record, entry or graph cannot be read is parked (parking.py): its entries wait in order, others go on. Only
-its cancel does not wait, if its record can be read.
+A run whose record, entry or graph cannot be read is parked (parking.py): its entries wait in order, other runs
+continue. Only its cancel does not wait, if its record can be read.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from sleipnir_scheduler.services.watchdog import PlanningTooLong, PlanningWatchd
 from sleipnir_scheduler.traces import trace_commit
 
 BATCH = 200  # entries per partition and read
-AT_ONCE = 100  # entries of one run that are planned on each other; when one is refused, those after it are in vain
+AT_ONCE = 100  # entries of one run that are planned on each other; if one is refused, the later ones were useless
 PUBLISH_AGAIN_S = (0.5, 2.0, 10.0, 30.0)  # pauses after failures: each try may take seconds of the planner's time
-SHARE_S = 0.02  # what one run may be planned for in a round, its first entry apart
+SHARE_S = 0.02  # planning time of one run per round, without its first entry
 ROUNDS_S = 0.03  # after this the inbox is read again: another run may have an entry by then
-TOO_LONG_AGAIN_S = 60.0  # doubles each time: an entry that was planned for too long is planned again after this
+TOO_LONG_AGAIN_S = 60.0  # until an entry that was planned for too long is planned again; doubles each time
 
 
 class Advance:
@@ -78,7 +78,7 @@ class Advance:
         generation: Callable[[], str] = lambda: "",
         pulse: Callable[[], object] = lambda: None,
     ) -> None:
-        """`generation` is what visits that must happen once are stamped with; `pulse` makes sure that it is of now."""
+        """`generation` is the stamp of visits that must run once; `pulse` makes it current."""
         self._parking = Parking(store, instance)
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._tally = tally or Tally()
@@ -87,20 +87,21 @@ class Advance:
         self._views = RunViews()
         self._watchdog = PlanningWatchdog()
         self._too_long: dict[tuple[str, str], tuple[float, float]] = {}
-        """By run and entry that was planned for too long: when it may be planned again, and the pause after that."""
+        """Entries that were planned for too long, by run and entry: the time of the next try, and the pause after
+        it."""
         self._unreadable: dict[str, RecordUnreadable] = {}
-        """Of the runs of this round that have no view, why their records cannot be read."""
+        """The errors of unreadable records, for the runs of this round without a view."""
         self._epochs: Mapping[int, int] = {}
-        """Under which the views were read."""
+        """The epochs under which the views were read."""
         self._silent_until_s, self._publish_failures = 0.0, 0
         self.backlog = 0
-        """How many visits the workers had before them, at the least, when the last round gave them more."""
+        """The least number of visits that were queued before those of the last round."""
         self._log = structlog.get_logger().bind(service="advance")
 
     def run_once(self, block_ms: int | None = None) -> int:
-        """Apply what is in the inboxes; waits up to `block_ms` for the first entry.
+        """Apply the entries of the inboxes; waits up to `block_ms` for the first entry.
 
-        Returns how many entries were done with; -1 when there were some and none could be: wait before the next call.
+        Returns how many entries were completed; -1 if there were some and none could be: wait before the next call.
         """
         epochs = self._ownership.epochs
         if epochs != self._epochs:
@@ -119,25 +120,25 @@ class Advance:
                 done += self._round(by_run, epochs)
                 by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
                 if done and time.monotonic() - began_s > ROUNDS_S:
-                    break  # what is left is read again, with what has come since
+                    break  # the rest is read again, with new entries
             moved = self._parking.passed(entries, BATCH)
             self._parking.flush()
         except BaseException:
-            # The connection broke in the middle: a commit may be applied that we do not know of, so no view is certain.
+            # If the connection broke, a commit may have been applied without a reply, so no view is certain.
             self._views.clear()
             self._parking.forget()
             raise
         return done if done or moved or not entries else -1
 
     def _drop_views(self, epochs: Mapping[int, int]) -> None:
-        """No view outlives the epoch of its partition: another scheduler may have committed, or Redis been restored."""
+        """Drop views of earlier epochs: another scheduler may have committed, or Redis may have been restored."""
         before, self._epochs = self._epochs, epochs
         kept = {partition for partition, epoch in epochs.items() if before.get(partition) == epoch}
         for run_id in [run_id for run_id in self._views if self._store.partition_of(run_id) not in kept]:
             self._views.drop(run_id)
 
     def _round(self, by_run: Mapping[str, deque[Entry]], epochs: Mapping[int, int]) -> int:
-        """The next entries of every run: plan, commit, publish. Returns how many entries are done with."""
+        """Plan, commit and publish the next entries of every run. Returns how many entries are completed."""
         self._load_views(set(by_run))
         with self._watchdog.awake():
             commits, drops = self._plan_all(by_run)
@@ -147,7 +148,7 @@ class Advance:
             if outcome == REFUSED:
                 commit, outcome = self._end_instead(commit, epochs)
                 if outcome == REFUSED:
-                    self._park(commit.entry, "Redis refuses its commit; the log says why", by_run[commit.entry.run])
+                    self._park(commit.entry, "Redis refuses its commit; see the log", by_run[commit.entry.run])
             if outcome == APPLIED:
                 done += 1
                 self._parking.went_on(commit.entry)
@@ -167,8 +168,8 @@ class Advance:
         return done
 
     def _publish(self, visits: list[tuple[VisitCall, str]]) -> int:
-        """Publish what was committed. A message is a hint: where the broker does not answer, planning goes on without,
-        asks again after a pause, and the outbox publishes what was left. How many visits are ahead of these."""
+        """Publish committed visits. Returns how many visits are ahead of these. A message is a hint: if the broker does
+        not answer, planning continues, tries again after a pause, and the outbox publishes the rest."""
         if not visits or time.monotonic() < self._silent_until_s:
             return 0
         try:
@@ -182,15 +183,15 @@ class Advance:
         return ahead
 
     def _mistaken(self, entry: Entry, by_run: Mapping[str, deque[Entry]], outcome: int) -> None:
-        """Our view was old, or the partition is another's: forget both. The entry stays in the inbox."""
+        """Drop an old view, and a partition that another scheduler owns. The entry stays in the inbox."""
         self._views.drop(entry.run)
         by_run[entry.run].clear()  # later entries of this run would be planned on the same view
         if outcome == NOT_OWNER:
             self._ownership.lost(entry.partition)
 
     def _park(self, entry: Entry, reason: str, queue: deque[Entry]) -> None:
-        """Set the run of an entry aside, from this entry on. Of its other entries in `queue` only a cancel is looked
-        at. No other run waits."""
+        """Park the run of an entry, from this entry on. Only a cancel among its other entries in `queue` is still
+        processed."""
         self._views.drop(entry.run)
         cancels = [each for each in queue if each is not entry and isinstance(each.event, Cancelled)]
         queue.clear()
@@ -198,7 +199,7 @@ class Advance:
         self._parking.park(entry, reason)
 
     def _end_instead(self, commit: Commit, epochs: Mapping[int, int]) -> tuple[Commit, int]:
-        """Redis could not apply a transition: fail that run visibly, and let no other run wait for it."""
+        """Fail the run of a transition that Redis could not apply, so that no other run waits for it."""
         self._log.error("a transition cannot be applied; failing its run", run=commit.run.id)
         why = "its next step could not be committed: Redis refused it, or closed the connection over it twice"
         ended = fail("engine", commit.run, f"internal error: {why}", commit.entry.at_ms)
@@ -229,7 +230,7 @@ class Advance:
         self._views.shrink(len(run_ids))
 
     def _plan_all(self, by_run: Mapping[str, deque[Entry]]) -> tuple[list[Commit], list[IgnoredEntry]]:
-        """Plan what can be; values are fetched for all runs that need some, in one round trip, and they are planned."""
+        """Plan the entries; missing values are read for all runs in one round trip, then their entries are planned."""
         commits: list[Commit] = []
         drops: list[IgnoredEntry] = []
         known: dict[tuple[str, str], Known] = {}  # entries of two partitions may have the same id
@@ -240,8 +241,8 @@ class Advance:
                 wanted = self._plan_run(by_run[run_id], known, commits, drops)
                 if wanted is not None:
                     needs[run_id] = (by_run[run_id][0], wanted)
-            found = self._store.read_values(list(needs.values())) if needs else []
-            for (entry, _), values in zip(list(needs.values()), found, strict=True):
+            replies = self._store.read_values(list(needs.values())) if needs else []
+            for (entry, _), values in zip(list(needs.values()), replies, strict=True):
                 if isinstance(values, RecordUnreadable):
                     self._park(entry, str(values), by_run[entry.run])
                     del needs[entry.run]
@@ -257,10 +258,10 @@ class Advance:
         commits: list[Commit],
         drops: list[IgnoredEntry],
     ) -> Wanted | None:
-        """Plan entries of one run and take them from `queue`; what the first one needs to know, if it cannot be
-        planned.
+        """Plan entries of one run and remove them from `queue`. Returns the values that the first one needs, if it
+        cannot be planned without.
 
-        Those that need values wait until the ones before them are committed: the values may be theirs.
+        Later entries that need values wait until the earlier ones are committed, which may write these values.
         """
         run, began_s = self._views.get(queue[0].run), time.monotonic()
         for planned in range(min(len(queue), AT_ONCE)):
@@ -286,14 +287,14 @@ class Advance:
         return None
 
     def _plan(self, entry: Entry, run: RunView | None, known: Known) -> Transition | NeedValues | Ignore | str:
-        """What the entry changes; a text: why its run must be parked."""
+        """The outcome of planning an entry; a text: why its run must be parked."""
         if run is None:
             unreadable = self._unreadable.get(entry.run)
             return str(unreadable) if unreadable is not None else Ignore("the run has expired")
         try:
             if isinstance(entry.event, Unreadable):
                 return _unreadable(run, entry.event)
-            if self._parking.holds(entry):  # a cancel, which need not wait for what the run was parked for
+            if self._parking.holds(entry):  # a cancel does not wait for a parked run's problem
                 return cancel(run, cast(Cancelled, entry.event), entry.at_ms)
             spec = run.spec
             graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
@@ -304,7 +305,7 @@ class Advance:
             if self._too_long and self._waits_after_too_long(entry):
                 return self._took_too_long
             if isinstance(entry.event, LeaseLost) and entry.event.restored:
-                self._pulse()  # before anybody answers: what runs again then must not be refused again
+                self._pulse()  # before a person answers, so that the repeated visit is not refused again
             most, generation = self._max_redeliveries, self._generation()
             self._watchdog.begin()
             try:
@@ -315,18 +316,18 @@ class Advance:
             self._plan_later(entry)
             return self._took_too_long
         except StoreUnavailable:
-            raise  # nothing is wrong with the run
+            raise  # not an error of the run
         except RecordUnreadable as error:
             return str(error)
         except (BundleError, GraphError) as error:
-            # Another release may read it, or the bundle may come again: no reason to fail a run that was accepted.
+            # Another release may read it, or the bundle may be restored: the accepted run must not fail.
             if run.is_final and not isinstance(entry.event, Retried):
                 return Ignore("the run is over")
             if isinstance(entry.event, Cancelled):
                 return cancel(run, entry.event, entry.at_ms)
             return f"its graph cannot be used: {error}"
         except Exception as error:
-            # A bug in Sleipnir must end in a visible failure of this run, not in a scheduler that spins on one entry.
+            # A bug in Sleipnir must fail this run, not make the scheduler repeat one entry forever.
             self._log.exception("planning failed", entry=repr(entry.event))
             return _failed(run, entry, f"internal error: {type(error).__name__}: {error}")
 
@@ -347,7 +348,7 @@ class Advance:
 
 def _journal_is_full(steps: int) -> str:
     return (
-        f"its journal has {steps:,} steps, the most that are kept (SLEIPNIR_MAX_JOURNAL_STEPS). Give the loop an exit, "
+        f"its journal has {steps:,} steps, the maximum (SLEIPNIR_MAX_JOURNAL_STEPS). Give the loop an exit, "
         "or raise the limit and retry the run"
     )
 
@@ -359,7 +360,7 @@ def _unreadable(run: RunView, event: Unreadable) -> Ignore | str:
 
 
 def _about(entry: Entry, run: RunView | None) -> handling:
-    """What is logged says of which run it is, and of which visit if the event is of one."""
+    """The log context of an entry: its run, and the visit of its event, if it has one."""
     event = entry.event
     if run is None or not isinstance(event, Resulted | Answered | LeaseLost | ChildEnded):
         return handling(entry.run)

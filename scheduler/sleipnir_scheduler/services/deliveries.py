@@ -1,11 +1,11 @@
-"""Deliver what commits owe to other runs: start child runs, let them go on, tell children, parents and batches, ask
-for slots of agents and free them; and what batches owe: start runs for rows. Without it no child ever starts.
+"""Delivers effects of commits on other runs (start and retry child runs; notify children, parents and batches; ask for
+and free slots of agents) and of batches (start runs for rows). Without it no child would start.
 
-An effect stays in its partition's stream until it was delivered, so a death anywhere loses none; it may be delivered
-again, however late, and changes nothing then: a child's id follows from its parent's visit, a child goes on once for a
-visit, and a run keeps which effect of each kind and partition it was told last (sleipnir/store/lua/README.md). One that
-this release does not understand is passed over, and stays for a newer one. One that Redis refuses for good, or that is
-damaged, becomes a dead letter: the others go on, and a person decides (`sleipnir dead-letters`).
+An effect stays in its partition's stream until it is delivered, so a crash loses none. A repeated delivery, however
+late, changes nothing: a child's id is derived from its parent's visit, a child is retried once per visit, and a run
+records the last effect of each kind and partition (sleipnir/store/lua/README.md). An effect that this release does not
+understand is skipped and stays for a newer release. An effect that is damaged, or that Redis always refuses, becomes a
+dead letter: other effects continue, and a person decides (`sleipnir dead-letters`).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect
 from sleipnir.store.scripts import RedisCommand
 from sleipnir_scheduler.graphs import Graphs
 
-AT_ONCE = 100  # effects that share their round trips; while they are on their way, nobody looks whether they are owed
+AT_ONCE = 100  # effects that share their round trips; whether they are still owed is checked once for all of them
 
-AGAIN_S = 60.0  # between looks at effects that were passed over
-MOST_REASON = 2_000  # characters that are kept of a reason
-MOST_TOLD = 10_000
+AGAIN_S = 60.0  # between checks of skipped effects
+MOST_REASON = 2_000  # stored characters of a reason
+MOST_LOGGED = 10_000
 
 _FIRST = "0-0"
 
 
 class Deliveries:
-    """`max_state_bytes` bounds what a child's state may begin with."""
+    """`max_state_bytes` bounds a child's first state."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class Deliveries:
         self._store, self._graphs, self._max_state_bytes = store, graphs, max_state_bytes
         self._clock = clock
         self._passed: dict[int, str] = {}
-        """By partition the last effect that was passed over; those before it are passed over too, or done."""
+        """By partition the last skipped effect; earlier ones are skipped too, or done."""
         self._again_s = 0.0
-        self._told: set[tuple[int, str]] = set()
+        self._logged: set[tuple[int, str]] = set()
         self._log = structlog.get_logger().bind(service="effects")
 
     def forget(self) -> None:
-        """Begin at the first effect of each partition again: it is another past."""
+        """Begin at the first effect of each partition again, because the epochs have changed."""
         self._passed.clear()
 
     def run_once(self, partitions: Collection[int], block_ms: int) -> int:
-        """Deliver what there is; waits up to `block_ms` for the first. Returns how many."""
+        """Deliver effects; waits up to `block_ms` for the first. Returns how many."""
         if self._clock() >= self._again_s:
             self._passed, self._again_s = {}, self._clock() + AGAIN_S
         self._passed = {partition: self._passed.get(partition, _FIRST) for partition in partitions}
@@ -82,26 +82,27 @@ class Deliveries:
             for at in range(0, len(owed), AT_ONCE):
                 self._deliver(owed[at : at + AT_ONCE])
         except BaseException:
-            self._passed.clear()  # a Redis that has lost some may give new ones the places of those
+            self._passed.clear()  # a Redis that has lost effects may give their ids to new ones
             raise
         return sum(each.effect is not None for each in owed)
 
     def _deliver(self, owed: Sequence[OwedEffect]) -> None:
-        """Deliver some, in order: what is told to one run by another comes as it was said."""
+        """Deliver some effects in order, so that a run receives another run's messages in order."""
         passed: list[OwedEffect] = []
         is_settled = self._deliver_known([each for each in owed if each.effect is not None], passed)
         for each in owed:
             if each.damage is not None:
                 self._bury(each, each.damage, passed)
             elif each.effect is None:
-                self._pass(each, "it is of a newer release", passed)
-        if is_settled:  # else some wait that came after a dead letter to the same target: they are read again first
+                self._pass(each, "it was written by a newer release", passed)
+        if is_settled:  # else effects after a dead letter to the same target are still undelivered and read again first
             for each in sorted(passed, key=owed.index):
                 self._passed[each.partition] = each.id
 
     def _deliver_known(self, known: Sequence[OwedEffect], passed: list[OwedEffect]) -> bool:
-        """What makes one fail for good must not keep the others: then each goes by itself, and that one is set aside.
-        False: some were not delivered, as one before them to the same target became a dead letter."""
+        """Deliver effects that this release knows. If one always fails, each is delivered by itself, and that one
+        becomes a dead letter. False: some were not delivered, because an earlier one to the same target became a dead
+        letter."""
         try:
             refused = self._store.deliver(self._deliveries(known))
         except Exception as error:
@@ -122,8 +123,8 @@ class Deliveries:
     def _deliveries(self, known: Sequence[OwedEffect]) -> list[Delivery]:
         parents = [each.run for each in known if isinstance(each.effect, StartChild)]
         ended = [each.run for each in known if isinstance(each.effect, TellParent | TellBatch)]
-        telling = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot | RetryChild)]
-        specs = self._store.specs({*parents, *telling})
+        notifying = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot | RetryChild)]
+        specs = self._store.specs({*parents, *notifying})
         specs |= self._store.specs_of_rows({each.run for each in known if isinstance(each.effect, StartRow)})
         ends, batches = self._store.ends(ended), self._store.batches_of(parents)
         return [Delivery(each, self._command(each, specs, ends, batches)) for each in known]
@@ -136,18 +137,18 @@ class Deliveries:
         return False
 
     def _pass(self, owed: OwedEffect, why: str, passed: list[OwedEffect]) -> None:
-        """Leave it where it is, for a scheduler of a newer release."""
+        """Skip an effect, which stays for a scheduler of a newer release."""
         passed.append(owed)
-        if (owed.partition, owed.id) not in self._told:
-            if len(self._told) > MOST_TOLD:
-                self._told.clear()
-            self._told.add((owed.partition, owed.id))
-            self._log.warning("an effect is left alone", entry=owed.id, run=owed.run, reason=why)
+        if (owed.partition, owed.id) not in self._logged:
+            if len(self._logged) > MOST_LOGGED:
+                self._logged.clear()
+            self._logged.add((owed.partition, owed.id))
+            self._log.warning("an effect is skipped", entry=owed.id, run=owed.run, reason=why)
 
     def _command(
         self, owed: OwedEffect, specs: Mapping[str, RunSpec], ends: Mapping[str, EndedRun], batches: Mapping[str, str]
     ) -> RedisCommand | None:
-        """What an effect comes to; None: nothing, as its run has expired, or goes on."""
+        """The command that delivers an effect; None: nothing to do, because its run has expired or continues."""
         spec = specs.get(owed.run)
         match owed.effect:
             case StartChild() if spec is not None:
@@ -182,9 +183,9 @@ class Deliveries:
             spec, state = self._begin(parent, above, effect)
             return self._store.start(effect.child, spec, state, batch)
         except StoreUnavailable:
-            raise  # nothing is wrong with the child
+            raise  # not an error of the child
         except Exception as error:
-            # A bug in Sleipnir must end in a visible failure of the parent, not in a stream that stands still for all.
+            # A bug in Sleipnir must fail the parent, not block the stream for all runs.
             if not isinstance(error, SleipnirError):
                 self._log.exception("a child cannot be started", run=parent, agent=effect.agent)
             return self._store.refuse(parent, effect.seq, effect.attempt, effect.child, _why(error))
@@ -194,18 +195,18 @@ class Deliveries:
         try:
             prompt, given = row_of(effect.text)
             graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
-            # Who added the row has applied the schemas, `validate` to what the graph gives: a scheduler does not again.
+            # Schemas were applied when the row was added, and by `validate` to the graph's values: not again here.
             state = state_at_start(graph, prompt, given, self._max_state_bytes, unchecked=graph.state)
             return self._store.start(row_run_id(effect.batch, effect.row), spec, state, place)
         except StoreUnavailable:
-            raise  # nothing is wrong with the row
+            raise  # not an error of the row
         except Exception as error:
             if not isinstance(error, SleipnirError):
                 self._log.exception("a row cannot be started", batch=effect.batch, row=effect.row)
             return self._store.refuse_row(place, _why(error), effect.text)
 
     def _begin(self, parent: str, above: RunSpec, effect: StartChild) -> tuple[RunSpec, dict[str, object]]:
-        """What the child is submitted with. Raises SleipnirError for an agent that cannot run so."""
+        """The spec and the first state of a child. Raises SleipnirError for an agent that cannot run like this."""
         if (digest := above.agents.get(effect.agent)) is None:
             raise SleipnirError(f"there was no agent {effect.agent!r} when the run was submitted")
         graph = self._graphs.get(digest, effect.agent, above.overrides.get(effect.agent))
@@ -233,9 +234,7 @@ class Deliveries:
             path=[*above.path, effect.node],
         )
         with at_most(MOST_STEPS_OF_SCHEDULER):
-            unchecked = graph.state.keys() - {
-                "initial_prompt"
-            }  # what the graph gives: `validate` has applied the schemas
+            unchecked = graph.state.keys() - {"initial_prompt"}  # the graph's values: `validate` applied the schemas
             return spec, state_at_start(graph, effect.prompt, {}, self._max_state_bytes, unchecked)
 
 

@@ -1,9 +1,9 @@
-"""Notice that Redis is not what it was. Without it a Redis that restarts, is restored or fails over, or whose clock is
-set, would go unnoticed: visits would be taken from workers that live, and runs planned on views of another past.
+"""Detects restarts, restores, fail-overs and clock changes of Redis. Without it visits would be taken from live
+workers, and runs would be planned on obsolete views.
 
-What is authoritative: the hash in Redis (store/generations.py). Local time is used only to see a step of Redis' clock:
-between two pulses it must have gone on as our monotonic clock did. If a pulse fails, nothing is known and the reaper,
-which asks before each round, stands still.
+The hash in Redis is authoritative (store/generations.py). Local time is used only to detect a step of Redis' clock:
+between two pulses it must advance like the local monotonic clock. If a pulse fails, the reaper, which pulses before
+each round, does nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sleipnir.store.generations import Generations, gap_ms
 
 
 class GenerationWatch:
-    """What one scheduler knows of the generation. Any thread may call `run_once`, and read `id` and `data`.
+    """One scheduler's knowledge of the generation. Any thread may call `run_once`, and read `id` and `data`.
 
-    `monotonic_ms` is a clock of this machine that nobody sets."""
+    `monotonic_ms` is a local clock that is never set."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class GenerationWatch:
 
     @property
     def id(self) -> str:
-        """Of the generation, as of the last pulse; '' before the first."""
+        """The id of the generation, as of the last pulse; '' before the first."""
         return self._seen.id if self._seen else ""
 
     @property
     def data(self) -> str:
-        """What visits with `effect: once` are stamped with."""
+        """The stamp of visits with `effect: once`."""
         return self._seen.data if self._seen else ""
 
     def run_once(self) -> Generation:
-        """Pulse. Raises when Redis does not answer, or refuses to write."""
+        """Pulse. Raises if Redis does not answer, or refuses to write."""
         with self._pulsing:
             return self._run_once()
 
@@ -66,7 +66,7 @@ class GenerationWatch:
             self._tell(before, now)
         elif not now.is_steady and before.is_steady:
             self._log.warning(
-                "nobody reached Redis for a while; nothing is taken back from workers for a lease",
+                "no scheduler reached Redis for a while; nothing is taken back from workers for a lease",
                 silent_ms=now.now_ms - now.pulse_ms,
                 lease_ms=self.lease_ms,
             )
@@ -76,8 +76,8 @@ class GenerationWatch:
         return self._store.pulse(seen, lease_ms=self.lease_ms, gap_ms=self.gap_ms, stepped=stepped)
 
     def _has_stepped(self, before: Generation, now: Generation, asked_ms: float, answered_ms: float) -> bool:
-        """Whether Redis' clock has gone on by more or less than this machine's, beyond the time that the two calls
-        took."""
+        """Whether Redis' clock has advanced by more or less than the local one, beyond the duration of the two
+        calls."""
         passed_ms, tolerance_ms = now.now_ms - before.now_ms, self.gap_ms / 2
         most_ms, least_ms = answered_ms - self._asked_ms, asked_ms - self._answered_ms
         return not least_ms - tolerance_ms <= passed_ms <= most_ms + tolerance_ms

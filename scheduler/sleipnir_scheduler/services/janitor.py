@@ -1,5 +1,5 @@
-"""Forget what nobody needs. Without it indexes would name expired runs, bundles would pile up, and a slot of an agent
-that was asked for too late would never be free again."""
+"""Removes unused data. Without it indexes would name expired runs, bundles would accumulate, and a slot of an agent
+that was requested too late would never be freed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def run_once(
     retention_ms: int,
     lost: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """Drop index entries of expired runs, slots of runs that are over, silent fleet members and unused bundles. Returns
-    how many.
+    """Drop index entries of expired runs, slots of finished runs, silent fleet members and unused bundles. Returns how
+    many.
 
-    `lost` is told how many of the runs were not in the archive.
+    `lost` gets the number of expired runs that were not in the archive.
     """
     dropped = 0
     for partition in partitions:
@@ -35,7 +35,7 @@ def run_once(
 
 
 def _all(forget: Callable[[int, int, int], int], partition: int, now_ms: int) -> int:
-    """Until there are no more."""
+    """Repeat until there are no more. Returns how many were dropped."""
     dropped = 0
     while (some := forget(partition, now_ms, BATCH)) == BATCH:
         dropped += some
@@ -43,7 +43,8 @@ def _all(forget: Callable[[int, int, int], int], partition: int, now_ms: int) ->
 
 
 def _forget_bundles(store: Store, now_ms: int, before_ms: int) -> int:
-    """All kept runs are looked at, so those bundles that are still in use are not asked about again for a retention."""
+    """Drop bundles that no stored run uses. Bundles in use are checked again after a retention, because a check reads
+    all stored runs."""
     candidates = store.bundles.unused_since(before_ms)
     if not candidates:
         return 0

@@ -1,17 +1,17 @@
-"""Partition leases. Without them two schedulers would plan the same run side by side.
+"""Partition leases. Without them two schedulers would plan the same run concurrently.
 
-What is authoritative: the owner hash in Redis, with its epoch. commit.lua compares the epoch, so a scheduler that was
-frozen while another took over commits nothing, whatever it believes. Local time is used only to wait between
-renewals. If a renewal fails, nothing changes until the lease lapses; then another instance takes the partition, this
-one's commits are refused, and it drops the partition at its next renewal.
+The owner hash in Redis, with its epoch, is authoritative. commit.lua compares the epoch, so a scheduler that was frozen
+while another took over cannot commit. Local time is used only to wait between renewals. If a renewal fails, nothing
+changes until the lease lapses; then another instance takes the partition, this one's commits are refused, and it drops
+the partition at its next renewal.
 
-Instances share the partitions: each takes up to the number of partitions divided by the instances that are alive,
-rounded up, and gives back what it has beyond that, those with parked runs first. It stops working on these in one
-round and gives them back in the next, when whatever it had begun is committed: the runs of a partition that changes its
-owner wait for a moment and nothing of theirs is refused. Nobody gives back a fair share, so nothing moves to and fro.
+Instances share the partitions: each takes up to the number of partitions divided by the live instances, rounded up, and
+releases the rest, those with parked runs first. It stops working on these in one round and releases them in the next,
+when all started work is committed: the runs of a partition that changes its owner wait for a moment, and none of their
+commits are refused. An instance never releases part of its fair share, so partitions do not move back and forth.
 
-An epoch stands for one past: a gain of a partition and a new generation (generation.py) give it another one. So
-whatever an instance keeps in memory of a partition holds for an epoch, and is dropped with it.
+An epoch identifies one history: a new owner and a new generation (generation.py) give the partition a new epoch. So
+everything that an instance caches of a partition is valid for one epoch, and dropped with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sleipnir.store.partitions import OwnedPartition, Partitions
 
 
 class Ownership:
-    """The partitions that this instance owns, with their epochs. Read by all services; written by `run_once` alone."""
+    """The partitions that this instance owns, with their epochs. All services read it; mainly `run_once` writes it."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Ownership:
         self._generation = generation
         self._epochs: dict[int, int] = {}
         self._leaving: frozenset[int] = frozenset()
-        """Owned in Redis, and not worked on any more: given back in the next round."""
+        """Owned in Redis but no longer worked on: released in the next round."""
         self._share = len(self._all)
         self._held: frozenset[int] = frozenset()
         self._lock = threading.Lock()
@@ -55,37 +55,39 @@ class Ownership:
 
     @property
     def partitions(self) -> int:
-        """How many there are in the deployment."""
+        """The number of partitions of the deployment."""
         return len(self._all)
 
     @property
     def held(self) -> frozenset[int]:
-        """Partitions in which nothing may start, as of the last renewal: the deployment is paused. A saving, no fence:
-        what is published all the same is refused by claim.lua."""
+        """Partitions in which no visit may start, as of the last renewal, because the deployment is paused. It only
+        saves work: claim.lua refuses visits that are published anyway."""
         return self._held
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has nothing to give back, and no less than it may have: the next look can wait."""
+        """Whether it has nothing to release and its full share, so that the next check can wait."""
         return not self._leaving and len(self._epochs) >= min(self._share, len(self._all))
 
     def run_once(self) -> int:
-        """Renew what it owns, take what is free, give back what is too much. Returns how many partitions it owns."""
+        """Renew owned partitions, take free ones, release surplus ones. Returns how many partitions it owns."""
         alive = self._store.join(self.instance, self._ttl_ms)
         owned = self._own(self._epochs.keys() | self._leaving)
         others = self._store.owners(set(self._all) - owned.keys(), self._ttl_ms)
-        alive |= {self.instance, *others.values()}  # also those of an earlier release, which do not say that they live
+        alive |= {self.instance, *others.values()}  # includes instances of earlier releases, which do not register
         self._share = -(-len(self._all) // len(alive))
         leaving = self._leaving & owned.keys()
         if leaving and len(owned) > self._share:
             self._store.own(leaving, self.instance, 0)
-            owned = {partition: found for partition, found in owned.items() if partition not in leaving}
+            owned = {partition: lease for partition, lease in owned.items() if partition not in leaving}
         if (room := self._share - len(owned)) > 0:
             free = [partition for partition in self._all if partition not in owned and partition not in others]
             owned |= self._own(random.sample(free, min(room, len(free))))
         self._leaving = self._surplus(owned.keys())
-        self._held = frozenset(partition for partition, found in owned.items() if found.held)
-        epochs = {partition: found.epoch for partition, found in owned.items() if partition not in self._leaving}
+        self._held = frozenset(partition for partition, lease in owned.items() if lease.held)
+        epochs = {
+            partition: lease.epoch for partition, lease in owned.items() if partition not in self._leaving
+        }
         with self._lock:
             gained, lost = epochs.keys() - self._epochs.keys(), self._epochs.keys() - epochs.keys()
             self._epochs = epochs
@@ -103,19 +105,19 @@ class Ownership:
         return self._store.own(sorted(partitions), self.instance, self._ttl_ms, self._generation())
 
     def _surplus(self, owned: Collection[int]) -> frozenset[int]:
-        """What is more than our share: first what has parked runs, which another release may be able to read."""
+        """The partitions beyond the share: first those with parked runs, which another release may be able to read."""
         if (count := len(owned) - self._share) <= 0:
             return frozenset()
         parked = self._store.count_parked(sorted(owned))
         return frozenset(sorted(owned, key=lambda partition: (-parked[partition], -partition))[:count])
 
     def lost(self, partition: int) -> None:
-        """A commit was refused: somebody else owns it now."""
+        """Drop a partition after a refused commit: another instance owns it now."""
         with self._lock:
             self._epochs.pop(partition, None)
 
     def give_back(self) -> None:
-        """Let others take over at once, at a clean stop."""
+        """Release all partitions at a clean stop, so that others take over at once."""
         owned = {*self.epochs, *self._leaving}
         with self._lock:
             self._epochs = {}

@@ -1,13 +1,13 @@
-"""Runs that this scheduler cannot read or plan: set aside one by one, so that no other run waits for them.
+"""Parks runs that this scheduler cannot read or plan, so that no other run waits for them.
 
-1. A run is parked when its record, an inbox entry of it or its graph cannot be read. The inbox is authoritative: the
-   entries stay there, in order. The partition's hash `parked` says which runs and why, for people.
-2. Entries of parked runs are passed over by a cursor per partition, so that any number of them holds up nobody. After
-   AGAIN_S, after an error and when a partition is gained, reading begins at the first entry again: what can be read by
-   then goes on. Many parked entries make the pause longer, as each look reads all of them.
-3. A mark is removed when an entry of the run was applied or dropped, or when a look at the whole inbox has found none.
+1. A run is parked if its record, its graph or an inbox entry of it cannot be read. The inbox is authoritative: the
+   entries stay there, in order. The partition's hash `parked` has the runs and the reasons, for people.
+2. A cursor per partition skips entries of parked runs, so that they block no other run. After AGAIN_S, after an error
+   and when a partition is gained, reading begins at the first entry again, and runs that are readable by then continue.
+   Many parked entries make the pause longer, because each pass reads all of them.
+3. A mark is removed when an entry of the run was applied or dropped, or when a pass over the whole inbox found none.
 
-All of it belongs to the thread of `advance`.
+Only the thread of `advance` uses it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from sleipnir.store.partitions import NO_RUN, Entry
 from sleipnir.store.record_text import record
 
 AGAIN_S = 30.0
-PER_PAUSE = 1_000  # entries passed over that make the pause AGAIN_S longer
+PER_PAUSE = 1_000  # skipped entries that extend the pause by AGAIN_S
 AT_ONCE = 500  # marks that are written by one script
-MOST_REASON = 2_000  # characters that are kept of a reason
+MOST_REASON = 2_000  # stored characters of a reason
 FIRST = "0-0"
 RELEASE: Final = version("sleipnir")
 
@@ -45,16 +45,16 @@ class Marks(Protocol):
 class _Partition:
     epoch: int
     marks: dict[str, str]
-    """By run the reason of the mark in Redis."""
+    """The reason of each run's mark in Redis."""
     began_s: float
     after: str = FIRST
     held: set[str] = field(default_factory=set)
-    """Runs whose entries are passed over in this look."""
+    """Runs whose entries are skipped in this pass."""
     passed: int = 0
     is_read: bool = False
-    """Whether this look has come to the end of the inbox."""
+    """Whether this pass has reached the end of the inbox."""
     changes: dict[str, str] = field(default_factory=dict)
-    """Marks to be written, as `Partitions.park` takes them."""
+    """Marks to write, in the form of `Partitions.park`."""
 
     @property
     def is_busy(self) -> bool:
@@ -67,12 +67,12 @@ class Parking:
     def __init__(self, store: Marks, by: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._by, self._clock = store, by, clock
         self._partitions: dict[int, _Partition] = {}
-        self._told: set[tuple[int, str, str]] = set()
+        self._logged: set[tuple[int, str, str]] = set()
         self._is_busy = False
         self._log = structlog.get_logger().bind(service="advance")
 
     def cursors(self, epochs: Mapping[int, int]) -> Mapping[int, str]:
-        """After which entry to read on, by partition; those that are not named are read from their first one."""
+        """The entries after which to continue reading, by partition; other partitions are read from their first one."""
         if self._partitions.keys() != epochs.keys() or any(
             self._partitions[each].epoch != epoch for each, epoch in epochs.items()
         ):
@@ -87,39 +87,39 @@ class Parking:
         return {number: each.after for number, each in self._partitions.items() if each.held}
 
     def holds(self, entry: Entry) -> bool:
-        """Whether the entry is to be passed over in this look."""
+        """Whether to skip the entry in this pass."""
         return self._is_busy and entry.run in self._partitions[entry.partition].held
 
     def park(self, entry: Entry, reason: str) -> None:
-        """Set a run aside from this entry on."""
+        """Park a run, from this entry on."""
         each = self._partitions.get(entry.partition)
         if each is None:
             return  # the partition was lost; its new owner decides
         self._is_busy = True
         each.held.add(entry.run)
         reason = reason.encode(errors="replace").decode()[:MOST_REASON]
-        if (told := (entry.partition, entry.id, reason)) not in self._told:
-            if len(self._told) > 10_000:
-                self._told.clear()
-            self._told.add(told)
-            text = "inbox entry without a run is passed over" if entry.run == NO_RUN else "run is parked"
+        if (warning := (entry.partition, entry.id, reason)) not in self._logged:
+            if len(self._logged) > 10_000:
+                self._logged.clear()
+            self._logged.add(warning)
+            text = "inbox entry without a run is skipped" if entry.run == NO_RUN else "run is parked"
             self._log.warning(text, run=entry.run, entry=entry.id, reason=reason)
         if each.marks.get(entry.run) != reason:
             each.marks[entry.run] = reason
             each.changes[entry.run] = record(Parked(reason, entry.at_ms, self._by, RELEASE, entry.id))
 
     def went_on(self, entry: Entry) -> None:
-        """An entry was applied or dropped."""
+        """Remove the mark of a run whose entry was applied or dropped."""
         if not self._is_busy:
             return
         each = self._partitions.get(entry.partition)
         if each is not None and entry.run in each.marks and entry.run not in each.held:
-            self._log.info("parked run goes on", run=entry.run, entry=entry.id)
+            self._log.info("parked run continues", run=entry.run, entry=entry.id)
             self._unmark(each, [entry.run])
 
     def passed(self, entries: Sequence[Entry], limit: int) -> bool:
-        """Pass over the entries of parked runs that stand first of those that were read, up to `limit` per partition.
-        Whether there were any."""
+        """Advance the cursors over leading entries of parked runs among the entries read, of which there are up to
+        `limit` per partition. Returns whether there were any."""
         if not self._is_busy:
             return False
         by_partition: dict[int, list[Entry]] = {number: [] for number in self._partitions}
@@ -138,25 +138,25 @@ class Parking:
         return moved
 
     def flush(self) -> None:
-        """Write what has changed."""
+        """Write changed marks."""
         if not self._is_busy:
             return
         for number, each in self._partitions.items():
             while each.changes:
                 some = dict(list(each.changes.items())[:AT_ONCE])
                 if not self._store.park(number, some, each.epoch):
-                    each.changes.clear()  # another owns it now, and writes its own
+                    each.changes.clear()  # another scheduler owns it now and writes its own marks
                     break
                 for run in some:
                     del each.changes[run]
 
     def forget(self) -> None:
-        """Something went wrong: what was read may not be there any more. Look at everything again."""
+        """Forget everything after an error, because entries may have disappeared. All are read again."""
         self._partitions.clear()
         self._is_busy = False
 
     def _follow(self, epochs: Mapping[int, int]) -> None:
-        """Drop partitions that are another's, and begin with those that it owns now."""
+        """Drop lost partitions, and load newly owned ones."""
         for number in [each for each, known in self._partitions.items() if epochs.get(each) != known.epoch]:
             del self._partitions[number]
         for number, epoch in epochs.items():
@@ -178,7 +178,7 @@ class Parking:
 
 
 def _reason(text: str) -> str:
-    """Why the owner before us has parked a run; what it wrote may be of another release."""
+    """Why the previous owner has parked a run; '' if another release wrote an unreadable mark."""
     try:
         return read_text(Parked, text).reason
     except RecordUnreadable:

@@ -1,9 +1,9 @@
-"""Redeliver visits whose lease was lost. Without it a visit would stay with a dead worker for ever.
+"""Redelivers visits whose lease was lost. Without it a visit would stay with a dead worker forever.
 
-A lease that has lapsed says that its worker is dead only if the worker could have renewed it. So each round pulses
-first, which is a write as a renewal is: where Redis is away, full or read-only, the reaper stands still. After a new
-generation, or a time in which nobody reached Redis, it waits one lease: workers that live have renewed by then. What it
-decides holds for a moment only (`until_ms`), as Redis may be away between the pulse and the call.
+A lapsed lease indicates a dead worker only if the worker was able to renew it. So each round pulses first, which is a
+write like a renewal: if Redis is unreachable, full or read-only, the reaper does nothing. After a new generation, or
+after a time without any pulse, it waits one lease, so that live workers can renew. Its decision is valid only for a
+short time (`until_ms`), because Redis may become unreachable between the pulse and the call.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def run_once(
     gap_ms: int,
     limit: int = 500,
 ) -> int:
-    """Report lapsed leases to the inbox; the planner decides what follows. Any number of reapers may run at once.
+    """Report lapsed leases to the inbox; the planner decides the consequences. Any number of reapers may run at once.
 
-    `generation` is that of a pulse just now. Returns how many leases were lost.
+    `generation` is the reply of a pulse just before. Returns how many leases were lost.
     """
     now_ms = generation.now_ms
     if not generation.is_steady:

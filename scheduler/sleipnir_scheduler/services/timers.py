@@ -1,4 +1,4 @@
-"""Fire timers that are due. Without it a deadline would pass unseen, and a failed visit never be tried again."""
+"""Fires due timers. Without it deadlines would not take effect, and failed visits would not be retried."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sleipnir.store.partitions import Partitions
 
 
 def run_once(store: Partitions, partitions: Iterable[int], limit: int = 500) -> int:
-    """Move due timers into the inbox. A timer fires once, however many services run."""
+    """Move due timers into the inbox. A timer fires once, even if several services run."""
     return sum(store.fire_timers(partition, limit) for partition in partitions)

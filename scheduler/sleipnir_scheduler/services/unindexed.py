@@ -1,8 +1,8 @@
-"""Put back visits that are queued and in no index. Without it such a visit would wait for ever.
+"""Restores queued visits that are in no index. Without it such a visit would wait forever.
 
-Every queued visit is in its partition's outbox or under a lease. All scripts keep that so; an eviction, a key deleted
-by hand or a bug may not. The runs of a partition are looked through in pieces, by the cursor of a scan: what is not
-seen in this round is seen in a later one. What is put back is decided by one script.
+Every queued visit is in its partition's outbox or under a lease. All scripts preserve this; an eviction, a key deleted
+by hand or a bug may break it. The runs of a partition are checked in pieces, with the cursor of a scan, over several
+rounds. A script decides which visits are restored.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import structlog
 
 from sleipnir.store.partitions import Partitions
 
-AT_ONCE = 500  # runs of a partition that are looked at in a round, about
+AT_ONCE = 500  # approximate number of runs of a partition that are checked per round
 
 
 class UnindexedVisits:
-    """Remembers how far it has come in each partition."""
+    """Keeps the cursor of each partition."""
 
     def __init__(self, store: Partitions, *, lease_ms: int) -> None:
         self._store, self._lease_ms = store, lease_ms
@@ -25,7 +25,7 @@ class UnindexedVisits:
         self._log = structlog.get_logger().bind(service="janitor")
 
     def run_once(self, partitions: Collection[int]) -> int:
-        """Look at some runs of each partition. Returns how many visits were put back; several may run at once."""
+        """Check some runs of each partition. Returns how many visits were restored; several may run at once."""
         self._cursors = {partition: self._cursors.get(partition, 0) for partition in partitions}
         count = 0
         for partition, cursor in self._cursors.items():

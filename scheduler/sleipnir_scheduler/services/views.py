@@ -1,6 +1,6 @@
-"""The views of runs that a scheduler keeps between rounds, bounded by what they weigh and not by their number.
+"""The views of runs that a scheduler caches between rounds, bounded by their size, not by their number.
 
-A view is read from Redis when it is missing, so dropping one costs a round trip. Those used last are kept.
+A missing view is read from Redis, so dropping one costs a round trip. The last used ones are kept.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ COMMAND_BYTES = 8  # a reference; the names are shared
 
 
 class RunViews(Mapping[str, RunView]):
-    """Views by run. `most_bytes` is what those may weigh that are not needed now."""
+    """Views by run. `most_bytes` bounds the size of views that are not needed now."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self._bytes_of: dict[str, int] = {}
         self.bytes = 0
-        """What all of them weigh, estimated."""
+        """The estimated size of all views."""
 
     def __getitem__(self, run_id: str) -> RunView:
         return self._views[run_id]
@@ -40,7 +40,7 @@ class RunViews(Mapping[str, RunView]):
         return run_id in self._views
 
     def put(self, view: RunView) -> None:
-        """A view as it is from now on. It counts as used last."""
+        """Store the new view of a run. It counts as the last used one."""
         weight = bytes_of(view)
         self.bytes += weight - self._bytes_of.get(view.id, 0)
         self._bytes_of[view.id] = weight
@@ -48,12 +48,12 @@ class RunViews(Mapping[str, RunView]):
         self._views.move_to_end(view.id)
 
     def use(self, run_ids: Iterable[str]) -> None:
-        """These are needed now: they are dropped last."""
+        """Mark views as used now: they are dropped last."""
         for run_id in run_ids:
             self._views.move_to_end(run_id)
 
     def drop(self, run_id: str) -> None:
-        """Forget a view, if it is there."""
+        """Drop a view, if it is cached."""
         if self._views.pop(run_id, None) is not None:
             self.bytes -= self._bytes_of.pop(run_id)
 
@@ -63,13 +63,13 @@ class RunViews(Mapping[str, RunView]):
         self.bytes = 0
 
     def shrink(self, needed: int) -> None:
-        """Drop those used longest ago until the rest is light enough; the last `needed` stay."""
+        """Drop the least recently used views until the rest is small enough; the last `needed` stay."""
         while self.bytes > self._most_bytes and len(self._views) > needed:
             self.drop(next(iter(self._views)))
 
 
 def bytes_of(view: RunView) -> int:
-    """What a view weighs, estimated."""
+    """The estimated size of a view."""
     frontier = view.frontier
     bodies = (frontier[seq].body for seq in getattr(frontier, "commands", ()))
     commands = sum(len(body.targets) for body in bodies if isinstance(body, Commands))

@@ -1,8 +1,8 @@
-"""Ends the planning of an entry that takes too long, so that its partition goes on.
+"""Ends the planning of an entry that takes too long, so that its partition continues.
 
-Planning is pure, so it may be given up anywhere. A timer of the process interrupts it: code in Python at the next
-bytecode, code in C when it returns. Signals reach the main thread alone, where `advance` runs; elsewhere (tests)
-nothing is interrupted. One timer serves all entries of a round: it costs two system calls a round, not two an entry.
+Planning is pure, so it can be interrupted anywhere. A timer of the process interrupts it: Python code at the next
+bytecode, C code when it returns. Signals reach only the main thread, where `advance` runs; elsewhere (tests)
+nothing is interrupted. One timer serves all entries of a round: two system calls per round, not per entry.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MOST_S = 5.0
 
 
 class PlanningTooLong(BaseException):
-    """The entry was planned for too long. No Exception: nothing but its catcher may stop it."""
+    """The entry was planned for too long. Not an Exception, so that only its own handler catches it."""
 
 
 class PlanningWatchdog:
-    """Watches one thing at a time. `most_s` is what each may take."""
+    """Watches one entry at a time. `most_s` is the time limit of each."""
 
     def __init__(self, most_s: float = MOST_S) -> None:
         self.most_s = most_s
@@ -30,7 +30,7 @@ class PlanningWatchdog:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """While this lasts, what is `watched` is interrupted when its time is up."""
+        """Within this context, code between `begin` and `end` is interrupted after its time limit."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -41,11 +41,11 @@ class PlanningWatchdog:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-            if due_s:  # somebody else's timer was running, as that of a test
+            if due_s:  # another timer was running, such as a test's
                 signal.setitimer(signal.ITIMER_REAL, max(0.001, due_s - time.monotonic() + began_s), every_s)
 
     def begin(self) -> None:
-        """From now on `end` is waited for."""
+        """Start the time of an entry."""
         self._began_s = time.monotonic()
 
     def end(self) -> None:
@@ -53,9 +53,9 @@ class PlanningWatchdog:
 
     def _look(self, *_: Any) -> None:
         began_s = self._began_s
-        left_s = self.most_s if began_s is None else began_s + self.most_s - time.monotonic()
-        if left_s > 0:
-            signal.setitimer(signal.ITIMER_REAL, left_s)
+        remaining_s = self.most_s if began_s is None else began_s + self.most_s - time.monotonic()
+        if remaining_s > 0:
+            signal.setitimer(signal.ITIMER_REAL, remaining_s)
             return
         self._began_s = None
         signal.setitimer(signal.ITIMER_REAL, self.most_s)

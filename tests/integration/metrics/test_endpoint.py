@@ -68,23 +68,23 @@ def test_an_address_that_cannot_be_had_is_a_message(endpoint: MetricsEndpoint) -
         MetricsEndpoint("127.0.0.1", endpoint.port, CollectorRegistry(), lambda: (True, {}))
 
 
-def test_a_service_is_stuck_when_it_has_not_turned_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, now = ServiceRounds(), [1000.0]
+def test_a_service_is_stuck_when_its_round_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, now = ServiceRounds(), [1000.0]
     monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
-    turns.turned("advance", 0)
-    turns.turned("janitor", 60)
+    rounds.began("advance", 0)
+    rounds.began("janitor", 60)
     now[0] += loop.STUCK_S + 30
-    assert turns.stuck() == ["advance"]
+    assert rounds.stuck() == ["advance"]
     now[0] += 60
-    assert turns.stuck() == ["advance", "janitor"]
-    turns.turned("advance", 0)
-    assert turns.stuck() == ["janitor"]
+    assert rounds.stuck() == ["advance", "janitor"]
+    rounds.began("advance", 0)
+    assert rounds.stuck() == ["janitor"]
 
 
 def test_redis_answers_when_it_answers_every_service() -> None:
-    turns = ServiceRounds()
-    turns.answered("advance", True)
-    turns.answered("timers", False)
-    assert not turns.redis
-    turns.answered("timers", True)
-    assert turns.redis
+    rounds = ServiceRounds()
+    rounds.answered("advance", True)
+    rounds.answered("timers", False)
+    assert not rounds.redis
+    rounds.answered("timers", True)
+    assert rounds.redis
