@@ -1,13 +1,13 @@
--- add_pieces: append what models say to their run's live stream, for whoever watches.
+-- add_pieces: append the output of models to their run's live stream, for watchers.
 --
 -- KEYS[1] run   HASH    slp:{p07}:run:<run>
 -- KEYS[2] live  STREAM  ...:live
--- ARGV[1] most       int  how many pieces are kept, or somewhat more
--- ARGV[2] expire_ms  int  the stream dies so long after its last piece, or up to half of that before
+-- ARGV[1] most       int  the number of pieces that are kept, or slightly more
+-- ARGV[2] expire_ms  int  the stream's lifetime after its last piece; it may be up to half shorter
 -- ARGV[3...] pieces  JSON live.Piece of each; opaque here
 --
--- Returns  1  added. Called twice it adds them twice; readers know a piece by its place.
---          0  there is no such run (any more); nothing was left behind
+-- Returns  1  added. Called twice it adds them twice; readers recognise a piece by its place.
+--          0  there is no such run (any more); nothing was stored
 local run, live = unpack(KEYS)
 local most, expire_ms = ARGV[1], ARGV[2]
 

@@ -6,7 +6,7 @@
 -- ARGV[1] run_id  str
 -- ARGV[2] seq     int
 -- ARGV[3] text    str     JSON text of the answer; opaque here
--- ARGV[4] attempt int     the question that is meant: a visit whose worker is lost again asks again
+-- ARGV[4] attempt int     identifies the question: a visit whose worker is lost again asks again
 -- ARGV[5] by      str     who answers, and from where
 -- ARGV[6] token   str     of this answer, as in tell.lua
 --

@@ -1,11 +1,11 @@
--- archived: note that finished runs are in the archive.
+-- archived: mark finished runs as archived.
 --
 -- KEYS[1] expiring  ZSET  slp:{p07}:expiring
 -- KEYS[2] archived  ZSET  slp:{p07}:archived
 -- ARGV[1...] runs   run id, expires_ms (Unix ms, as it was when the run was read), run id, expires_ms, ...
 --
--- Returns  int  how many were noted. A run that was revived meanwhile is not, whether or not it is over again; nor is
---               one that was noted before, so calling twice is safe.
+-- Returns  int  how many were marked. A run that was revived meanwhile is not marked, even if it is over again; nor is
+--               one that was marked before, so calling twice is safe.
 local expiring, archived = KEYS[1], KEYS[2]
 
 local noted = 0

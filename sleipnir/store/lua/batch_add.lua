@@ -1,4 +1,4 @@
--- batch_add: add rows to a batch, which begins with its first ones. A row that it has already is not added again.
+-- batch_add: add rows to a batch; the first call creates it. A row that it already has is not added again.
 --
 -- KEYS[1] batch     HASH    slp:{p00}:batch:<id>
 -- KEYS[2] rows      LIST    ...:rows
@@ -12,7 +12,7 @@
 -- KEYS[10] changed  ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id        str
 -- ARGV[2] now_ms    int
--- ARGV[3] fields    JSON    [name, text, ...] of the batch, should it begin now
+-- ARGV[3] fields    JSON    [name, text, ...] of the batch, for its creation
 -- ARGV[4...] added  per row its key, its digest, and the row as JSON, which is opaque here
 --
 -- Returns {rows added, rows known already, place in the call of a row whose key has other contents, ...}

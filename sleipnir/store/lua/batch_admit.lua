@@ -1,4 +1,4 @@
--- batch_admit: let the next rows of a batch become runs: the owner of the partition owes their start from now on.
+-- batch_admit: admit the next rows of a batch: adds the effects that start their runs.
 --
 -- KEYS[1] batch    HASH    slp:{p00}:batch:<id>
 -- KEYS[2] rows     LIST    ...:rows
@@ -9,15 +9,15 @@
 -- KEYS[7] changed  ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id       str
 -- ARGV[2] epoch    int     of the caller's ownership
--- ARGV[3] rev      int     of the batch that the caller has read: the decision was made on that
--- ARGV[4] most     int     so many rows
+-- ARGV[3] rev      int     the revision of the batch on which the decision is based
+-- ARGV[4] most     int     the number of rows to admit
 -- ARGV[5] now_ms   int
 --
 -- Returns how many rows were admitted, at most 250 rows, and about half a megabyte of their texts
---         -1 the epoch does not own this partition any more
+--         -1 the epoch no longer owns this partition
 --         -2 rows were admitted, or the plan was changed, since the caller read the batch; nothing changed
--- Calling twice is safe: the second call finds another rev. Rows that do not wait any more, as their runs were retried
--- by themselves, are passed over.
+-- Calling twice is safe: the second call finds another rev. Rows that no longer wait, because their runs were retried
+-- separately, are skipped.
 local batch, rows, states, owner, effects, failures, changed = unpack(KEYS)
 local id, epoch, rev, most, now_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local LOOKED_AT, TEXT_BYTES = 250, 2 ^ 19

@@ -1,4 +1,4 @@
--- batch_change: carry out a person's wish about a batch. Work on its rows is left to batch_work.
+-- batch_change: apply a person's request to a batch. batch_work does the work on its rows.
 --
 -- KEYS[1] batch     HASH    slp:{p00}:batch:<id>
 -- KEYS[2] rows      LIST    ...:rows
@@ -10,14 +10,14 @@
 -- KEYS[8] open      SET     slp:{p00}:batches:open
 -- KEYS[9] changed   ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id        str
--- ARGV[2] wish      str     seal (no more rows are to come), set (fields, nothing else), or cancel
+-- ARGV[2] wish      str     seal (no more rows will be added), set (only fields), or cancel
 -- ARGV[3] now_ms    int
--- ARGV[4] retention_ms  int  how long a batch is kept when its last row is over
--- ARGV[5...] fields  name, text, ... to be set; '' removes one
+-- ARGV[4] retention_ms  int  how long a batch is kept after its last row is over
+-- ARGV[5...] fields  name, text, ... to set; '' removes one
 --
 -- Returns  0  done; after `cancel` batch_work cancels the rows that wait
 --         -1  there is no such batch
---         -2  it was cancelled, and takes no wish but `cancel`; nothing changed
+--         -2  it was cancelled, and accepts only `cancel`; nothing changed
 --         -3  `cancel`: all of its rows are over; nothing changed
 -- Calling twice is safe.
 local batch, rows, numbers, names, states, failures, ends, open, changed = unpack(KEYS)

@@ -1,4 +1,4 @@
--- batch_ended: note how a row has ended.
+-- batch_ended: record the end of a row.
 --
 -- KEYS[1] batch     HASH    slp:{p00}:batch:<id>
 -- KEYS[2] rows      LIST    ...:rows
@@ -13,13 +13,13 @@
 -- ARGV[2] row       int
 -- ARGV[3] status    str     its byte: c, f or x
 -- ARGV[4] version   int     of the run, which grows with each of its ends
--- ARGV[5] usage     JSON    numbers by field of the batch: what the run has cost in all
--- ARGV[6] error     str     why the row cannot become a run, or its run not go on; '' when it has ended
+-- ARGV[5] usage     JSON    numbers by field of the batch: the total usage of the run
+-- ARGV[6] error     str     why the row cannot become a run, or its run cannot continue; '' if it has ended
 -- ARGV[7] text      str     the row, if it cannot become a run; opaque here
--- ARGV[8] retention_ms  int  how long a batch is kept when its last row is over
+-- ARGV[8] retention_ms  int  how long a batch is kept after its last row is over
 --
--- Returns  1  noted
---          0  known already, or there is no such row; nothing changed. Calling twice is safe.
+-- Returns  1  recorded
+--          0  already recorded, or there is no such row; nothing changed. Calling twice is safe.
 local batch, rows, numbers, names, states, failures, ends, open, changed = unpack(KEYS)
 local id, row, status, version, usage, error_, text, retention_ms = unpack(ARGV)
 

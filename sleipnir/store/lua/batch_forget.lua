@@ -4,7 +4,7 @@
 -- ARGV[1] count   int  how many batches there are
 -- ARGV[2...] ids  their ids, in the order of the keys
 --
--- Returns how many were dropped; those that are there (again) are kept. Calling twice is safe.
+-- Returns how many were dropped; existing batches are kept. Calling twice is safe.
 local all = KEYS
 local count = tonumber(ARGV[1])
 local batches, open, changed = all[1], all[2], all[3]

@@ -1,6 +1,6 @@
--- batch_work: do the next piece of work on many rows of a batch: cancel those that wait, or let failed ones wait again.
--- How far it is stands in the batch, so anybody goes on with it. A piece is 250 failed rows, 50,000 rows looked at, or about
--- half a megabyte of texts.
+-- batch_work: do the next piece of work on many rows of a batch: cancel waiting ones, or let failed ones wait again.
+-- The progress is stored in the batch, so any caller can continue it. A piece is 250 failed rows, 50,000 checked rows, or
+-- about half a megabyte of texts.
 --
 -- KEYS[1] batch     HASH    slp:{p00}:batch:<id>
 -- KEYS[2] rows      LIST    ...:rows
@@ -12,17 +12,17 @@
 -- KEYS[8] open      SET     slp:{p00}:batches:open
 -- KEYS[9] changed   ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id        str
--- ARGV[2] request   str     who wants all rows that failed to wait again: an id; '' goes on with what is under way
+-- ARGV[2] request   str     the id of a request to retry all failed rows; '' continues the work in progress
 -- ARGV[3] now_ms    int
--- ARGV[4] retention_ms  int  how long a batch is kept when its last row is over
+-- ARGV[4] retention_ms  int  how long a batch is kept after its last row is over
 --
 -- Returns {left, rows}
 --         left   1  there is more to do: call again
 --                0  done; `rows` is how many rows wait again because of this request (0 for '')
 --               -1  there is no such batch
 --               -2  it was cancelled, and no row is retried; nothing changed
--- Calling twice is safe: it does the next piece, and a request that is done (one of the last 8) is not begun again. While
--- another request is under way, a piece of that one is done.
+-- Calling twice is safe: it does the next piece, and a finished request (one of the last 8) is not repeated. While
+-- another request is in progress, a piece of that one is done.
 local batch, rows, numbers, names, states, failures, ends, open, changed = unpack(KEYS)
 local id, request, now_ms, retention_ms = unpack(ARGV)
 local ROWS, LOOKED_AT, TEXT_BYTES, REMEMBERED = 250, 50000, 2 ^ 19, 8

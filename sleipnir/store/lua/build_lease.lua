@@ -1,13 +1,13 @@
--- build_lease: take, keep or give back the right to build one knowledge base.
+-- build_lease: take, renew or release the lease for building one knowledge base.
 --
 -- KEYS[1] build   HASH  slp:knowledge:build:<base>
--- ARGV[1] token   str   who asks; the same token again is the same build
--- ARGV[2] who     str   for people
--- ARGV[3] ttl_ms  int   how long it is theirs without another call; 0 gives it back
+-- ARGV[1] token   str   identifies the build of the caller
+-- ARGV[2] who     str   the caller's name for people
+-- ARGV[3] ttl_ms  int   the duration of the lease without another call; 0 releases it
 --
--- Returns {1, who, since_ms}  theirs; with a ttl of 0 it is nobody's now
---         {0, who, since_ms}  another one's; nothing changed
--- Calling twice is safe. A lease that has lapsed while nobody took it is as good as one that has not.
+-- Returns {1, who, since_ms}  the caller has the lease; with a ttl of 0 it is free now
+--         {0, who, since_ms}  another build has it; nothing changed
+-- Calling twice is safe. A lapsed lease that no other build has taken can be renewed.
 local build, token, who, ttl_ms = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local held = redis.call('HMGET', build, 'token', 'who', 'since_ms')

@@ -1,4 +1,4 @@
--- change_session: add messages to a session that has no run under way, or remove the session; once for a token.
+-- change_session: add messages to a session without an unfinished run, or remove the session; once per token.
 --
 -- KEYS[1] session   HASH  slp:{p07}:session:<agent>/<name>
 -- KEYS[2] messages  LIST  ...:messages
@@ -9,7 +9,7 @@
 -- ARGV[4...] added  JSON  one message each
 --
 -- Returns {1, ''}    done, now or by an earlier call with this token. Calling twice is safe unless another change came
---                    between: of a removed session the token is kept for a minute, of others that of the last change.
+--                    between: a removed session keeps its token for a minute, others keep the token of the last change.
 --         {0, ''}    there is no such session; nothing changed
 --         {-1, run}  the session has a run that is not over; nothing changed
 local session, messages, sessions, name, remove, token = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2] == '1', ARGV[3]

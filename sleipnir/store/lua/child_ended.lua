@@ -1,4 +1,4 @@
--- child_ended: tell a run that one of its children is over, or what that has cost in all.
+-- child_ended: notify a run of the end of one of its children, or of its total cost.
 --
 -- KEYS[1] run      HASH    slp:{p07}:run:<run>, the parent's
 -- KEYS[2] inbox    STREAM  slp:{p07}:inbox
@@ -9,13 +9,13 @@
 -- ARGV[4] child    str
 -- ARGV[5] status   str     completed, failed, cancelled, or refused: it was never started
 -- ARGV[6] error    str     '' for none
--- ARGV[7] usage    JSON    what it has cost in all, or ''
+-- ARGV[7] usage    JSON    its total usage, or ''
 -- ARGV[8] output   JSON    the text of its result, or ''; opaque here
 -- ARGV[9] failed   JSON    its failed visits (runs.FailedVisits), or ''
 --
--- Returns  1  told
+-- Returns  1  notified
 --          0  the parent does not exist any more
--- Calling twice is safe: the planner ignores the second one, and what it brought is deleted then.
+-- Calling twice is safe: the planner ignores the second entry, and its data is deleted then.
 local run, inbox, delta = unpack(KEYS)
 local run_id, seq, attempt, child, status, error_, usage, output, failed = unpack(ARGV)
 

@@ -20,26 +20,26 @@
 -- ARGV[6] lease_ms  int
 -- ARGV[7] all       int     1: return the whole state, 0: only the keys that follow
 -- ARGV[8] node      str     the node, role, agent and bundle that the message names must be those of the run's records:
--- ARGV[9] role      str     whoever writes to the broker must not choose what is executed in a run's name
--- ARGV[10] spec_head str    {"agent":"...","bundle":"..." as the run's spec begins, without the brace at the end
+-- ARGV[9] role      str     a message from the broker must not decide what is executed for a run
+-- ARGV[10] spec_head str    {"agent":"...","bundle":"...", the first part of the run's spec, without the closing brace
 -- ARGV[11] reads    int     the greatest version of a record that the caller reads
 -- ARGV[12...] wanted  state keys
 --
 -- Returns  {1, spec, started_ms, item, overlay, part, talk, key, JSON text, ...}  claimed (a missing key is left out).
 --                `item` is the visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or
---                ''; `part` its runs.Part as JSON, or ''; `talk` what was said in its loop: for a turn what the model was
---                told first ('' in turn 0) and for each turn before {reply, result, ...}, where that one had no calls
---                followed by what the model was told next; in turn 0 of a run in a session, the session's messages as
---                a JSON list; for a call {{reply}}; for a visit to which a value is given, that
---          {0, 'gone'}    the visit is over, or its run is, or it is no worker's business now
+--                ''; `part` its runs.Part as JSON, or ''; `talk` the conversation of its loop: for a turn the first
+--                messages to the model ('' in turn 0) and for each earlier turn {reply, result, ...}, followed, if it had
+--                no calls, by the next messages to the model; in turn 0 of a run in a session, the session's messages as
+--                a JSON list; for a call {{reply}}; for a visit that is given a value, that value
+--          {0, 'gone'}    the visit or its run is over, or the visit is not for workers now
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
 --          {0, 'forged'}  the message names another node, role, agent or bundle than the run's records
---          {0, 'unreadable'}  the visit or the spec is of a newer release, or damaged; the visit stays in the outbox
+--          {0, 'unreadable'}  the visit or the spec is from a newer release, or damaged; the visit stays in the outbox
 --          {0, 'paused'}  the run, or all of the deployment, is held; the visit stays in the outbox
---          {0, 'restored'}  the visit must happen once, and was queued before Redis may have gone back in time: a person
---                           is asked (the scheduler reads `lease_lost` with this reason)
---          {0, 'unsettled'} such a visit, and no scheduler has seen yet whether Redis went back; it stays in the outbox
+--          {0, 'restored'}  the visit must run once, and was queued before Redis may have lost data: a person is asked
+--                           (the scheduler reads `lease_lost` with this reason)
+--          {0, 'unsettled'} such a visit, and no scheduler has checked yet whether Redis lost data; it stays in the outbox
 local run, state, frontier, claims, events, leases, outbox, paused, spec, items, inbox, generation = unpack(KEYS)
 local member, seq, attempt, worker, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local lease_ms, all, node, role, spec_head = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8], ARGV[9], ARGV[10]
@@ -57,7 +57,7 @@ if not visit.queue or visit.failed then return {0, 'gone'} end
 local submitted = redis.call('GET', spec)
 if not submitted then return {0, 'gone'} end
 if visit.node ~= node or (visit.role or 'node') ~= role then return {0, 'forged'} end
--- Nothing is decoded of a spec as this release writes it.
+-- A spec in the form of this release is not decoded.
 if string.sub(submitted, 1, #spec_head) ~= spec_head or string.sub(submitted, -6) ~= '"v":1}' then
   local is_json, found = pcall(cjson.decode, submitted)
   if not is_json or type(found) ~= 'table' or (tonumber(found.v) or 1) > reads then return {0, 'unreadable'} end
@@ -87,7 +87,7 @@ else
   claim = {attempt = attempt, worker = worker, token = token, started_ms = now_ms}
   redis.call('HSET', claims, seq, cjson.encode(claim))
   redis.call('ZREM', outbox, member)
-  if not visit.item and not visit.part then  -- maps and loops tell of their progress; a line each would hide all else
+  if not visit.item and not visit.part then  -- maps and loops report their progress; a line each would hide other events
     redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
       cjson.encode({{'visit_started', {seq = tonumber(seq), node = visit.node, attempt = attempt, worker = worker}}}))
   end

@@ -26,11 +26,11 @@
 -- KEYS[24] messages    LIST    ...:messages; the same
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
---                        `gone` are visits to close of which workers and people know nothing, `drops` fields of items.
+--                        `gone` are visits to close without claims and questions, `drops` fields of items.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
 --                   of control.items the text of a fill, those of a put; of control.steps its header and then state
 --                   key, JSON text, ...; state key, JSON text, ... of control.folded; key, JSON text, ... of
---                   control.windows; if control.cost_of, a child run, what that has cost in all as JSON, by fields of
+--                   control.windows; if control.cost_of, a child run, its total cost as JSON, by fields of
 --                   `run`; the output if control.output; the events if control.events; for each of control.effects the
 --                   effect, and the id and the record of the child that it starts, or '' and ''
 --
@@ -74,7 +74,7 @@ if control.unless_answered then
   end
 end
 
--- Call `each` with a part of `list` at a time: a command takes as many arguments as a Lua stack holds.
+-- Call `each` with one part of `list` after the other: a command accepts as many arguments as a Lua stack holds.
 local AT_ONCE = 1000
 local function in_parts(list, each)
   for first = 1, #list, AT_ONCE do each(first, math.min(first + AT_ONCE - 1, #list)) end
@@ -108,7 +108,8 @@ local function collected(map)
   return '[' .. taken_from_items(map.pieces or numbered(map.id, 0, map.total)) .. ']'
 end
 
--- Redis rolls no script back, so what could fail later is checked before the first write: a Lua stack holds 8,000 values.
+-- Redis does not roll scripts back, so everything that could fail is checked before the first write: a Lua stack holds
+-- 8,000 values.
 local delivered = control.items and control.delivered and redis.call('HGETALL', delta) or {}
 for _, step in ipairs(control.steps) do
   if step.delta then delivered = redis.call('HGETALL', delta) end
@@ -238,14 +239,14 @@ for _ = 1, control.windows or 0 do
   if window == '' then redis.call('HDEL', windows, key) else redis.call('HSET', windows, key, window) end
 end
 
--- what the run adds to its session is put aside until the run has ended well
+-- the messages that the run adds to its session are stored separately until the run has completed
 local said = control.session and control.delivered and redis.call('HGET', delta, SAID)
 if said then redis.call('HSET', items, 'said', said) end
 if in_session and control.session.completed then
   for line in string.gmatch(redis.call('HGET', items, 'said') or '', '[^\n]+') do
     if line == 'instead' then redis.call('DEL', messages) else redis.call('RPUSH', messages, line) end
   end
-  -- What is too much is dropped with the turns that it belongs to: a turn begins with what a person says.
+  -- Surplus messages are dropped by complete turns: a turn begins with a person's message.
   local extra = redis.call('LLEN', messages) - (control.session.most or math.huge)
   if extra > 0 then
     for i = 0, 500 do
@@ -284,7 +285,7 @@ end
 redis.call('HSET', run, 'version', control.version + 1, 'last_event', control.event, unpack(control.set))
 for _, add in ipairs(control.add or none) do redis.call('HINCRBYFLOAT', run, add.field, add.by) end
 if control.cost_of then
-  -- what the child had cost when it said so before is counted; what it says may come twice, or late
+  -- only the increase since the child's last report is counted; reports may be repeated or late
   local field, cost = control.cost_of .. ':cost', text()
   local counted, total = cjson.decode(redis.call('HGET', children, field) or '{}'), cjson.decode(cost)
   if total.model_calls > (counted.model_calls or 0) then
@@ -307,7 +308,7 @@ if control.continues then redis.call('XADD', inbox, '*', 't', 'continued', 'run'
 
 if control.expire_ms then
   redis.call('DEL', claims, gates)
-  -- what `retry` goes on from is kept as long as the rest
+  -- the data that `retry` needs is kept as long as the rest
   if not control.keeps then redis.call('DEL', frontier, items, windows) end
   for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows, children}) do
     redis.call('PEXPIRE', key, control.expire_ms)

@@ -14,15 +14,15 @@
 -- ARGV[2] spec     JSON    runs.RunSpec; opaque here
 -- ARGV[3] step     JSON    header of journal step 0; gets the time here
 -- ARGV[4] in_session  str   `agent/name`; empty: the run is in no session, and the last three keys are not used
--- ARGV[5] listed   int     1: the session is kept for good, and stands in `sessions`
--- ARGV[6] instructions_of  str   what dynamic instructions would be made of now
--- ARGV[7] batch    str     the row of a batch that it, or the run at its top, is (batches.place_of); '' for none
+-- ARGV[5] listed   int     1: the session is permanent, and listed in `sessions`
+-- ARGV[6] instructions_of  str   the current source of dynamic instructions
+-- ARGV[7] batch    str     the row of a batch of this run, or of its root run (batches.place_of); '' for none
 -- ARGV[8...] writes  state key, JSON text, state key, JSON text, ...
 --
--- Returns {1, ''}   created; it begins with what was said in its session up to now, and with the dynamic instructions
---                   that the session keeps, if they were made of the same
+-- Returns {1, ''}   created; it begins with the messages of its session, and with the session's dynamic instructions, if
+--                   their source is the same
 --         {0, ''}   a run of this id exists; nothing changed. Calling twice is safe.
---         {-1, run} the session has a run that is not over; nothing changed
+--         {-1, run} the session has an unfinished run; nothing changed
 local run, state, journal, inbox, runs, specs, items, session, messages, sessions = unpack(KEYS)
 local run_id, spec, step, in_session, listed, instructions_of, batch = unpack(ARGV, 1, 7)
 

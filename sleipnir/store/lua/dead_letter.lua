@@ -1,15 +1,15 @@
--- dead_letter: move an effect that cannot be delivered out of the way of the others, or back among them.
+-- dead_letter: move an effect that cannot be delivered to the dead letters, or back to the effects.
 --
 -- KEYS[1] effects  STREAM  slp:{p07}:effects
 -- KEYS[2] dead     STREAM  slp:{p07}:dead
 -- ARGV[1] wish     str     bury (effects to dead) or redeliver (dead to effects)
--- ARGV[2] id       str     stream id of the entry in the stream that it leaves
--- ARGV[3] reason   str     of bury: why it cannot be delivered
--- ARGV[4] most     int     of bury: entries that the stream of dead letters may hold
+-- ARGV[2] id       str     stream id of the entry in its current stream
+-- ARGV[3] reason   str     for bury: why it cannot be delivered
+-- ARGV[4] most     int     for bury: the most entries of the stream of dead letters
 --
 -- Returns  1  moved
 --          0  there is no such entry (any more). Calling twice is safe: the second call finds none.
---         -1  of bury: the stream of dead letters is full; the effect stays where it is
+--         -1  for bury: the stream of dead letters is full; the effect stays in its stream
 local effects, dead, wish, id, reason, most = KEYS[1], KEYS[2], unpack(ARGV)
 local from = wish == 'bury' and effects or dead
 

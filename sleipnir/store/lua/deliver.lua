@@ -1,4 +1,4 @@
--- deliver: hand a visit's result to the scheduler, if the worker still owns the visit.
+-- deliver: pass a visit's result to the scheduler, if the worker still owns the visit.
 --
 -- KEYS[1] run       HASH    slp:{p07}:run:<run>
 -- KEYS[2] frontier  HASH    ...:frontier
@@ -19,7 +19,7 @@
 -- ARGV[9...] values  state key, JSON text, ...; opaque here
 --
 -- Returns  1  delivered, now or by an earlier call with this token. Calling twice is safe.
---          0  refused: the visit is over, or another attempt owns it. The run's events say `late_result`.
+--          0  refused: the visit is over, or another attempt owns it. The run's events get a `late_result`.
 local run, frontier, claims, events, delta, leases, inbox, late = unpack(KEYS)
 local run_id, member, seq, attempt, token, worker, node, header = unpack(ARGV, 1, 8)
 

@@ -8,12 +8,12 @@
 -- ARGV[1] entry    str     stream id
 -- ARGV[2] notices  JSON    [[type, data], ...] for watchers, or '' for none; opaque here
 -- ARGV[3] epoch    int     the caller's, as in commit
--- ARGV[4] version  int     the run's version that the decision was made on; -1 when the run does not exist
--- ARGV[5] last     str     the entry that brought it there; '' for none
+-- ARGV[4] version  int     the run's version on which the decision is based; -1 if the run does not exist
+-- ARGV[5] last     str     the entry that led to that version; '' for none
 --
 -- Returns  1  dropped, now or before. Calling twice is safe.
---          0  the run is not at that version: what looked like a duplicate may be news. Decide again
---         -1  the caller does not own this partition any more
+--          0  the run is not at that version: the entry may not be a duplicate. Decide again
+--         -1  the caller no longer owns this partition
 local inbox, run, events, delta, owner = unpack(KEYS)
 local entry, notices, epoch, version, last = unpack(ARGV)
 

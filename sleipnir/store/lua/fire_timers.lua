@@ -4,7 +4,7 @@
 -- KEYS[2] inbox   STREAM  slp:{p07}:inbox
 -- ARGV[1] limit   int
 --
--- Returns how many fired or were removed because they name no run. A timer fires once, whoever calls and however often.
+-- Returns how many fired or were removed because they name no run. A timer fires once, regardless of the callers.
 local timers, inbox, limit = KEYS[1], KEYS[2], ARGV[1]
 
 local time = redis.call('TIME')

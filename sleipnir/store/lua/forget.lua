@@ -1,8 +1,8 @@
 -- forget: drop the index entries of runs whose keys have expired.
 --
 -- KEYS[1...] all  slp:{p07}:runs (ZSET), slp:{p07}:expiring or slp:{p07}:archived (ZSET), and the HASH of each run
--- ARGV[1] revived  str  what an entry of a run means that is still there: `later`, its keys are about to expire, and it
---                       stays; `drop`, the run was revived, and stays in `runs` alone
+-- ARGV[1] revived  str  how to treat an entry of an existing run: `later`, its keys are about to expire, and it stays;
+--                       `drop`, the run was revived, and stays only in `runs`
 -- ARGV[2...] runs  run id, expires_ms (Unix ms, as it was read from the second index), ... in the order of the keys
 --
 -- Returns  int  how many entries were dropped from the second index. One whose time has changed since it was read

@@ -1,4 +1,4 @@
--- hand_back: give a visit up before its lease lapses, because its worker cannot go on. Another may start it at once.
+-- hand_back: return a visit before its lease lapses, because its worker cannot continue. Another may start it at once.
 --
 -- KEYS[1] claims   HASH    slp:{p07}:run:<run>:claims
 -- KEYS[2] leases   ZSET    slp:{p07}:leases
@@ -8,9 +8,9 @@
 -- ARGV[3] seq      int
 -- ARGV[4] attempt  int
 -- ARGV[5] token    str     the token of the claim
--- ARGV[6] reason   str     why: `drain`, the worker stops; `process_lost`, what ran the visit has died, like a worker;
---                          `machine`, the machine could not begin the node's work; `directory`, it does not have
---                          the working directory that the run asked for
+-- ARGV[6] reason   str     why: `drain`, the worker stops; `process_lost`, the process of the visit has died, like a
+--                          worker; `machine`, the machine could not begin the node's work; `directory`, it does not have
+--                          the working directory of the run
 --
 -- Returns  1  handed back; the scheduler reads `lease_lost` with this reason
 --          0  not claimed so (cancelled, delivered, taken back), or handed back by an earlier call. Calling twice is safe.

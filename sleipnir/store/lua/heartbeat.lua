@@ -1,4 +1,4 @@
--- heartbeat: keep the leases of one worker's visits in one partition.
+-- heartbeat: renew the leases of one worker's visits in one partition.
 --
 -- KEYS[1] leases    ZSET  slp:{p07}:leases
 -- ARGV[1] lease_ms  int

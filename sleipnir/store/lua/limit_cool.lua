@@ -1,11 +1,11 @@
--- limit_cool: grant nothing for a while, as the provider has asked.
+-- limit_cool: pause all grants, as requested by the provider.
 --
 -- KEYS[1] window   HASH  slp:{limits}:limit:<limit>:window
 -- ARGV[1] for_ms   int
--- ARGV[2] most_ms  int   a longer wish is cut to this: then one call asks again
+-- ARGV[2] most_ms  int   the longest pause: after it, one call tries the provider again
 -- ARGV[3] now_ms   int   0: Redis' clock
 --
--- Returns until when nothing is granted. It only ever gets later; calling twice is safe.
+-- Returns the end of the pause. A pause is never shortened; calling twice is safe.
 local window = KEYS[1]
 local for_ms, most_ms, now_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 

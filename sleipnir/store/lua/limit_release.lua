@@ -1,13 +1,13 @@
--- limit_release: give a permit back, and count the tokens that the call has used instead of the estimate.
+-- limit_release: release a permit, and replace the estimated tokens by the used ones.
 --
 -- KEYS[1] window  HASH  slp:{limits}:limit:<limit>:window
 -- KEYS[2] held    ZSET  slp:{limits}:limit:<limit>:held
 -- ARGV[1] holder  str
--- ARGV[2] tokens  int   -1: the estimate stands
+-- ARGV[2] tokens  int   -1: the estimate stays
 -- ARGV[3] now_ms  int   0: Redis' clock
 --
--- Returns  1  given back
---          0  not held: given back before, or its lease has lapsed; nothing changes. Calling twice is safe.
+-- Returns  1  released
+--          0  not held: released before, or its lease has lapsed; nothing changes. Calling twice is safe.
 local window, held = KEYS[1], KEYS[2]
 local holder, tokens, now_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -22,8 +22,8 @@ if grant then
     redis.call('HINCRBY', window, 't' .. slice, tokens - estimate)
     redis.call('HINCRBY', window, 'tokens', tokens - estimate)
   end
-  -- How long a call takes, as a moving average: who waits for one of N permits is told to come when one may be free. At
-  -- most a minute, so that after a few long calls nobody waits much longer than the next ones need.
+  -- The moving average of a call's duration: a caller that waits for one of N permits comes back when one may be free. At
+  -- most a minute, so that after a few long calls no caller waits much longer than the next calls take.
   local took_ms = math.max(0, math.min(now_ms - granted_ms, 60000))
   local mean_ms = tonumber(redis.call('HGET', window, 'took_ms')) or took_ms
   redis.call('HSET', window, 'took_ms', math.floor(mean_ms + (took_ms - mean_ms) / 8))

@@ -1,11 +1,11 @@
--- limit_renew: keep permits of one limit for another lease.
+-- limit_renew: renew permits of one limit for another lease.
 --
 -- KEYS[1] held      ZSET  slp:{limits}:limit:<limit>:held
 -- ARGV[1] lease_ms  int
 -- ARGV[2] now_ms    int   0: Redis' clock
 -- ARGV[3...] holders  run/seq/attempt/turn, ...
 --
--- Returns those who hold no permit any more: given back, or lapsed. Calling twice is safe.
+-- Returns the holders without a permit: released or lapsed. Calling twice is safe.
 local held = KEYS[1]
 local lease_ms, now_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 
@@ -15,7 +15,7 @@ if now_ms == 0 then
 end
 local lost = {}
 for i = 3, #ARGV do
-  -- A lease that has lapsed while nobody asked for the permit is as good as one that has not.
+  -- A lapsed lease can be renewed if no other caller has asked for the permit since.
   if redis.call('ZSCORE', held, ARGV[i]) then
     redis.call('ZADD', held, now_ms + lease_ms, ARGV[i])
   else

@@ -1,20 +1,21 @@
--- limit_take: let one call pass all of its limits at once, or give it a place in line and a time to come back.
+-- limit_take: grant one call permits of all its limits at once, or a place in line and a time to come back.
 --
 -- KEYS[1...] limits      window HASH, held ZSET, line ZSET, due ZSET, late ZSET of each limit (store/keys.py)
 -- ARGV[1] holder       str  who holds the permit: run/seq/attempt/turn
--- ARGV[2] caller       str  who stands in line: the same whatever the attempt
--- ARGV[3] tokens       int  what the call may use, an estimate
--- ARGV[4] lease_ms     int  a permit that is not renewed this long is free again
+-- ARGV[2] caller       str  who stands in line: the same for all attempts
+-- ARGV[3] tokens       int  the estimated tokens of the call
+-- ARGV[4] lease_ms     int  the lifetime of a permit that is not renewed
 -- ARGV[5] slice_ms     int  calls are counted per slice of time
 -- ARGV[6] slices       int  how many slices after its own a call counts: a window, and the time to send it
--- ARGV[7] patience_ms  int  a place in line holds back others until this long after its time
+-- ARGV[7] patience_ms  int  a place in line blocks others until this long after its time
 -- ARGV[8] now_ms       int  0: Redis' clock
 -- ARGV[9...] bounds    requests, tokens and calls at once of each limit; 0: no bound
 --
 -- Returns  {1}  granted, now or by an earlier call of this holder. Calling twice counts once.
---          {0, retry_at_ms, limit, cause, ahead, used, holder, ...}  refused. `limit` counts from 0 and is the one that
---                lets it pass last, for `cause`: requests, tokens, parallel or cooling; of what that bounds, `used` is
---                taken; `ahead` callers come first; up to three who hold permits. Calling twice keeps the place.
+--          {0, retry_at_ms, limit, cause, ahead, used, holder, ...}  refused. `limit`, counted from 0, is the limit that
+--                admits the call last, because of `cause`: requests, tokens, parallel or cooling; `used` is the used
+--                amount of that; `ahead` callers come first; up to three holders of permits. Calling twice keeps the
+--                place.
 --
 -- The bounds hold in any window: of the calls in one, the last was granted because its own slice and the `slices` before
 -- it, and so all the calls of that window, were within the bound together with it.
@@ -36,8 +37,8 @@ if now_ms == 0 then
 end
 local slice_now, span_ms = math.floor(now_ms / slice_ms), (slices + 1) * slice_ms
 
--- The clock was set back by more than a window: all that is known is of another time. Only the permits are still held,
--- for no longer than a lease.
+-- After the clock was set back by more than a window, all counts are invalid. Only the permits are still held, for no
+-- longer than a lease.
 local function forget(limit)
   for _, key in ipairs({limit.window, limit.line, limit.due, limit.late}) do redis.call('DEL', key) end
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', limit.held, now_ms + lease_ms, '+inf')) do
@@ -45,7 +46,7 @@ local function forget(limit)
   end
 end
 
--- Bring the totals of a limit up to now. Time never goes back: what comes with an older time counts as now.
+-- Update the totals of a limit. Time never goes back: a call with an older time counts as now.
 local function count(limit)
   local known = redis.call('HMGET', limit.window, 'slice', 'requests', 'tokens', 'cool_ms', 'took_ms', 'ticket')
   local last = tonumber(known[1]) or slice_now
@@ -73,7 +74,7 @@ local function count(limit)
   redis.call('HSET', limit.window, 'slice', limit.slice, 'requests', limit.requests, 'tokens', limit.tokens)
 end
 
--- Free the permits whose lease has lapsed. Those who do not come in time no longer hold back who stands behind them.
+-- Free the permits whose lease has lapsed. Callers that do not come back in time no longer block those behind them.
 local function tidy(limit)
   local lapsed = redis.call('ZRANGEBYSCORE', limit.held, '-inf', now_ms, 'LIMIT', 0, MOST_AT_ONCE)
   for _, name in ipairs(lapsed) do
@@ -103,7 +104,7 @@ local function find_place(limit)
     limit.ahead = redis.call('ZCARD', limit.line)
   end
   limit.tokens_ahead = limit.ahead > 0 and (limit.place or limit.ticket) - tonumber(first[2]) or 0
-  -- What alone is above the bound passes when nothing else is in the window; the provider has the last word.
+  -- A call that alone exceeds the bound is granted when the window is empty; the provider decides.
   limit.need = limit.most_tokens > 0 and math.min(tokens, limit.most_tokens) or tokens
 end
 
@@ -199,7 +200,7 @@ for number = 1, #limits / 5 do
   }
   count(limit)
   tidy(limit)
-  -- A permit that it holds is not asked for again, and that is all there is to calling twice.
+  -- A held permit is not requested again: this makes repeated calls safe.
   if not redis.call('ZSCORE', limit.held, holder) then
     find_place(limit)
     asked[#asked + 1] = limit

@@ -1,24 +1,24 @@
--- own: take or keep a partition for one scheduler.
+-- own: take, renew or release a partition for one scheduler.
 --
 -- KEYS[1] owner     HASH    slp:{p07}:owner
 -- KEYS[2] paused    STRING  slp:{p07}:paused
 -- ARGV[1] instance  str
--- ARGV[2] ttl_ms    int   0 gives it back
+-- ARGV[2] ttl_ms    int   0 releases it
 -- ARGV[3] generation  str   the one that the caller knows (pulse.lua); '' for none
 --
--- Returns {epoch, held}: the epoch under which `instance` owns the partition, or 0 when another does; 1 while the
+-- Returns {epoch, held}: the epoch under which `instance` owns the partition, or 0 if another does; 1 while the
 -- deployment is paused, else 0. Calling twice is safe.
 --
 -- The epoch grows with every change of owner and with every generation, and commit.lua compares it: a scheduler that was
 -- frozen while another took over, or while Redis was restored, cannot commit. It follows the clock, so that an epoch
--- which was given out and then lost by Redis is not given out again.
+-- that was assigned and then lost by Redis is not assigned again.
 local owner, paused, instance, ttl_ms, generation = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local current = redis.call('HMGET', owner, 'instance', 'epoch', 'until_ms', 'generation')
 local holder, epoch, until_ms = current[1], tonumber(current[2] or 0), tonumber(current[3] or 0)
--- A lease that ends much later than any does was given before the clock was set back.
+-- A lease that ends much later than possible was granted before the clock was set back.
 local is_live = until_ms > now_ms and until_ms <= now_ms + 10 * math.max(ttl_ms, 1000)
 if holder ~= instance and (ttl_ms == 0 or is_live) then return {0, 0} end
 if holder ~= instance or (ttl_ms > 0 and (current[4] or '') ~= generation) then

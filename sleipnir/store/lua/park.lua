@@ -1,12 +1,12 @@
--- park: note which runs of a partition are set aside, and why, or that they are not any more.
+-- park: mark runs of a partition as parked, with the reason, or remove the marks.
 --
 -- KEYS[1] parked  HASH  slp:{p07}:parked
 -- KEYS[2] owner   HASH  slp:{p07}:owner
 -- ARGV[1] epoch   int   the caller's, as in commit
--- ARGV[2...] runs       pairs: run id, JSON (runs.Parked) or '' for a run that is not parked any more; at most 500 pairs
+-- ARGV[2...] runs       pairs: run id, JSON (runs.Parked) or '' for a run that is no longer parked; at most 500 pairs
 --
--- Returns  1  noted. Calling twice is safe.
---         -1  the caller does not own this partition any more; nothing was changed
+-- Returns  1  done. Calling twice is safe.
+--         -1  the caller no longer owns this partition; nothing was changed
 local parked, owner = unpack(KEYS)
 local epoch = ARGV[1]
 

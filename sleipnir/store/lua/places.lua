@@ -1,10 +1,10 @@
--- places: where tasks stand in the line of a queue, without sending the line to the client.
+-- places: find the positions of tasks in a queue, without sending the queue to the client.
 --
 -- KEYS[1] queue    LIST    slp:broker:<queue>; Celery takes from its right end
--- ARGV[1] depth    int     how many messages to look at, from that end
+-- ARGV[1] depth    int     the number of messages to search, from that end
 -- ARGV[2...] ids   task ids, as they are written in JSON
 --
--- Returns  per id its place: 1 for the message that is taken next, 0 when it is not there or farther back.
+-- Returns  per id its position: 1 for the message that is taken next, 0 if it was not found.
 local queue, depth = KEYS[1], tonumber(ARGV[1])
 
 local function id_of(message)

@@ -1,8 +1,8 @@
--- pulse: show that a scheduler reaches Redis and may write, and begin a new generation where Redis is not what it was.
+-- pulse: show that a scheduler reaches Redis and can write, and begin a new generation if Redis has changed.
 --
 -- KEYS[1] generation  HASH  slp:generation
 -- ARGV[1] seen_id     str   the generation that the caller knows; '' for none
--- ARGV[2] seen_pulse  int   the pulse that it was given last; 0 for none
+-- ARGV[2] seen_pulse  int   the last pulse that the caller got; 0 for none
 -- ARGV[3] fresh_id    str   random: the id of a generation that begins with this call
 -- ARGV[4] lease_ms    int
 -- ARGV[5] gap_ms      int   a longer time without a pulse may have kept workers from renewing their leases
@@ -11,8 +11,8 @@
 --
 -- Returns {id, data, since_ms, why, pulse, steady_ms, now_ms, last_pulse_ms}; last_pulse_ms is 0 for the first.
 --
--- A write comes first in every call, so a Redis that refuses writes (full, a replica, a disk that fails) refuses the
--- pulse. `pulse` only grows; a stored one below the caller's means that Redis has lost what it acknowledged. `data`
+-- Every call writes first, so a Redis that refuses writes (full, a replica, a disk that fails) refuses the pulse.
+-- `pulse` only increases; a stored one below the caller's means that Redis has lost acknowledged data. `data`
 -- is the id of the last generation that may have begun with such a loss. Calling twice with one fresh_id begins one
 -- generation.
 local generation = KEYS[1]
@@ -44,7 +44,8 @@ elseif (stepped and id == seen_id) or pulse_ms > now_ms + gap_ms then
   reason, lost = 'clock_stepped', false
 end
 
--- Far above what any other scheduler may remember of a tail that was lost: they need not begin a generation each.
+-- Far above the pulses that other schedulers may have got before the loss, so that each of them need not begin a
+-- generation.
 pulse = math.max(pulse, seen_pulse) + (reason and 1000 or 1)
 redis.call('HSET', generation, 'pulse', pulse, 'pulse_ms', now_ms)
 if reason then

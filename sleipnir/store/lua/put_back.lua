@@ -1,4 +1,4 @@
--- put_back: put a queued visit that is in no index back into one. Nothing would ever move it otherwise.
+-- put_back: add a queued visit that is in no index to one. Otherwise it would wait forever.
 --
 -- KEYS[1] frontier  HASH  slp:{p07}:run:<run>:frontier
 -- KEYS[2] claims    HASH  ...:claims
@@ -11,7 +11,7 @@
 --
 -- Returns  0  it is not queued, not in this attempt, or it is in an index
 --          1  in the outbox now: no worker has claimed it
---          2  under a lease now: a worker has claimed it, and delivers it or is found dead
+--          2  under a lease now: a worker has claimed it, and will deliver it or lose its lease
 -- Calling twice is safe.
 local frontier, claims, outbox, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local member, seq, attempt, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -1,6 +1,6 @@
--- resume_all: let one partition of a held deployment go on, a piece at a time. A piece is 2,000 queued visits: those that
--- are not due yet become due, as their messages may have been refused meanwhile. The hold ends with the last piece, so
--- anybody goes on with what another has begun.
+-- resume_all: resume one partition of a held deployment, a piece at a time. A piece is 2,000 queued visits: those that
+-- are not due yet become due, because their messages may have been refused meanwhile. The hold ends with the last piece,
+-- so any caller can continue it.
 --
 -- KEYS[1] paused   STRING  slp:{p07}:paused
 -- KEYS[2] outbox   ZSET    slp:{p07}:outbox
@@ -8,7 +8,7 @@
 -- ARGV[1] by       str     who resumes it
 --
 -- Returns  1  there is more to do: call again
---          0  nothing is held, and all that is queued was due when the hold ended
+--          0  nothing is held, and all queued visits were due when the hold ended
 -- Calling twice is safe: it does the next piece, or nothing.
 local paused, outbox, resumed, by = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local VISITS = 2000

@@ -1,4 +1,4 @@
--- retry_child: let a child run that is over go on, for a visit of its parent that is run again.
+-- retry_child: continue a child run that is over, for a visit of its parent that is repeated.
 --
 -- KEYS[1] run       HASH    slp:{p07}:run:<run>, the child's
 -- KEYS[2] frontier  HASH    ...:frontier
@@ -7,15 +7,15 @@
 -- ARGV[1] run_id    str
 -- ARGV[2] seq       int     the visit of its parent that waits for it from here on
 -- ARGV[3] attempt   int
--- ARGV[4] by        str     who wants that: the parent
+-- ARGV[4] by        str     the requester: the parent
 --
--- Returns  1  told, now or by an earlier call, or for a later visit
---          2  it has completed: nothing is left to do, and the visit that waits is noted
---          0  it does not exist any more, was cancelled and has kept nothing, or its session has gone on without it;
+-- Returns  1  requested, now or by an earlier call, or for a later visit
+--          2  it has completed: nothing to do, and the waiting visit is recorded
+--          0  it does not exist any more, was cancelled without kept visits, or its session has continued without it;
 --             nothing changed
--- A run that goes on may still be about to end, as the entry that cancels it is ahead in the inbox; until the scheduler
--- has heard of this, it counts as running, and its parent is not told of its end. Calling twice is safe: the numbers of
--- a parent's visits only grow.
+-- An unfinished run may still be about to end, because an entry that cancels it is ahead in the inbox; until the
+-- scheduler has processed the retry, it counts as running, and its parent is not notified of its end. Calling twice is
+-- safe: the numbers of a parent's visits only increase.
 local run, frontier, inbox, session, run_id, seq, attempt, by = KEYS[1], KEYS[2], KEYS[3], KEYS[4], unpack(ARGV)
 
 local at = redis.call('HMGET', run, 'status', 'parent_seq')

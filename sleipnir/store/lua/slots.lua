@@ -1,5 +1,5 @@
--- slots: let a run have a slot of its agent, or wait for one; or take back what it has. Then those that wait get what is
--- free, who came first first.
+-- slots: give a run a slot of its agent, or let it wait for one; or free its slot. Then waiting runs get the free slots,
+-- in order of arrival.
 --
 -- KEYS[1] limit    STRING  slp:{p07}:slots:<digest>:limit
 -- KEYS[2] holders  ZSET    ...:holders
@@ -10,17 +10,17 @@
 -- ARGV[1] digest   str  of the set
 -- ARGV[2] wish     str  ask or free
 -- ARGV[3] run_id   str
--- ARGV[4] ticket   int  what tells this slot from others that the run had or will have
--- ARGV[5] most     int  of a run that is new here: how many may have a slot from now on
--- ARGV[6] look_ms  int  how long until somebody looks whether those who have a slot still need it
--- ARGV[7] source   int  partition of the effect that asks or frees; '' for the look, which has no fence
--- ARGV[8] number   str  its stream id, which grows
+-- ARGV[4] ticket   int  identifies this slot among all slots of the run
+-- ARGV[5] most     int  for a new run: the number of slots from now on
+-- ARGV[6] look_ms  int  the time until the next check whether the holders still need their slots
+-- ARGV[7] source   int  partition of the effect that asks or frees; '' for the check, which has no fence
+-- ARGV[8] number   str  its increasing stream id
 -- ARGV[9] known_ms int  how long the last number of each source is kept after the last change
 --
--- Returns how many have got a slot by this call: the partition owes it to each of them to say so.
--- Calling twice is safe: who is known keeps its place, and changes no limit. What comes after a later wish of its source
--- changes nothing, so a run that has freed its slot gets none by an `ask` that comes late. One that comes later than
--- known_ms may get it all the same; that look finds it.
+-- Returns how many runs have got a slot by this call: an effect notifies each of them.
+-- Calling twice is safe: a known run keeps its place, and changes no limit. A request after a later one of its source
+-- changes nothing, so a run that has freed its slot gets none by a late `ask`. A request later than known_ms may still
+-- get one; the check frees it.
 local limit, holders, waiters, sets, effects, known = unpack(KEYS)
 local digest, wish, run_id, ticket, most, look_ms, source, number, known_ms = unpack(ARGV)
 

@@ -1,26 +1,26 @@
--- tell: pass a wish about a run on to the scheduler, if the run is in a state for it.
+-- tell: pass a request for a run to the scheduler, if the run's status allows it.
 --
 -- KEYS[1] run     HASH    slp:{p07}:run:<run>
 -- KEYS[2] inbox   STREAM  slp:{p07}:inbox
 -- KEYS[3] session HASH    slp:{p07}:session:<agent>/<name>; of a run without one a key that does not exist
 -- ARGV[1] run_id  str
 -- ARGV[2] type    str     cancelled, paused, resumed, retried, child_gone or told
--- ARGV[3] source  str     of an effect: its kind and source partition (`tell_child:7`); '' for a wish of a client
--- ARGV[4] number  str     of an effect: its stream id; of a client: a token of ID_LENGTH characters; '' for no fence
+-- ARGV[3] source  str     for an effect: its kind and source partition (`tell_child:7`); '' for a client's request
+-- ARGV[4] number  str     for an effect: its stream id; for a client: a token of ID_LENGTH characters; '' for no fence
 -- ARGV[5] version int     `retried` only: the version of the run with which it ended; '' for any
 -- ARGV[6...] fields  name, text, ... of the inbox entry
 --
--- Returns  the status of the run before; `retried` is for a failed run, all else for one that has not ended; otherwise
+-- Returns  the previous status of the run; `retried` applies to a failed run, the others to an unfinished one; otherwise
 --          nothing changes
---          'known'     this wish was told before, or a later effect of this source was; nothing changed
---          'retrying'  of `retried`: another one has asked for that, and the scheduler has not applied it yet
---          'left'      of `retried`: the session of the run has gone on without it; nothing changed
---          'revived'   of `retried` with a version: the run went on since; nothing changed
+--          'known'     this request, or a later effect of this source, was received before; nothing changed
+--          'retrying'  for `retried`: it was already requested, and the scheduler has not applied it yet
+--          'left'      for `retried`: the session of the run has continued without it; nothing changed
+--          'revived'   for `retried` with a version: the run has continued since; nothing changed
 --          False (nil) there is no such run
--- A run that is not paused may be resumed: the entry that pauses it may be ahead in the inbox. A failed run that is to
--- be retried counts as running from here on, as does a child run that was cancelled (retry_child.lua): what is told now
--- comes behind that in the inbox. Calling twice is safe with a number: effects of one source come with numbers that
--- grow, and the last eight tokens of clients are kept. Without one the planner ignores what is done already.
+-- A run that is not paused may be resumed: the entry that pauses it may be ahead in the inbox. A failed run with a
+-- requested retry counts as running from now on, like a cancelled child run (retry_child.lua): later requests are after
+-- the retry in the inbox. Calling twice is safe with a number: the numbers of one source's effects increase, and the last
+-- eight tokens of clients are kept. Without a number the planner ignores repetitions.
 local run, inbox, session, run_id, type, source, number, version = KEYS[1], KEYS[2], KEYS[3], unpack(ARGV, 1, 5)
 local WISHES_BYTES = 96  -- eight tokens
 

@@ -1,4 +1,4 @@
--- tell_root: let those who watch a run see what happened in a run below, once.
+-- tell_root: publish events of a descendant run to the watchers of a run, once.
 --
 -- KEYS[1] run     HASH    slp:{p07}:run:<run>
 -- KEYS[2] events  STREAM  ...:events
@@ -6,9 +6,9 @@
 -- ARGV[2] number  str     its stream id
 -- ARGV[3] notices JSON    [[type, data], ...]; opaque here
 --
--- Returns  1  told
---          0  told before, or a later effect of this source was, or there is no such run; nothing changed
--- Calling twice is safe: effects of one source come with numbers that grow.
+-- Returns  1  published
+--          0  published before, or a later effect of this source was, or there is no such run; nothing changed
+-- Calling twice is safe: the numbers of one source's effects increase.
 local run, events, field, number, notices = KEYS[1], KEYS[2], 'f:' .. ARGV[1], ARGV[2], ARGV[3]
 
 if redis.call('EXISTS', run, events) < 2 then return 0 end
