@@ -39,7 +39,9 @@ def main() -> None:
         tracing.configure("sleipnir-scheduler")
         store = Store.open(settings, client_name="sleipnir-scheduler")
         if "--paused" in sys.argv[1:]:
-            _hold(store)
+            holder = f"scheduler {socket.gethostname()}:{os.getpid()}"
+            with store.errors():
+                store.runs.pause_all(Hold(holder, store.now_ms(), "started paused"))
     except SleipnirError as error:
         sys.exit(f"error: {error}")
     stop = threading.Event()
@@ -49,11 +51,6 @@ def main() -> None:
         serve(settings, store, stop)
     except SleipnirError as error:
         sys.exit(f"error: {error}")
-
-
-def _hold(store: Store) -> None:
-    with store.errors():
-        store.runs.pause_all(Hold(f"scheduler {socket.gethostname()}:{os.getpid()}", store.now_ms(), "started paused"))
 
 
 def serve(settings: Settings, store: Store, stop: threading.Event) -> None:

@@ -164,7 +164,8 @@ class Gauges:
         """Visits by queue, from the samples of partitions, each with the total number of its kind."""
         counts: Counter[str] = Counter()
         samples = [([name for name in names if is_member(name)], count) for names, count in samples]
-        queues = iter(self._queues([name for names, _ in samples for name in names]))
+        visits = self._visits([name for names, _ in samples for name in names])
+        queues = iter([visit.get("queue") if visit else None for visit in visits])
         for names, count in samples:
             seen = Counter(queue for queue in islice(queues, len(names)) if queue is not None)
             scale = max(1.0, count / len(names)) if names else 1.0
@@ -172,11 +173,8 @@ class Gauges:
                 counts[queue] += round(number * scale)
         return dict(counts)
 
-    def _queues(self, names: Sequence[str]) -> list[str | None]:
-        """The queue of each of these visits; None for a visit that is over."""
-        return [visit.get("queue") if visit else None for visit in self._visits(names)]
-
     def _visits(self, names: Sequence[str]) -> Iterator[Any]:
+        """The records of these visits; None for a visit that is over."""
         pipe = self._client.pipeline(transaction=False)
         for run_id, seq, _ in map(parse_member, names):
             pipe.hget(self._keys.of_run(run_id).frontier, str(seq))

@@ -676,6 +676,7 @@ def _info(
         read_text(Budget, record_["budget"], "budget", run_id) if record_["budget"] else submitted.budget or Budget()
     )
     holds = _holds(run_id, record_, budget) if is_live or waits else ()
+    failed = record_["failed_visits"]
     return RunInfo(
         id=run_id,
         agent=submitted.agent,
@@ -699,12 +700,8 @@ def _info(
         holds=holds,
         changes=changes_of(record_),
         stopped_by=record_["stopped_by"] if status == "completed" else None,
-        failed_visits=_failed_visits(run_id, record_["failed_visits"]),
+        failed_visits=NO_FAILED_VISITS if failed is None else read_text(FailedVisits, failed, "failed visits", run_id),
     )
-
-
-def _failed_visits(run_id: str, text: str | None) -> FailedVisits:
-    return NO_FAILED_VISITS if text is None else read_text(FailedVisits, text, "failed visits", run_id)
 
 
 def _slot(text: str | None) -> SlotInfo | None:

@@ -26,7 +26,7 @@ def store_of(*runs: RunInfo, has_scheduler: bool = True) -> Any:
     return SimpleNamespace(
         errors=contextlib.nullcontext,
         runs=SimpleNamespace(
-            found=lambda ids: [known.get(id_) for id_ in ids], recent=lambda among, status: iter(runs[:among])
+            find=lambda ids: [known.get(id_) for id_ in ids], recent=lambda among, status: iter(runs[:among])
         ),
         explained=lambda infos: list(infos),
         fleet=SimpleNamespace(has_scheduler=lambda: has_scheduler),

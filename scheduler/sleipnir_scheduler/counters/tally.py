@@ -13,7 +13,7 @@ from prometheus_client import Metric
 
 from sleipnir.runs.events import LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import RunView
-from sleipnir.runs.transitions import Step, Transition
+from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions import Commit, Entry
 from sleipnir_scheduler.counters.series import Counter, Histogram
 
@@ -126,9 +126,9 @@ class Tally:
             self.failed_visits.add(run.spec.agent, by=0)  # an alert sees the first one only if there was a 0 before
         elif isinstance(event, LeaseLost) and (visit := run.frontier.get(event.seq)) is not None:
             self.visits.add(visit.kind, visit.role, "handed_back" if event.handed_back else "worker_lost")
-        for write in commit.transition.writes:
-            if write.step.seq != ended:
-                self._written(write.step)
+        for step in (write.step for write in commit.transition.writes):
+            if step.seq is not None and step.seq != ended:
+                self.visits.add(step.kind, step.role, "ok" if step.ok else "failed")
         if (failed := after.failed_visits.own - run.failed_visits.own) > 0:  # a child's are counted as its agent's
             self.failed_visits.add(run.spec.agent, by=failed)
         if after.status != run.status:
@@ -152,10 +152,6 @@ class Tally:
         self.visits.add(visit.kind, visit.role, outcome(run, after, event))
         if header.usage:
             self._used(header.usage)
-
-    def _written(self, step: Step) -> None:
-        if step.seq is not None:
-            self.visits.add(step.kind, step.role, "ok" if step.ok else "failed")
 
     def _changed(self, run: RunView, after: RunView, transition: Transition) -> None:
         self.runs_changed.add(run.spec.agent, after.status)

@@ -85,9 +85,7 @@ class Ownership:
             owned |= self._own(random.sample(free, min(room, len(free))))
         self._leaving = self._surplus(owned.keys())
         self._held = frozenset(partition for partition, lease in owned.items() if lease.held)
-        epochs = {
-            partition: lease.epoch for partition, lease in owned.items() if partition not in self._leaving
-        }
+        epochs = {partition: lease.epoch for partition, lease in owned.items() if partition not in self._leaving}
         with self._lock:
             gained, lost = epochs.keys() - self._epochs.keys(), self._epochs.keys() - epochs.keys()
             self._epochs = epochs
