@@ -183,7 +183,7 @@ class Effects:
         pipe.execute()
 
     def _follow_up(self, answers: Sequence[tuple[OwedEffect, Any]]) -> None:
-        """Tell parents of children that cannot be started or go on, or that have no need to."""
+        """Notify parents of children that cannot start or continue, or that need not."""
         commands, completed = [], []
         for owed, reply in answers:
             match owed.effect:
@@ -226,8 +226,8 @@ class Effects:
         return self._batches.refused(place, error, text)
 
     def retry(self, parent: str, child: str, seq: int, attempt: int, session: SessionName | None) -> RedisCommand:
-        """Let a child run, which may be in a session, go on for this attempt of a visit of its parent, which is told
-        from now on. retry_child.lua says how it replies."""
+        """Let a child run, which may be in a session, continue for this attempt of a visit of its parent, which it
+        notifies from now on. For the replies see retry_child.lua."""
         run, partition = self._keys.of_run(child), self._keys.of_partition(self._keys.partition_of(child))
         in_session = None if session is None else self._keys.of_session(session)
         keys = {"run": run.run, "frontier": run.frontier, "inbox": partition.inbox}

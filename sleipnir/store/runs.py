@@ -540,14 +540,14 @@ class Runs:
                 raise reply
 
     def notification(self, run_id: str, type_: str, *fields: str) -> RedisCommand:
-        """Pass something on to a run, as a command. One that is over, or gone, is left alone."""
+        """The command that adds an entry to the inbox of a run; nothing happens when it is finished or gone."""
         return self.notification_once(run_id, type_, NO_FENCE, *fields)
 
     def notification_once(
         self, run_id: str, type_: str, fence: Fence, *fields: str, version: int | None = None
     ) -> RedisCommand:
-        """The same for an effect: nothing changes when this one, or a later one of its source, was told before.
-        `version` is the one with which the run has ended that is to go on; None: any."""
+        """The same for an effect: nothing changes when this one, or a later one of its source, was sent before.
+        `version`: the one with which the run ended that is to continue; None: any."""
         return RedisCommand(_TELL, _TELL.vector(*self._telling(run_id, type_, None, fence, version), fields))
 
     def _telling(

@@ -32,7 +32,7 @@ SETS = 1000  # sets that one check visits, and slots of each
 
 
 class Slots:
-    """`runs` is how runs are told."""
+    """`runs` notifies the runs that are granted a slot."""
 
     def __init__(self, client: Client, keys: Keys, runs: Runs) -> None:
         self._client, self._keys, self._runs = client, keys, runs
@@ -42,7 +42,7 @@ class Slots:
         return self._command(self._keys.of_slots(agent, key), "ask", run_id, ticket, limit, fence)
 
     def free(self, fence: Fence, run_id: str, agent: str, key: str, ticket: int) -> RedisCommand:
-        """The run needs its slot no more, or no more waits for it."""
+        """Give up the slot that a run holds or waits for."""
         return self._command(self._keys.of_slots(agent, key), "free", run_id, ticket, 0, fence)
 
     def look(self, partition: int, now_ms: int, limit: int = SETS) -> int:
