@@ -1,4 +1,4 @@
-"""What a Python function node may return besides a dict of new state: where to go, and operations on messages.
+"""Values that a Python function node may return besides a dict of new state: commands, and operations on messages.
 
     from sleipnir.commands import Command, append, remove_all
 
@@ -21,12 +21,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Command:
-    """New state and a way on.
+    """New state and the next node.
 
     Alone: `update` is written as if the function had returned it, through reducers, and `goto` (a node, a named end, or
-    several of them) is taken instead of the node's edges; without `goto` the edges are taken.
-    In a list: one visit each of `goto` (None: of the same node again), which alone sees `update` laid over the state.
-    An empty list leads nowhere.
+    several of them) is used instead of the node's edges; without `goto` the edges apply. In a list: one visit each of
+    `goto` (None: of the same node again); only that visit has `update` on top of the state. An empty list ends the
+    branch.
     """
 
     update: Mapping[str, Any] = field(default_factory=dict)

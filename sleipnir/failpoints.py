@@ -1,4 +1,4 @@
-"""Die, stop or lose a reply at a named point of the program: how tests reach the moments between two lines.
+"""Kills or stops the process, or loses a reply, at a named point of the program, for tests.
 
     SLEIPNIR_FAILPOINTS="commit.after=kill"             killed once the first commit is applied
     SLEIPNIR_FAILPOINTS="claim.before=kill@3"           killed before the third claim
@@ -8,7 +8,7 @@ Points are `<name>.before` and `<name>.after` of every Lua script, of `publish` 
 `ack` (`before`: the task's body is done; `after`: Celery has dealt with its return). `kill` is SIGKILL and `stop`
 SIGSTOP of this process; `raise` is a ConnectionError, which after a call means that it was applied and its reply lost.
 
-For tests alone, so no setting. Without the variable `around` returns the very function it was given.
+Only for tests, so it is not a setting. Without the variable `around` returns its argument unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 class Failpoint:
-    """Does `action` the `at`-th time it is passed, and never again."""
+    """Does `action` the `at`-th time it is passed, only once."""
 
     def __init__(self, name: str, action: str, at: int) -> None:
         self.name, self.action, self._left, self._lock = name, action, at, threading.Lock()
@@ -54,7 +54,9 @@ def parse(text: str) -> dict[str, Failpoint]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _FORM.fullmatch(part)
         if match is None:
-            raise ConfigError(f"{VARIABLE}: {part!r} is no failpoint; expected NAME.before|after=kill|stop|raise[@N]")
+            raise ConfigError(
+                f"{VARIABLE}: {part!r} is not a failpoint; expected NAME.before|after=kill|stop|raise[@N]"
+            )
         points[match[1]] = Failpoint(match[1], match[2], int(match[3] or 1))
     return points
 

@@ -1,13 +1,12 @@
-"""Close a process that holds secrets to the other processes of its user.
+"""Protects a process with secrets from the other processes of its user.
 
 A process's memory and its first environment (`/proc/PID/environ`) can be read by every process of the same user, and
-the scripts of a worker run as its user. `refuse_inspection` makes the process not dumpable (PR_SET_DUMPABLE): the
-kernel gives these files to root then, and nobody else may trace it. It makes no core dumps any more.
+the scripts of a worker run as its user. `refuse_inspection` makes the process not dumpable (PR_SET_DUMPABLE): then only
+root can read these files or trace it, and it writes no core dumps.
 
-It holds for forks, and ends with an exec and with a change of the user: so each process calls it itself, before it
-does anything else, and what it starts by exec (scripts, redis-server, MCP servers) is not affected. Root can read
-everything in any case: scripts of a worker that runs as root can, and so they should not. On other systems than Linux
-it does nothing.
+Forks inherit the protection; an exec or a change of the user ends it: so each process calls it at its start, and
+programs that it executes (scripts, redis-server, MCP servers) are not affected. Root can always read everything,
+including scripts of a worker that runs as root. It has no effect on systems other than Linux.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 
 def refuse_inspection() -> None:
-    """Let no other process of this user read the memory and the environment of this one. Twice is safe."""
+    """Prevent other processes of this user from reading this process's memory and environment. Idempotent."""
     if sys.platform == "linux":
         import ctypes
 
@@ -26,7 +25,7 @@ def refuse_inspection() -> None:
 
 
 def refuses_inspection() -> bool:
-    """Whether it does."""
+    """Whether this process is protected."""
     if sys.platform != "linux":
         return False
     import ctypes

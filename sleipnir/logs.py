@@ -1,8 +1,8 @@
-"""Logs of the services: structlog, one event per line; JSON unless a person reads it.
+"""Logs of the services: structlog, one event per line; JSON unless written to a terminal.
 
-What is logged within `handling` says which visit it is about, whoever logs it, and records of the standard library are
-rendered alike. Values whose name says secret are masked before they are rendered. `trace` is debug plus the one record
-that asks the setting itself: the full state.
+Records within `handling` have the ids of the visit, also those of libraries, and records of the standard library are
+rendered the same. Values with secret-like names are masked before rendering. `trace` is debug plus one record: the full
+state.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def configure(settings: Settings) -> None:
 
 
 class handling:
-    """A context in which every record says which visit it is about. Costs half a microsecond: it is around each visit
-    and each commit."""
+    """A context in which every record has the ids of the visit. It takes half a microsecond, for each visit and each
+    commit."""
 
     __slots__ = ("_place", "_token")
 
@@ -87,7 +87,7 @@ def _say_visit(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMappi
 
 
 def _mask_addresses(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Errors of libraries may quote an address with its password."""
+    """Errors of libraries may contain an address with its password."""
     for name, value in event.items():
         if isinstance(value, str) and "://" in value and "@" in value:
             event[name] = masked(value)

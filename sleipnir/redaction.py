@@ -1,9 +1,9 @@
-"""What a secret's name is, and how secrets are kept out of what is shown, stored or sent. The only rule, and the only
+"""Secret-like names, and the redaction of secrets in output, storage and messages. The only rule, and the only
 redactor, of all processes.
 
-A name says that its value is a secret when SECRET, PASSWORD, CREDENTIAL and the like are anywhere in it, or when it
-ends with the word KEY, TOKEN or PAT, also with `_ID` or a number behind (`AWS_ACCESS_KEY_ID`). Our own settings are
-none: which of them holds a login is known (`passwords_in`).
+A name is secret-like if it contains SECRET, PASSWORD, CREDENTIAL or similar, or ends with the word KEY, TOKEN or PAT,
+also followed by `_ID` or a number (`AWS_ACCESS_KEY_ID`). Our own settings are exempt: it is known which of them have a
+login (`passwords_in`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import unquote
 
 PREFIX = "SLEIPNIR_"
-"""Of our own settings, as in settings.py: the planner uses this module, and knows no settings."""
+"""The prefix of our own settings, repeated from settings.py, because the planner uses this module but no settings."""
 
 REDACTED = "[redacted]"
 SHORTEST_SECRET = 6
-"""Shorter values are words, and hiding them would hide the message."""
+"""Shorter values are common words: hiding them would make messages unreadable."""
 
 _ANYWHERE = re.compile(r"SECRET|AUTHORIZATION|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|API_?KEYS?(_|$)")
 _AT_THE_END = re.compile(r"((^|[_.-])(KEY|PAT|MYSQL_PWD)|TOKEN)(_?ID)?(_?[0-9]+)?$")
@@ -27,7 +27,7 @@ _AT_THE_END = re.compile(r"((^|[_.-])(KEY|PAT|MYSQL_PWD)|TOKEN)(_?ID)?(_?[0-9]+)
 
 @functools.lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name holds a secret, as far as its name says."""
+    """Whether the name of a variable is secret-like."""
     upper = name.upper()
     if upper.startswith(PREFIX):
         return False
@@ -35,7 +35,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def passwords_in(env: Mapping[str, str]) -> Iterator[str]:
-    """The passwords of addresses, as they are written there and as they are meant."""
+    """The passwords of addresses, both as written (percent-encoded) and decoded."""
     for value in env.values():
         if "://" in value and "@" in value:
             login = value.partition("://")[2].rpartition("@")[0]
@@ -45,7 +45,7 @@ def passwords_in(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def without_secret_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables whose names are not those of secrets."""
+    """The variables without secret-like names."""
     return {name: value for name, value in env.items() if not is_secret_name(name)}
 
 

@@ -25,7 +25,8 @@ SECONDS_MOST = 10 * 365 * 24 * 3600  # in ms, and added to a moment, it is still
 BYTES_MOST = 2**50
 COUNT_MOST = 2**31
 SHARED = ("lease_s", "redispatch_after_s", "max_redeliveries", "owner_ttl_s", "retention_s", "batch_window")
-"""What schedulers decide by, besides the broker. One that has another value of it works against the others."""
+"""Settings that affect decisions of schedulers, in addition to the broker. A scheduler with a different value conflicts
+with the others."""
 SHOWN = 200  # characters of a value that is refused
 
 MOST_BUNDLE_FILES = 10_000
@@ -37,7 +38,7 @@ FLAGS = {
 }
 
 Reader: TypeAlias = Callable[[Any], Any]
-"""Turns what was given, a text of the environment or a value, into the setting's type. Raises ValueError."""
+"""Converts a text of the environment, or a value, into the setting's type. Raises ValueError."""
 
 
 def _setting(default: Any, read: Reader) -> Any:
@@ -105,18 +106,18 @@ def _absolute(given: Any) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Read once at start with `Settings.from_env()`. Raises ConfigError for a value that is not one."""
+    """Read once at start with `Settings.from_env()`. Raises ConfigError for an invalid value."""
 
     home: Path = _setting(None, Path)  # see __post_init__
-    """Where the embedded stack, the bundle cache and the user's agents live."""
+    """The directory of the embedded stack, the bundle cache and the user's agents."""
     agents_dir: Path | None = _setting(None, Path)
-    """Looked up first for agents."""
+    """Searched first for agents."""
     redis_url: str | None = _setting(None, _text)
     """The store. Unset: the embedded stack under `home`."""
     broker_url: str | None = _setting(None, _text)
     """Celery's broker. Unset: the same Redis as the store."""
     allow_eviction: bool = _setting(False, _flag)
-    """A Redis with another `maxmemory-policy` than noeviction is used; full, it deletes parts of live runs."""
+    """A Redis with a `maxmemory-policy` other than noeviction is accepted; when full, it deletes parts of live runs."""
     key_prefix: str = _setting("slp", _text)
     """First part of every key; several deployments may share one Redis."""
     partitions: int = _setting(16, _whole(1, 1024))
@@ -128,114 +129,116 @@ class Settings:
     name, read by script workers; closed to other users. Unset: `secrets.env` in Loki's configuration directory, if
     there is one."""
     secret_names: str = _setting("", _text)
-    """Variables of a worker's environment, NAME,NAME, that agent variables may name as `{{NAME}}`, besides what is in
-    its secrets file."""
+    """Variables of a worker's environment, NAME,NAME, that agent variables may name as `{{NAME}}`, in addition to its
+    secrets file."""
     record: Path | None = _setting(None, _absolute)
-    """llm workers write the models' answers into this folder (sleipnir/testing/tape.py)."""
+    """llm workers record the models' answers in this folder (sleipnir/testing/tape.py)."""
     replay: Path | None = _setting(None, _absolute)
-    """llm workers answer from the recording in this folder, and ask no model."""
+    """llm workers answer from the recording in this folder and call no model."""
     strict: bool = _setting(False, _flag)
-    """Runs that are submitted from here fail for every failed visit: one that no fallback, retry or `on_error` node has
-    taken over."""
+    """Runs that are submitted from here fail at every failed visit: one that no fallback, retry or `on_error` node
+    handles."""
     stream: bool = _setting(True, _flag)
-    """What models say is told while they say it (`watch`, `Client.stream`); 0: models answer in one piece."""
+    """Text of models is streamed (`watch`, `Client.stream`); 0: answers arrive in one piece."""
     limits: Path | None = _setting(None, Path)
-    """How often models may be called, for the whole deployment (docs/limits.md). Unset: `limits.yaml` in Loki's
-    configuration directory, if there is one."""
+    """The file with the model limits of the deployment (docs/limits.md). Unset: `limits.yaml` in Loki's configuration
+    directory, if there is one."""
     warm_llm: bool = _setting(True, _flag)
     """An llm worker imports litellm (2 s) at its start; otherwise the first visit waits for it."""
     warm_python: bool = _setting(True, _flag)
     """Python scripts are forked from a ready python3, one per worker process, instead of starting one each (Linux)."""
     lease_s: float = _setting(15.0, _seconds)
-    """A claimed visit whose worker is silent this long is given to another. Three heartbeats."""
+    """A claimed visit without a heartbeat for this time is given to another worker. Three heartbeats."""
     heartbeat_s: float = _setting(5.0, _seconds)
-    """How often a worker renews the leases of its visits, and learns of cancels."""
+    """How often a worker renews the leases of its visits, and checks for cancels."""
     drain_s: float = _setting(20.0, _seconds_or_zero)
-    """How long a worker that is told to stop waits for its running visits before it hands them back. Stopping takes up
-    to 8 s more, so the default fits Kubernetes' 30 s."""
+    """Grace period of a stopping worker for its running visits, before it hands them back. Stopping takes up to 8 s
+    more, so the default fits Kubernetes' 30 s."""
     task_events: bool = _setting(True, _flag)
-    """Workers tell Flower of each visit. Costs an eighth of a worker's time for a visit of no work."""
+    """Workers report each visit to Flower. It takes an eighth of a worker's time for an empty visit."""
     redispatch_after_s: float = _setting(10.0, _seconds)
-    """A visit queued this long without a claim is published again if its message has left the queue; then later each
-    time, up to an hour. On a broker that does not show its queues: after an hour, then eight."""
+    """A visit queued this long without a claim is published again if its message has left the queue; then at growing
+    intervals, up to an hour. On a broker that does not report its queues: after an hour, then eight."""
     max_redeliveries: int = _setting(3, _whole(0, COUNT_MOST))
     """A visit that lost more leases than this fails with WorkerLost."""
     batch_window: int = _setting(0, _whole(0, COUNT_MOST))
-    """Rows of batches become runs while the fleet has fewer pending visits than this. 0: four for each slot of
-    the workers that are there, at least 16."""
+    """Rows of batches become runs while the fleet has fewer pending visits than this. 0: four for each slot of the live
+    workers, at least 16."""
     once_wait_replicas: int = _setting(0, _whole(0))
-    """Before the work of a node with `effect: once` begins, so many replicas of Redis must have its claim. 0: none."""
+    """The number of Redis replicas that must have the claim of a node with `effect: once` before its work begins. 0:
+    none."""
     owner_ttl_s: float = _setting(3.0, _seconds)
-    """A scheduler that is silent this long loses its partitions."""
+    """A scheduler without a sign of life for this time loses its partitions."""
     retention_s: float = _setting(7 * 24 * 3600.0, _seconds)
     """How long a finished run is kept. Unfinished runs never expire."""
     work_retention_s: float = _setting(24 * 3600.0, _seconds_or_zero)
-    """How long a worker's machine keeps the scratch folder of a run that is over. Empty ones go at once, and so do
-    those on a full disk."""
+    """How long a worker's machine keeps the scratch folder of an ended run. Empty ones, and those on a full disk, are
+    removed immediately."""
     archive: Path | None = _setting(None, _absolute)
     """Schedulers write finished runs into this folder before they expire (docs/operations.md). Unset: they do not."""
     archive_gzip: bool = _setting(False, _flag)
     """The files of the archive are compressed."""
     archive_file_bytes: int = _setting(100 * 2**20, _whole(1, BYTES_MOST))
-    """A file of the archive that has grown to this size is not written to any more."""
+    """The size at which a new archive file is started."""
     bundle_cache_bytes: int = _setting(2 * 2**30, _whole(1, BYTES_MOST))
-    """A worker's machine keeps so much of the agent folders that it has unpacked, those used last."""
+    """The maximum size of a machine's cache of unpacked agent folders, the most recently used."""
     max_prompt_bytes: int = _setting(4 * 2**20, _whole(1, BYTES_MOST))
     """A larger prompt is refused at submit."""
     max_bundle_bytes: int = _setting(16 * 2**20, _whole(1, BYTES_MOST))
     """A larger agent folder (compressed) is refused at submit."""
     max_unpacked_bytes: int = _setting(MOST_UNPACKED_BYTES, _whole(1, BYTES_MOST))
-    """An agent folder with more bytes is refused at submit, by schedulers and by workers: set it alike everywhere."""
+    """An agent folder with more bytes is refused at submit, by schedulers and by workers: set the same value
+    everywhere."""
     max_journal_steps: int = _setting(5_000_000, _whole(1))
-    """A run whose journal has so many steps fails: a loop without an end would fill Redis. A step takes 300 bytes and
-    what it writes."""
+    """A run whose journal reaches this number of steps fails, because an endless loop would fill Redis. A step takes
+    300 bytes plus its writes."""
     max_session_messages: int = _setting(10_000, _whole(1))
-    """A session keeps so many messages, those said last; whole turns are dropped."""
+    """A session keeps at most this number of messages, the newest; older turns are dropped whole."""
     max_output_bytes: int = _setting(16 * 2**20, _whole(1, BYTES_MOST))
     """A script whose stdout, or a node whose delta, is larger fails."""
     tool_timeout_s: float | None = _setting(None, _seconds)
-    """A tool call that runs longer is killed, and the model is told. Unset: 120 s in sleipnir/1; in 1.0 what
-    COYOTE_TOOL_TIMEOUT says (0: any time), else 1800 s, as with Coyote."""
+    """A tool call that runs longer is killed, and the model gets an error. Unset: 120 s in sleipnir/1; in 1.0
+    COYOTE_TOOL_TIMEOUT (0: no limit), else 1800 s, as with Coyote."""
     mcp_queue: str = _setting("llm", _text)
-    """The queue of workers that speak to MCP servers; they need mcp.json, and the secrets it names."""
+    """The queue of workers that call MCP servers; they need mcp.json, and the secrets it names."""
     max_tool_result_bytes: int = _setting(256 * 1024, _whole(1, BYTES_MOST))
-    """Of a larger result of a tool call the model gets the beginning, and a note of how much was cut."""
+    """A larger result of a tool call is truncated for the model, with a note of the removed amount."""
     compression_threshold: int = _setting(4000, _whole(1, COUNT_MOST))
-    """When a session has grown to so many tokens (an estimate), it is replaced by a summary; an agent's own
-    `compression_threshold` goes before this."""
+    """A session with this number of tokens (an estimate) is replaced by a summary; an agent's own
+    `compression_threshold` takes precedence."""
     knowledge: str | None = _setting(None, _text)
-    """Where knowledge bases are shared with all workers: a folder that they all see, or `s3://bucket/prefix`. Unset:
-    `<home>/knowledge`, which only workers of this machine see."""
+    """Where knowledge bases are shared with all workers: a folder that they can all access, or `s3://bucket/prefix`.
+    Unset: `<home>/knowledge`, which only workers of this machine can access."""
     knowledge_cache_bytes: int = _setting(10 * 2**30, _whole(1, BYTES_MOST))
-    """A worker keeps so much of what it fetched from S3, those used last."""
+    """The maximum size of a worker's cache of data from S3, the most recently used."""
     max_document_bytes: int = _setting(64 * 2**20, _whole(1, BYTES_MOST))
     """A larger document is not loaded into a knowledge base."""
     document_s: float = _setting(60.0, _seconds)
     """A document that takes longer to read is not loaded."""
     crawl_pages: int = _setting(500, _whole(1, COUNT_MOST))
-    """A crawl (`https://...**`) stops after so many pages,"""
+    """A crawl (`https://...**`) stops after this number of pages,"""
     crawl_depth: int = _setting(8, _whole(0, COUNT_MOST))
-    """so many links away from the first one,"""
+    """this number of links away from the first page,"""
     crawl_bytes: int = _setting(200 * 2**20, _whole(1, BYTES_MOST))
-    """so many bytes,"""
+    """this number of bytes,"""
     crawl_s: float = _setting(600.0, _seconds)
-    """and so much time."""
+    """and this time."""
     private_urls: bool = _setting(False, _flag)
     """Documents may be fetched from addresses of private networks and of this machine."""
     metrics_port: int | None = _setting(None, _whole(0, 65535))
-    """A scheduler answers /metrics and /health on this port (docs/metrics.md); 0: on any free one, which its log names.
-    Unset: it opens no port."""
+    """A scheduler answers /metrics and /health on this port (docs/metrics.md); 0: on any free port, which its log
+    names. Unset: it opens no port."""
     metrics_host: str = _setting("127.0.0.1", _text)
-    """The address that it listens on; 0.0.0.0 or :: for all. Whoever reaches it can read it."""
+    """The address that it listens on; 0.0.0.0 or :: for all. Anyone who can reach it can read the metrics."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = _setting(
         "info", _one_of("trace", "debug", "info", "warning", "error")
     )
-    """What services log. debug adds entries and routes, trace the full state, which may hold secrets."""
+    """What services log. debug adds entries and routes, trace the full state, which may contain secrets."""
     log_format: Literal["auto", "json", "console"] = _setting("auto", _one_of("auto", "json", "console"))
-    """auto: console on a terminal, JSON lines elsewhere."""
+    """auto: console on a terminal, otherwise JSON lines."""
 
     given: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The names of the settings that were set, also to their defaults: children are given these."""
+    """The names of the settings that were set, also to their defaults: they are passed to children."""
 
     def __post_init__(self) -> None:
         for each in self._fields():
@@ -255,7 +258,7 @@ class Settings:
             object.__setattr__(self, "home", Path(platformdirs.user_data_dir("sleipnir", appauthor=False)))
 
     def _changed(self) -> frozenset[str]:
-        """The names of those that are not at their defaults."""
+        """The names of settings with other values than their defaults."""
         return frozenset(each.name for each in self._fields() if getattr(self, each.name) != each.default)
 
     @property
@@ -291,7 +294,7 @@ class Settings:
         return cls(**values)._with_given(values)
 
     def replaced(self, **changes: Any) -> Settings:
-        """The same with other values. Raises ConfigError as a new one does."""
+        """The same settings with other values. Raises ConfigError like the constructor."""
         return replace(self, **changes)._with_given(self.given.union(changes))
 
     def _with_given(self, names: Iterable[str]) -> Settings:
@@ -303,21 +306,21 @@ class Settings:
         return (each for each in fields(cls) if each.init)
 
     def shared_digests(self) -> dict[str, str]:
-        """The settings that all schedulers of a deployment must have alike, by the names of their variables; of each
-        only a short digest is shown to others. A broker's login does not count, nor how its address is spelled."""
+        """The settings that must be equal on all schedulers of a deployment, by the names of their variables; others
+        see only a short digest of each. A broker's login and the spelling of its address are ignored."""
         broker = (self.broker_url or "").rpartition("@")[2]
         values = {name: getattr(self, name) for name in SHARED} | {"broker_url": broker}
         return {PREFIX + name.upper(): sha256(repr(value).encode()).hexdigest()[:8] for name, value in values.items()}
 
     def to_log(self) -> dict[str, Any]:
-        """What a process logs at start: settings that are not at their defaults, but for the addresses, which may hold
-        a password. `sleipnir doctor --settings` lists all."""
+        """The settings that a process logs at its start: those with other values than their defaults, except addresses,
+        which may contain a password. `sleipnir doctor --settings` lists all."""
         changed = (self._changed() & self.given) - {"redis_url", "broker_url"}
         values = {name: getattr(self, name) for name in self.names() if name in changed}
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     def to_env(self) -> dict[str, str]:
-        """The variables that make a child process read these same settings; unset values are left out."""
+        """The variables with which a child process reads the same settings; unset values are omitted."""
         values = {name: getattr(self, name) for name in self.names() if name in self.given}
         return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
 

@@ -1,8 +1,9 @@
-"""Writing beside, then in one step into place: what is there is complete, and what a killed process left is cleared up.
+"""Atomic writes: content is written to a staging folder and moved into place in one step; remains of killed processes
+are removed.
 
 A staging folder is `.knowledge-<random>` next to where its content goes, so on the same disk. Beside it is
-`.knowledge-<random>.lock`, which its process holds locked: the kernel lets go of it with the process, however that
-ends. So a lock file that can be locked names a folder that nobody writes any more.
+`.knowledge-<random>.lock`, which its process holds locked: the kernel releases it when the process ends in any way. So
+a lock file that can be locked belongs to an abandoned folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LOCK = ".lock"
 
 @contextmanager
 def staging(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent`, which is made; the folder is gone afterwards, with what is still in it."""
+    """A new folder in `parent`, which is created; afterwards the folder is removed with its remaining content."""
     parent.mkdir(parents=True, exist_ok=True)
     clear_up(parent)
     lock = _own_lock(parent)

@@ -1,10 +1,10 @@
 """Spans of runs, visits and model calls, for OpenTelemetry (docs/metrics.md, Traces).
 
-Rules. A run is one trace, whose id follows from the run's, as the ids of the spans of the run and of each attempt of a
-visit do: so client, scheduler and workers add to one trace, and nothing is stored of it. (A task's headers carry
-`traceparent` all the same, for other instrumentation.) Nothing is sent, imported or measured unless
-`configure` found an endpoint in the OTEL_* variables. A span holds ids, names and numbers: no state, prompt or error
-text. Sending never holds up work: what an endpoint does not take in time is dropped.
+Rules. A run is one trace, whose id is derived from the run's id, as are the ids of the spans of the run and of each
+attempt of a visit: so client, scheduler and workers contribute to one trace without stored trace data. (A task's
+headers carry `traceparent` all the same, for other instrumentation.) Nothing is sent, imported or measured unless
+`configure` found an endpoint in the OTEL_* variables. A span has ids, names and numbers: no state, prompt or error
+text. Sending never delays work: spans that an endpoint does not accept in time are dropped.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def is_on() -> bool:
 
 
 def configure(service: str) -> None:
-    """Send the spans of this process as OTEL_* variables say, as `service` unless OTEL_SERVICE_NAME says otherwise.
+    """Send the spans of this process according to OTEL_* variables, as `service` unless OTEL_SERVICE_NAME is set.
 
-    Does nothing unless they name an endpoint for OTLP over HTTP. Again is safe. A pool's child goes on with what was
-    set up before its fork.
+    Does nothing unless they name an endpoint for OTLP over HTTP. Idempotent. A pool's child keeps the configuration
+    from before its fork.
     """
     global _tracer
     if _tracer is not None or not _is_wanted():
@@ -72,7 +72,7 @@ def configure(service: str) -> None:
 
 
 def flush() -> None:
-    """Send what waits, before this process ends."""
+    """Send the pending spans before this process ends."""
     if _tracer is not None:
         from opentelemetry import trace
 
@@ -87,8 +87,8 @@ def traceparent(run: str, seq: int, attempt: int) -> str:
 
 
 def submitting(agent: str, run: str) -> AbstractContextManager[Any]:
-    """Around the submission of a run: a span of the run, or, where a program has one of its own, in that, with a link
-    to the run."""
+    """Around the submission of a run: a span of the run, or a part of the program's current span, with a link to the
+    run."""
     api = sys.modules.get("opentelemetry.trace")
     if api is not None and api.get_current_span().is_recording():
         return _submitting(api.get_tracer("sleipnir"), agent, run, linked=True)
@@ -110,7 +110,7 @@ def _submitting(tracer: Tracer, agent: str, run: str, *, linked: bool) -> Iterat
 
 
 def executing(name: str, place: Place) -> AbstractContextManager[Span | None]:
-    """Around what a worker does for a visit's attempt; spans that begin inside belong to it. None: tracing is off."""
+    """Around the execution of a visit's attempt; spans that begin inside belong to it. None: tracing is off."""
     if _tracer is None:
         return _OFF
     from opentelemetry.trace import SpanKind
@@ -125,7 +125,7 @@ def executing(name: str, place: Place) -> AbstractContextManager[Span | None]:
 
 
 def calling(name: str, attributes: Attributes) -> AbstractContextManager[Span | None]:
-    """Around a call of something outside, within `executing`. None: tracing is off."""
+    """Around a call of an external service, within `executing`. None: tracing is off."""
     if _tracer is None:
         return _OFF
     from opentelemetry.trace import SpanKind
@@ -136,7 +136,7 @@ def calling(name: str, attributes: Attributes) -> AbstractContextManager[Span | 
 
 
 def failed(span: Span | None, kind: str) -> None:
-    """What the span is of has failed; `kind` is one word, never a message."""
+    """Marks the span as failed; `kind` is one word, never a message."""
     if span is not None:
         from opentelemetry.trace import Status, StatusCode
 
@@ -203,7 +203,7 @@ def _span_context(of: str | Place) -> SpanContext:
 
 
 def _is_sampled(trace_id: int) -> bool:
-    """As the sampler decides of a trace that begins: every process gives the same answer of a run."""
+    """The sampler's decision for a new trace: every process decides the same for a run."""
     from opentelemetry import trace
 
     sampler = getattr(trace.get_tracer_provider(), "sampler", None)
@@ -223,7 +223,7 @@ def _ids() -> Any:
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
     class Ids(RandomIdGenerator):
-        """Random ones, but for the span that `record` begins in this thread."""
+        """Random ids, except for the span that `record` begins in this thread."""
 
         def generate_trace_id(self) -> int:
             forced: Sequence[int] | None = getattr(_forced, "ids", None)

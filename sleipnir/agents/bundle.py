@@ -1,15 +1,15 @@
-"""Snapshot an agent folder, and materialise it again by digest.
+"""Packs an agent folder into a bundle, and unpacks it by digest.
 
-A bundle is a compressed tar of the folder's files: sorted names, no times, no owners, modes reduced to 644 or 755,
-so that the same content always has the same bytes and the same SHA-256, which names it. Left out: `.env` files and
-other dot-files (they may hold secrets), caches, `sessions/`, `bin/` (Loki regenerates it), and the documents of rag
-nodes and config.yaml agents with the knowledge bases that were made of them, which runs name by their digests. Put in:
-the folders beside it that its files use by relative paths (siblings.py), under names that begin with a dot, as no file
-of an agent does. Unpacked, all are where they were: `agents/NAME`, `agents/.shared`, `functions` in one read-only tree.
+A bundle is a compressed tar of the folder's files: sorted names, no times, no owners, modes reduced to 644 or 755, so
+that the same content always has the same bytes and the same SHA-256, which names it. Left out: `.env` files and other
+dot-files (they may hold secrets), caches, `sessions/`, `bin/` (Loki regenerates it), and the documents and knowledge
+bases of rag nodes and config.yaml agents, which runs name by their digests. Included: the folders beside it that its
+files use by relative paths (siblings.py), under names that begin with a dot, unlike files of an agent. Unpacked, all
+have their original places: `agents/NAME`, `agents/.shared`, `functions` in one read-only tree.
 
-Rules. A bundle that comes from Redis is data of somebody else: what it unpacks to is bounded, and it is read in pieces.
-An unpacked bundle is read-only. Each process compares it with the archive when it loads it, and looks before each use
-whether a file or a folder of it was touched since (`is_intact`); one that was changed is unpacked again.
+Rules. A bundle from Redis is untrusted data: its unpacked size is limited, and it is read in chunks. An unpacked bundle
+is read-only. Each process compares it with the archive when it loads it, and checks before each use whether a file or a
+folder of it was modified since (`is_intact`); a modified one is unpacked again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sleipnir.graph.overrides import overridden
 from sleipnir.settings import MOST_BUNDLE_FILES, MOST_UNPACKED_BYTES
 from sleipnir.staging import Lock, is_there, make_removable, put_in_place, staging
 
-COMPARED = 3  # times that a folder is compared with its archive before we give up
+COMPARED = 3  # attempts to unpack a folder that keeps changing
 KEPT = 128  # bundles that a process has loaded; each holds a file open
 VARIANTS = 512  # graphs as overridden for some run, a few kB each
 LEFT_OUT = ("__pycache__", "node_modules", "sessions", "bin", ".*", "*.pyc", "*.env")
@@ -61,16 +61,16 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 UNPACKED = "unpacked"
 """The folder below a worker's home. Not `bundles`: workers of earlier releases that share the home have writable trees
-there, which this one would take for edited and replace under their feet."""
+there, which this release would treat as modified and replace while they are in use."""
 
 _BESIDE = (f"{SHARED}/", f".{FUNCTIONS}/")
-"""How names of files begin that lie beside the agent's folder."""
+"""The prefix of names of files from beside the agent's folder."""
 
 _PIECE_BYTES = 1 << 20
 _DEFINITION_BYTES = 16 << 20  # of a graph.yaml or config.yaml
 _NAME_BYTES, _PATH_BYTES = 255, 1024
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, UnicodeError, ValueError)
-"""What reading an archive raises that is none."""
+"""Exceptions of reading an invalid archive."""
 
 
 def pack(
@@ -81,9 +81,9 @@ def pack(
     config_file: Path | None = None,
     unpacked_bytes: int = MOST_UNPACKED_BYTES,
 ) -> Bundle:
-    """Pack an agent folder. `config_file` takes the place of its config.yaml. Raises BundleError when it is larger than
-    `limit_bytes` packed or `unpacked_bytes` unpacked, has more than MOST_BUNDLE_FILES files, or holds what cannot be
-    packed: a link that leaves it, or something that cannot be read."""
+    """Pack an agent folder. `config_file` replaces its config.yaml. Raises BundleError if it is larger than
+    `limit_bytes` packed or `unpacked_bytes` unpacked, has more than MOST_BUNDLE_FILES files, or contains a link that
+    leaves it or an unreadable file."""
     files: dict[str, Path] = {}
     for name, path in _all_files(folder, _knowledge(graph)):
         files[name] = path
@@ -112,7 +112,7 @@ def pack(
 
 
 class _Packing:
-    """A file that compresses what is written to it, and keeps at most `limit_bytes` of that."""
+    """A file that compresses its input, and keeps at most `limit_bytes` of the output."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -128,7 +128,7 @@ class _Packing:
         return self._written
 
     def finish(self) -> tuple[bytes | None, int]:
-        """What there is, None if it is more than the limit; and its size."""
+        """The content, None if it exceeds the limit; and its size."""
         self._keep(self._compressor.flush())
         return None if self._size > self._limit_bytes else bytes(self._packed), self._size
 
@@ -146,13 +146,13 @@ def folder_signature(folder: Path, config_file: Path | None = None) -> tuple[tup
 
 
 def packed_part(signature: tuple[tuple[str, int, int], ...], graph: Graph) -> tuple[tuple[str, int, int], ...]:
-    """Of a folder's signature, what goes into the bundle: documents may change, and knowledge bases be made."""
+    """The part of a folder's signature that affects the bundle: documents and knowledge bases may change."""
     knowledge = _knowledge(graph)
     return tuple(each for each in signature if each[0].startswith(_BESIDE) or not _left_out(Path(each[0]), knowledge))
 
 
 def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> Graph:
-    """The graph of an agent's bundle. Raises BundleError when it has no definition or is none, GraphError when its
+    """The graph of an agent's bundle. Raises BundleError if it has no definition or is invalid, GraphError if its
     definition does not load."""
     found: dict[str, bytes] = {}
     for name, _, content in _members(packed, unpacked_bytes):
@@ -176,7 +176,7 @@ def _decoded(content: bytes, name: str, agent: str) -> str:
 
 
 class _Unpacking(gzip.GzipFile):
-    """Reads an archive in pieces: of one that unpacks to more than it should, no more than that is ever in memory."""
+    """Reads an archive in chunks, so that memory stays within the limit even if it unpacks to more."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _PIECE_BYTES:
@@ -185,8 +185,8 @@ class _Unpacking(gzip.GzipFile):
 
 
 def _members(packed: bytes, unpacked_bytes: int) -> Iterator[tuple[str, bool, Iterator[bytes]]]:
-    """Name, whether it is executable, and content of each file; the content must be read before the next one is asked
-    for. Raises BundleError for what is no bundle: too much, or anything but files inside a folder."""
+    """Name, whether it is executable, and content of each file; the content must be read before the next one is
+    requested. Raises BundleError for an invalid bundle: too large, or with anything except files inside a folder."""
     names: set[str] = set()
     try:
         with (
@@ -208,7 +208,7 @@ def _members(packed: bytes, unpacked_bytes: int) -> Iterator[tuple[str, bool, It
 
 
 def _check_member(member: tarfile.TarInfo, names: set[str]) -> None:
-    """Raises BundleError unless it is one more plain file below the folder. Adds its name."""
+    """Raises BundleError unless the entry is a new plain file below the folder. Adds its name."""
     path = PurePosixPath(member.name)
     is_plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.sparse and member.size >= 0
     is_inside = not path.is_absolute() and str(path) == member.name and not {"..", "."} & {*path.parts}
@@ -230,8 +230,8 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
 
 
 def unpack(packed: bytes, target: Path, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> None:
-    """Write the tree of a bundle of `agent` to `target`, which must not exist; complete or not at all, and read-only.
-    Raises BundleError for a bundle that is none, MachineFailed when this machine cannot write it."""
+    """Write the tree of a bundle of `agent` to `target`, which must not exist; completely or not at all, and read-only.
+    Raises BundleError for an invalid bundle, MachineFailed if this machine cannot write it."""
     staged: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -250,15 +250,14 @@ def unpack(packed: bytes, target: Path, agent: str, *, unpacked_bytes: int = MOS
 
 
 def agent_folder(tree: Path, agent: str) -> Path:
-    """Where in an unpacked tree the agent's own files are. Names come in messages: one that is no name of a folder is
-    not used."""
+    """The agent's own folder in an unpacked tree. Names come from messages: an invalid folder name is not used."""
     is_name = agent not in ("", ".", "..", SHARED) and not {"/", "\0"} & {*agent}
     is_name = is_name and len(agent.encode(errors="replace")) <= _NAME_BYTES and agent.isprintable()
     return tree / "agents" / (agent if is_name else "agent")
 
 
 def _place(name: str, agent: str) -> str:
-    """Where in the tree a file of the archive is."""
+    """The path in the tree of a file of the archive."""
     folder, _, rest = name.partition("/")
     if rest and folder == SHARED:
         return f"agents/{name}"
@@ -280,7 +279,8 @@ def _mode(is_executable: bool) -> int:
 
 
 def _make_read_only(folder: Path) -> None:
-    """Its folders; its files are. It is put in place before, as a read-only folder cannot be moved."""
+    """Makes its folders read-only, as its files are. It is moved into place before, because a read-only folder cannot
+    be moved."""
     for current, _, _ in os.walk(folder, topdown=False):
         if stat.S_IMODE(os.stat(current).st_mode) != 0o555:  # noqa: PTH116
             Path(current).chmod(0o555)  # only then: it would count as a touch
@@ -288,7 +288,7 @@ def _make_read_only(folder: Path) -> None:
 
 def _is_unpacked(packed: bytes, folder: Path, agent: str, unpacked_bytes: int) -> bool:
     """Whether the tree holds the files of the bundle with their content and their modes, and nothing else. Folders are
-    made read-only, in case who unpacked them died before."""
+    made read-only, in case the unpacking process died before."""
     files: set[str] = set()
     try:
         for name, is_executable, content in _members(packed, unpacked_bytes):
@@ -317,8 +317,8 @@ def _is_file(path: Path, is_executable: bool, content: Iterator[bytes]) -> bool:
 
 
 Touch: TypeAlias = tuple[str, int, int, int]
-"""A path, and what changes when anybody touches what is there: its inode, its size, and the time of its last change,
-which the kernel alone sets."""
+"""A path, and values that change if its file is modified: its inode, its size, and the time of its last change, which
+only the kernel sets."""
 
 
 @dataclass(frozen=True)
@@ -331,14 +331,14 @@ class Unpacked:
     """Of the tree's files and folders, as they were when it was compared with the archive."""
 
     def is_intact(self) -> bool:
-        """Whether nobody has touched a file or a folder of it since it was loaded. A system call for each."""
+        """Whether no file or folder of it was modified since it was loaded. One system call for each."""
         try:
             return all(_touch(touch[0]) == touch for touch in self.touches)
         except OSError:
             return False
 
     def changed(self) -> list[str]:
-        """The files that were added, changed or removed since, by their paths in the tree; not caches of Python."""
+        """The files that were added, changed or removed since, by their paths in the tree, except caches of Python."""
         tree = self.folder.parent.parent
         before, now = ({touch[0]: touch for touch in touches} for touches in (self.touches, _touches(tree)))
         paths = [path for path in sorted({*before, *now}) if before.get(path) != now.get(path)]
@@ -368,13 +368,13 @@ def _touch(path: str) -> Touch:
 
 
 class BundleCache:
-    """Bundles by digest, on disk and parsed. `fetch` gets the archive, which each process asks for once: what is on the
-    disk is compared with it. Thread-safe.
+    """Bundles by digest, on disk and parsed. `fetch` gets the archive, once per process, and the files on disk are
+    compared with it. Thread-safe.
 
-    Of all processes of a machine there are about `limit_bytes` on the disk, those loaded last. A process shares the
-    lock file of each bundle that it has loaded, and who drops one holds that alone; what was dropped is fetched again.
-    Agents with the same files have one digest, and each a tree of its own, as their folders have other names. Loaded
-    are up to KEPT trees, those asked for last, and those of bundles that are `used`.
+    All processes of a machine together keep about `limit_bytes` on disk, the most recently loaded. A process holds a
+    shared lock on each bundle that it has loaded; removing one needs an exclusive lock; a removed bundle is fetched
+    again. Agents with the same files have one digest but separate trees, because their folders have different names. A
+    process keeps up to KEPT trees, the most recently used, and those of bundles that are `used`.
     """
 
     def __init__(
@@ -393,7 +393,7 @@ class BundleCache:
 
     @contextlib.contextmanager
     def used(self, digest: str) -> Iterator[None]:
-        """What is got of this bundle meanwhile stays where it is until the end of the block."""
+        """Keeps the trees of this bundle in place until the end of the block."""
         with self._lock:
             self._users[digest] += 1
         try:
@@ -407,9 +407,9 @@ class BundleCache:
     def get(
         self, digest: str, agent: str, overrides: Mapping[str, Json] | None = None, *, intact: bool = False
     ) -> Unpacked:
-        """`overrides` are those of the run. `intact`: something of the folder is about to be executed, so look whether
-        it was touched since it was loaded. Raises BundleError when the bundle is nowhere or is none, GraphError when
-        its graph cannot be read, MachineFailed when it cannot be unpacked here."""
+        """`overrides` are those of the run. `intact`: a file of the folder is about to be executed, so check whether it
+        was modified since it was loaded. Raises BundleError if the bundle is missing or invalid, GraphError if its
+        graph cannot be read, MachineFailed if it cannot be unpacked here."""
         if not DIGEST.fullmatch(digest):
             raise BundleError(f"{digest[:80]!r} is no digest of a bundle")
         key = digest, agent
@@ -436,7 +436,7 @@ class BundleCache:
             raise
 
     def _shared_lock(self, tree: str) -> Lock:
-        """While it is held, nobody drops the folder. Its file was changed last when the bundle was loaded last."""
+        """While it is held, no process removes the folder. Its modification time is the time of the last load."""
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
             while not (lock := Lock(self._lock_file(tree))).take_shared():
@@ -447,7 +447,7 @@ class BundleCache:
         return lock
 
     def _materialise(self, digest: str, agent: str) -> Unpacked:
-        """The folder as the archive says, whatever was there."""
+        """The folder with the content of the archive, regardless of its previous content."""
         packed = self._fetch(digest)
         if packed is None:
             raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
@@ -473,7 +473,7 @@ class BundleCache:
         raise MachineFailed("disk", f"something changes the files below {folder} again and again")
 
     def _put_away(self, folder: Path) -> None:
-        """Remove it in one step. Visits that run from it now may miss a file, as they would after the change."""
+        """Remove it in one step. Visits that run from it may miss a file, as after the modification."""
         try:
             with staging(self._root) as away:
                 make_removable(folder)
@@ -492,8 +492,8 @@ class BundleCache:
                 self._loaded.pop(key)[1].close()
 
     def _make_room(self, added: int) -> None:
-        """Drop what was loaded longest ago and is not used by any process, until all fit. Counting takes a while, so it
-        is done again when so much has come that it may matter."""
+        """Remove the least recently loaded trees that no process uses, until the limit is met. Counting is slow, so it
+        is repeated only after enough new data."""
         if self._grown is not None and self._grown + added < self._limit_bytes / 16:
             self._grown += added
             return
@@ -541,8 +541,8 @@ def _all_files(folder: Path, knowledge: list[str], *, is_signature: bool = False
 
 
 def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[str]:
-    """The names of the files to pack. Raises BundleError for what cannot be packed: nothing is left out silently.
-    `is_signature`: linked folders may be documents of a rag node, and are not looked into."""
+    """The names of the files to pack. Raises BundleError for files that cannot be packed, instead of omitting them
+    silently. `is_signature`: linked folders may be documents of a rag node, and are not read."""
     root = folder.resolve()
 
     def fail(error: OSError) -> None:
@@ -569,7 +569,7 @@ def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) ->
 
 
 def _check_folder(path: Path, root: Path) -> None:
-    """Raises BundleError for a link that leaves the agent folder, or that comes back to where it is."""
+    """Raises BundleError for a link that leaves the agent folder, or forms a loop."""
     if not path.is_symlink():
         return
     target = path.resolve()

@@ -1,7 +1,8 @@
-"""Where the configuration of Loki is on a machine, and that of Coyote, which is Loki's new name (spec/coyote.md 1).
+"""The configuration directory of Loki or Coyote, Loki's new name, on a machine (spec/coyote.md 1).
 
-Rules. `COYOTE_X` goes before `LOKI_X`. Without `*_CONFIG_DIR` the directory is `coyote` below the user's configuration
-directory, or `loki` where there is no `coyote`. Agents are looked up in both, for who has changed over has both.
+Rules. `COYOTE_X` takes precedence over `LOKI_X`. Without `*_CONFIG_DIR` the directory is `coyote` below the user's
+configuration directory, or `loki` if there is no `coyote`. Agents are searched in both, because a user who migrated has
+both.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ def variable(env: Mapping[str, str], name: str) -> str | None:
 
 
 def config_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """The configuration directory; it may not exist. Without any it is called `loki`: a tool that makes its cache there
-    must not hide a directory that is installed later."""
+    """The configuration directory; it may not exist. If neither exists it is `loki`: a tool that creates its cache
+    there must not hide a directory that is installed later."""
     found = config_dirs(env)
     return next((place for place in found if place.is_dir()), found[-1])
 
 
 def config_dirs(env: Mapping[str, str] = os.environ) -> list[Path]:
-    """All configuration directories of this machine, whether they exist or not; those at the front go first."""
+    """All configuration directories of this machine, whether they exist or not, in order of precedence."""
     if own := variable(env, "CONFIG_DIR"):
         return [Path(own)]
     if xdg := env.get("XDG_CONFIG_HOME"):
@@ -48,8 +49,8 @@ def functions_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def functions_dirs(functions: Path) -> list[Path]:
-    """Where global tools are looked up, of a `functions_dir`: there, and in that of the other name beside it. Agents
-    are looked up in both configuration directories, and those in the second need its tools."""
+    """The search path of global tools for a `functions_dir`: itself, and that of the other name beside it, because
+    agents in the second configuration directory need its tools."""
     own, base = functions.parent.name, functions.parent.parent
     others = [base / name / functions.name for name in NAMES if name != own] if own in NAMES else []
     return [functions, *others]
@@ -63,7 +64,7 @@ def skills_dirs(env: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def skill_complaint(name: str, env: Mapping[str, str] = os.environ) -> str | None:
-    """What is to be said of a skill that an agent names, if it is not installed here."""
+    """The warning for a skill that an agent names, if it is not installed here."""
     places = skills_dirs(env)
     if any((place / name / SKILL_FILE).is_file() for place in places):
         return None

@@ -1,6 +1,7 @@
-"""Loki's config.yaml: where it is, and its text as data with places. What its keys mean is said where they are used.
+"""Loki's config.yaml: its path, and its content with positions. The meaning of its keys is documented where they are
+used.
 
-Rules. The file is optional. Its values may hold `{{NAME}}`, a secret that is looked up where it is used. Errors name
+Rules. The file is optional. Its values may contain `{{NAME}}`, a secret that is looked up where it is used. Errors name
 file, line and column, and never a value, which may be a secret.
 """
 
@@ -21,17 +22,17 @@ from sleipnir.graph.source import YamlDocument, read
 FILE: Final = "config.yaml"
 
 _UNQUOTED = re.compile(r"^(\s*(?:- +)?[A-Za-z0-9_]+:\s+)(\{\{\s*[A-Za-z0-9_.-]+\s*\}\})\s*(?:#.*)?$", re.MULTILINE)
-"""A secret that stands alone without quotes, which YAML would read as a mapping in a mapping."""
+"""A secret without quotes as a whole value, which YAML would read as a mapping in a mapping."""
 
 
 def config_file(env: Mapping[str, str]) -> Path:
-    """Where the file is that `env` means; it may not exist."""
+    """The path of the file for `env`; it may not exist."""
     told = variable(env, "CONFIG_FILE")
     return Path(told) if told else config_dir(env) / FILE
 
 
 def read_config(path: Path) -> YamlDocument | None:
-    """What the file says, None when it says nothing. Raises ConfigError with every problem, one per line."""
+    """The content of the file, None if it is empty or missing. Raises ConfigError with every problem, one per line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

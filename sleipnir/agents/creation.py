@@ -17,7 +17,7 @@ from typing import Final
 from sleipnir.errors import ConfigError, UsageError
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""As those of sessions and batches: it is a folder, stands in keys of Redis and on command lines."""
+"""Like names of sessions and batches: it is a folder name, part of Redis keys, and used on command lines."""
 RECORDING: Final = "recording"
 
 _PLACEHOLDER = "my-agent"
@@ -26,7 +26,7 @@ _COMMAND = re.compile(rf"\b(sleipnir (?:kb )?[a-z]+) {_PLACEHOLDER}\b")
 
 @dataclass(frozen=True)
 class Template:
-    """`prompt` is one that the agent answers. One that asks a model has a recording of the answers to it."""
+    """`prompt` is an example. A template with a model has a recording of the answers to it."""
 
     prompt: str
     asks_a_model: bool = False
@@ -45,16 +45,16 @@ def check_name(name: str) -> None:
     """Raises UsageError for a name that an agent cannot have."""
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name[:80]!r} is no name for an agent: it begins with a letter or a digit, and has at most 64 letters, "
-            "digits, '.', '_' and '-'"
+            f"{name[:80]!r} is not a name for an agent: it begins with a letter or a digit, and has at most 64 "
+            "letters, digits, '.', '_' and '-'"
         )
 
 
 def make(kind: str, name: str, directory: Path, *, shown: str, command_name: str) -> list[str]:
-    """Make `directory/name` from the template `kind`, whole or not at all, and return its files by name.
+    """Make `directory/name` from the template `kind`, completely or not at all, and return its files by name.
 
-    In what it says of itself its folder is `shown`, and commands name it by `command_name`. Raises UsageError for a bad
-    name or when the folder exists, ConfigError when it cannot be written.
+    In its texts its folder is `shown`, and commands name it by `command_name`. Raises UsageError for an invalid name or
+    if the folder exists, ConfigError if it cannot be written.
     """
     check_name(name)
     folder = directory / name
@@ -109,5 +109,5 @@ def _remove(staging: Path | None, made: list[Path]) -> None:
     for place in made:
         try:
             place.rmdir()
-        except OSError:  # not made, or somebody has put something there
+        except OSError:  # not created, or not empty
             return

@@ -1,13 +1,13 @@
 """Find agent folders by name.
 
-Looked up in order: the agents directory of the settings, `<home>/agents`, `./agents`, the configuration directories of
-Coyote and Loki, and the agents that ship with Sleipnir, which come last also where `./agents` is their directory.
-Of several folders of one name the first runs, and `hidden` says which others there are. The folder's name is the
-agent's identity; folders that start with a dot are not agents.
+Search order: the agents directory of the settings, `<home>/agents`, `./agents`, the configuration directories of Coyote
+and Loki, and the agents that ship with Sleipnir, which come last also where `./agents` is their directory. Of several
+folders of one name the first one runs; `hidden` returns the others. The folder's name identifies the agent; folders
+that start with a dot are not agents.
 
-`<NAME>_DATA_DIR` in the environment is the folder of the agent NAME wherever it is, `<NAME>_CONFIG_FILE` the file in
-place of its config.yaml (spec/graph-agents.md 3.3). Of an agent that only the environment knows, the name is that of
-its folder if this is spelled NAME, else NAME in small letters with hyphens.
+`<NAME>_DATA_DIR` in the environment is the folder of the agent NAME, `<NAME>_CONFIG_FILE` the file that replaces its
+config.yaml (spec/graph-agents.md 3.3). The name of an agent that only the environment names is that of its folder if it
+matches NAME, else NAME in lower case with hyphens.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def places(settings: Settings) -> list[Path]:
 
 
 def _of_working_directory() -> list[Path]:
-    """`./agents`, unless the working directory is a checkout of Sleipnir: an agent that is installed goes before a
-    shipped one of its name."""
+    """`./agents`, unless the working directory is a checkout of Sleipnir: an installed agent takes precedence over a
+    shipped one of the same name."""
     place = Path.cwd() / "agents"
     return [] if place.resolve() in [shipped.resolve() for shipped in _shipped_places()] else [place]
 
 
 def own_agents(settings: Settings) -> Path:
-    """Where the user's own agents live, and where shipped ones are installed to."""
+    """The directory of the user's own agents, and of installed shipped ones."""
     return settings.home / "agents"
 
 
@@ -69,7 +69,7 @@ def find(agent: str | Path, settings: Settings) -> Path:
     """The folder of an agent, by name or by path. Raises AgentNotFound with close names and the places searched."""
     text = str(agent)
     if not text.strip():
-        raise AgentNotFound("the agent's name is empty; `sleipnir agents` lists those there are")
+        raise AgentNotFound("the agent's name is empty; `sleipnir agents` lists all agents")
     if _is_path(agent):
         folder = Path(agent).absolute()
         if not is_folder(folder):
@@ -82,8 +82,7 @@ def find(agent: str | Path, settings: Settings) -> Path:
 
 
 def look_up(agent: str | Path, settings: Settings) -> AgentFolder:
-    """The agent that a name, or the path of a folder, means. Raises AgentNotFound, and GraphError when its folder has
-    both files."""
+    """The agent of a name or of a folder's path. Raises AgentNotFound, and GraphError if its folder has both files."""
     folder = find(agent, settings)
     name = Path(os.path.normpath(folder)).name if _is_path(agent) else str(agent)
     return read_agent(folder, name, named_file(name))
@@ -114,9 +113,9 @@ def _definition(folder: Path) -> list[bytes]:
 
 
 def is_folder(path: Path, *, can_be_read: bool = True) -> bool:
-    """Whether there is such a folder. No for a path that nothing can have: too long, a loop of links.
+    """Whether there is such a folder. False for an impossible path: too long, a loop of links.
 
-    Raises AgentNotFound when a folder above it keeps us out; with `can_be_read` also when it does so itself.
+    Raises AgentNotFound if a folder above it denies access; with `can_be_read` also if the folder itself does.
     """
     try:
         if not stat.S_ISDIR(path.stat().st_mode):
@@ -131,13 +130,13 @@ def is_folder(path: Path, *, can_be_read: bool = True) -> bool:
 
 
 def shown(name: str | Path) -> str:
-    """A name as a message quotes it: of a very long one the beginning."""
+    """A name for a message: of a very long one only the beginning."""
     text = str(name)
     return repr(text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…")
 
 
 def overrides(graph: Graph, agent: str) -> dict[str, Json]:
-    """What this process's environment says otherwise than the file of `agent`."""
+    """The overrides of `agent` in this process's environment."""
     return overrides_of(graph, agent, os.environ)
 
 
@@ -147,13 +146,13 @@ def names(settings: Settings) -> list[str]:
 
 
 def known_agents(settings: Settings) -> list[AgentInfo]:
-    """Every agent that can be named, sorted. Of several folders of one name, the first place's is the one."""
+    """Every agent that can be named, sorted. Of several folders of one name, the first one in search order."""
     seen = _by_name(settings)
     return [describe(folder_or_none(name, settings) or seen[name], name) for name in sorted(seen)]
 
 
 def describe(folder: Path, name: str | None = None) -> AgentInfo:
-    """What kind of agent a folder holds, and what is wrong with it, if anything. `name` None: the folder's."""
+    """The kind of agent in a folder, and its problem, if any. `name` None: the folder's."""
     name = folder.name if name is None else name
     try:
         agent = read_agent(folder, name, named_file(name))
@@ -174,13 +173,13 @@ def _is_path(agent: str | Path) -> bool:
 
 
 def named_file(name: str) -> Path | None:
-    """The file that the environment names in place of the config.yaml of an agent, if it does."""
+    """The file that the environment names instead of the config.yaml of an agent, if any."""
     named = os.environ.get(f"{env_name(name)}_CONFIG_FILE")
     return Path(named).absolute() if named else None
 
 
 def _by_name(settings: Settings) -> dict[str, Path]:
-    """Where every agent is that can be named."""
+    """The folders of all agents that can be named."""
     found: dict[str, Path] = {}
     for folder in _folders(places(settings)):
         found.setdefault(folder.name, folder)
@@ -195,7 +194,7 @@ def _of_environment() -> Iterator[tuple[str, Path]]:
     """The folders of agents that the environment names, by NAME."""
     for variable, value in os.environ.items():
         name, folder = variable.removesuffix(_DATA_DIR), Path(value).absolute()
-        # LLM_AGENT_DATA_DIR is what scripts of agents are told: no agent has that name.
+        # LLM_AGENT_DATA_DIR is a variable for scripts of agents, not an agent's folder.
         if variable.endswith(_DATA_DIR) and name not in ("", "LLM_AGENT") and value and _is_agent(folder):
             yield name, folder
 

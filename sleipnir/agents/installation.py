@@ -1,10 +1,11 @@
 """Copy shipped agents to the user's own directory, and never over an edit (spec/graph-agents.md 1.1).
 
 Rule 1. An agent is installed as a whole. A file that its user changed or removed keeps all of that agent as it is: new
-        scripts below an old graph would be an agent that nobody wrote.
-Rule 2. What was installed is known by the digests in MANIFEST, in the agent's folder. A file that is neither as shipped
-        nor as recorded was edited. Files that did not ship are the user's, and are not looked at.
-Rule 3. What shipped agents share (`.shared` beside them) comes along with each that is not kept, by rules 1 and 2.
+scripts with an old graph would be an untested combination.
+Rule 2. What was installed is known by the digests in MANIFEST, in the agent's folder. A file that matches neither the
+shipped nor the recorded digest was edited. Files that were not shipped belong to the user and are not read.
+Rule 3. Files that shipped agents share (`.shared` beside them) are installed with each agent that is not kept, by rules
+1 and 2.
 
 Each file is replaced in one step and the manifest last, so the next installation finishes one that was interrupted.
 """
@@ -23,7 +24,7 @@ from typing import Literal, TypeAlias
 from sleipnir.agents.siblings import SHARED
 from sleipnir.errors import ConfigError, UsageError
 
-MANIFEST = ".installed.json"  # a dot-file, so no bundle takes it along
+MANIFEST = ".installed.json"  # a dot-file, so it is not part of a bundle
 VERSION = 1
 
 Action: TypeAlias = Literal["installed", "updated", "unchanged", "kept", "reset"]
@@ -32,9 +33,9 @@ Digests: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True)
 class InstalledAgent:
-    """What became of one agent. `edited` are files that are not as they were installed: the reason of `kept`, and what
-    `reset` has given up. `outdated` says that another version of a kept agent ships by now. `shared_kept` are files of
-    `.shared` that its user has changed, so that all of it stays as it is."""
+    """The outcome for one agent. `edited` are files that were changed since the installation: the reason of `kept`, and
+    the changes that `reset` discarded. `outdated`: a newer version of a kept agent is shipped. `shared_kept` are files
+    of `.shared` that the user has changed, so that all of it is kept."""
 
     name: str
     action: Action
@@ -54,7 +55,7 @@ class _Comparison:
 
     @property
     def edited(self) -> tuple[str, ...]:
-        """Files that are neither as shipped nor as recorded; recorded ones that are gone."""
+        """Files that match neither the shipped nor the recorded digest, and recorded files that are missing."""
         names = sorted({*self.shipped, *self.recorded})
         return tuple(name for name in names if not self._is_ours(name))
 
@@ -72,7 +73,7 @@ class _Comparison:
 
 
 def install(shipped: Path, directory: Path) -> InstalledAgent:
-    """Bring `directory/NAME` to what ships in the folder `shipped`, unless it was edited. Twice is safe.
+    """Update `directory/NAME` to the shipped folder `shipped`, unless it was edited. Idempotent.
 
     Raises ConfigError when that cannot be written, UsageError when something else is in the way.
     """
@@ -80,12 +81,13 @@ def install(shipped: Path, directory: Path) -> InstalledAgent:
 
 
 def reset(shipped: Path, directory: Path) -> InstalledAgent:
-    """Make `directory/NAME` what ships, whatever was edited; files of the user's own stay. Raises as `install`."""
+    """Reset `directory/NAME` to the shipped version, discarding edits; the user's own files are kept. Raises like
+    `install`."""
     return _applied(shipped, directory, give_up_edits=True)
 
 
 def edits(shipped: Path, directory: Path) -> tuple[str, ...]:
-    """The files that a reset would give up, by their names in the agent's folder."""
+    """The files whose changes a reset would discard, by their names in the agent's folder."""
     folder = directory / shipped.name
     return _compare(shipped, folder).edited if folder.is_dir() else ()
 
@@ -102,7 +104,7 @@ def _applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> Installe
 def _folder_applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> InstalledAgent:
     name, folder = shipped.name, directory / shipped.name
     if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
-        raise UsageError(f"{str(folder)!r} is in the way of the agent {name!r}: it is no folder. Move it away")
+        raise UsageError(f"{str(folder)!r} is in the way of the agent {name!r}: it is not a folder. Move it away")
     try:
         if not folder.exists():
             _copy_anew(shipped, folder)
@@ -121,7 +123,7 @@ def _folder_applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> I
 
 
 def _copy_anew(shipped: Path, folder: Path) -> None:
-    """The whole folder at once, so that nobody runs half an agent."""
+    """Moves the whole folder in one step, so that no run sees half an agent."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".install-", dir=folder.parent))
     try:
@@ -169,7 +171,7 @@ def _compare(shipped: Path, folder: Path) -> _Comparison:
 
 
 def _recorded(folder: Path) -> Digests:
-    """The manifest's digests; none when it is missing or unreadable, which takes every difference for an edit."""
+    """The manifest's digests; none if it is missing or unreadable: then every difference counts as an edit."""
     try:
         files = json.loads((folder / MANIFEST).read_text("utf-8"))["files"]
         return {str(name): str(digest) for name, digest in files.items() if _stays_inside(str(name))}
@@ -178,13 +180,13 @@ def _recorded(folder: Path) -> Digests:
 
 
 def _stays_inside(name: str) -> bool:
-    """The manifest is a file that anybody may have written, and files that it names are removed."""
+    """Validates the manifest, which may be forged, because files that it names are removed."""
     path = Path(name)
     return not path.is_absolute() and ".." not in path.parts
 
 
 def _digests(folder: Path) -> Digests:
-    """Of all files that ship: no caches, and nothing that a dot hides."""
+    """The digests of all shipped files, without caches and dot-files."""
     files = (file for file in folder.rglob("*") if file.is_file())
     names = {file.relative_to(folder).as_posix(): file for file in files}
     return {name: _digest(names[name]) for name in sorted(names) if _ships(Path(name))}
@@ -195,7 +197,7 @@ def _ships(name: Path) -> bool:
 
 
 def _digest(file: Path) -> str:
-    """Empty for what is no readable file: it is nobody's version, so it counts as edited."""
+    """Empty for an unreadable file, which counts as edited."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:

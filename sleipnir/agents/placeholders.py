@@ -1,7 +1,7 @@
 """The placeholders in the texts of a config.yaml agent, its instructions and starters (spec/graph-agents.md 3.4, 3.5).
 
-Rules. The agent's variables are put in first, `{{name}}` as they are written and without spaces, then the special
-variables, also where the value of a variable names one. A name that is neither stays as it is.
+Rules. The agent's variables are replaced first, written exactly as `{{name}}` without spaces, then the special
+variables, also in values of variables. Other names stay unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from sleipnir.agents.config_directory import variable
 
 TOOLS: Final = "__tools__"
-"""Only in static instructions, where it is put in before all others: the list of the agent's tools."""
+"""Only in static instructions, where it is replaced first: the list of the agent's tools."""
 
 _NAME = re.compile(r"\{\{(\w+)\}\}")
 _SYSTEMS: Final = {"darwin": "macos"}
@@ -25,7 +25,7 @@ _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def interpolated(text: str, variables: Mapping[str, str], special: Mapping[str, str]) -> str:
-    """`text` with the agent's variables and the special ones. What a value holds is not looked at as a variable."""
+    """`text` with the agent's variables and the special ones. Values are not searched for variables again."""
     if variables:
         names = "|".join(re.escape(name) for name in sorted(variables, key=len, reverse=True))
         text = re.sub(r"\{\{(" + names + r")\}\}", lambda found: variables[found[1]], text)
@@ -33,7 +33,7 @@ def interpolated(text: str, variables: Mapping[str, str], special: Mapping[str, 
 
 
 def special_variables(env: Mapping[str, str], cwd: str | Path, now: datetime) -> dict[str, str]:
-    """What the special variables stand for on this machine, `__tools__` apart; `now` has a time zone."""
+    """The values of the special variables on this machine, except `__tools__`; `now` has a time zone."""
     system = platform.system().lower()
     return {
         "__os__": _SYSTEMS.get(system, system),
@@ -48,7 +48,7 @@ def special_variables(env: Mapping[str, str], cwd: str | Path, now: datetime) ->
 
 
 def _distribution(system: str) -> str:
-    """As in "Ubuntu 22.04 (linux)"; the name of the system where it does not say."""
+    """As in "Ubuntu 22.04 (linux)"; the name of the system if the distribution is unknown."""
     if system == "macos":
         return f"macOS {platform.mac_ver()[0]} (macos)"
     try:
@@ -59,7 +59,7 @@ def _distribution(system: str) -> str:
 
 
 def _locale(env: Mapping[str, str]) -> str:
-    """The language of messages, as in `en-US`; that too where none is set."""
+    """The language of messages, such as `en-US`, which is also the default."""
     told = next((env[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if env.get(name)), "")
     name = re.split(r"[.@]", told)[0]
     return "en-US" if name in ("", "C", "POSIX") else name.replace("_", "-")

@@ -1,8 +1,8 @@
 """Folders beside an agent's that its files use by relative paths, as the agents of Loki do: `agents/.shared`, and of
 `functions`, which is beside `agents`, the scripts and libraries.
 
-`.shared` goes along with every agent beside it. `functions` may be large, so it goes along only if a file of the agent
-or of `.shared` has `functions/` in its text; and of it only what agents use, not its mcp.json, which may hold secrets.
+`.shared` is packed with every agent beside it. `functions` may be large, so it is packed only if a file of the agent or
+of `.shared` contains `functions/`; and only the parts that agents use, not its mcp.json, which may contain secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TEXT_BYTES = 1 << 20  # a larger file is no script
 
 
 def beside(folder: Path, files: Iterable[Path]) -> Iterator[tuple[str, Path]]:
-    """The folders, each with how the names of its files begin in the bundle. `files` are the agent's own."""
+    """The folders, each with the prefix of its files' names in the bundle. `files` are the agent's own."""
     place = folder.absolute().parent
     shared = place / SHARED
     if shared.is_dir():

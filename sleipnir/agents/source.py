@@ -26,10 +26,10 @@ class AgentSource:
 
 
 def locate(target: str, settings: Settings) -> AgentSource:
-    """The graph file, or the agent folder, that is meant. Raises AgentNotFound.
+    """The graph file or agent folder of an argument. Raises AgentNotFound.
 
-    A path is tried before a name when it has a slash in it or is an existing file, so that `validate graph.yaml`
-    works beside the file.
+    An argument with a slash, or the name of an existing file, is a path, so that `validate graph.yaml` works in the
+    file's directory.
     """
     from sleipnir.agents.finding import find, is_folder, named_file
 

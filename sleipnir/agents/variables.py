@@ -1,8 +1,8 @@
-"""The variables that an agent declares: what each stands for in a run (spec/graph-agents.md 3.5).
+"""The variables that an agent declares, and their values in a run (spec/graph-agents.md 3.5).
 
 Rules. The value of a variable is the one given with the run; else that of LLM_AGENT_VAR_<NAME> in the environment of
-the process that submits it, unless it is empty; else its default, which may be empty; else what a person at the
-terminal says. A value may name a secret, as `{{NAME}}`: it is put in on the worker that runs a tool or a script.
+the process that submits it, unless it is empty; else its default, which may be empty; else the answer of the user on
+the terminal. A value may name a secret, as `{{NAME}}`: the worker that runs a tool or a script replaces it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sleipnir.errors import UsageError
 from sleipnir.graph.model import Graph, Variable
 
 Asker: TypeAlias = Callable[[Variable], str | None]
-"""Asks a person for a variable's value; None: there is nobody who answers."""
+"""Asks the user for a variable's value; None: no answer."""
 
 
 def env_name(name: str) -> str:
-    """The environment variable by which an agent variable is given, and by which tools and scripts get it."""
+    """The environment variable that sets an agent variable, and passes it to tools and scripts."""
     return f"LLM_AGENT_VAR_{name.upper().replace('-', '_')}"
 
 

@@ -1,4 +1,4 @@
-"""The home directory of a private stack: where its files are, and what its supervisor says of itself."""
+"""The home directory of a private stack: the paths of its files, and the state that its supervisor reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOCKET_PATH_MOST = 100  # the kernel allows 108 bytes
 
 @dataclass(frozen=True)
 class Home:
-    """Where the private stack keeps its files. Everything below `root` is private to the user (0700)."""
+    """The paths of the private stack. Everything below `root` is private to the user (0700)."""
 
     root: Path
 
@@ -76,16 +76,16 @@ class Home:
 
 @dataclass(frozen=True)
 class StackState:
-    """What a supervisor says of itself. `workers`: whether scheduler and workers run, or Redis alone."""
+    """The state that a supervisor reports. `workers`: whether scheduler and workers run, or only Redis."""
 
     pid: int
     workers: bool
     while_used: bool
     tape: str | None = None
-    """What its llm workers do with the models' answers, as `tape_of` says it; None: they ask the models."""
+    """Whether its llm workers record or replay the models' answers, as of `tape_of`; None: they call the models."""
 
     def write(self, home: Home) -> None:
-        """Complete or not at all: readers look at any moment."""
+        """Written atomically, because readers may read at any time."""
         staging = home.state.with_suffix(".tmp")
         staging.write_text(json.dumps(asdict(self)))
         staging.replace(home.state)
@@ -99,8 +99,8 @@ def tape_of(settings: Settings) -> str | None:
 
 
 def is_alive(pid: int) -> bool:
-    """A process that has ended is listed until its parent has asked for its exit status. In a container that may be a
-    first process that never does."""
+    """An ended process is listed until its parent collects its exit status, which an init process in a container may
+    never do."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -109,6 +109,6 @@ def is_alive(pid: int) -> bool:
         return True
     try:
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):  # not Linux; or it is gone since
+    except (OSError, IndexError):  # not Linux, or it has ended since
         return True
     return state not in "ZX"

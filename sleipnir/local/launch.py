@@ -1,13 +1,12 @@
 """Start a command that dies with its parent: `python -I -S launch.py PARENT_PID SIGNAL TELL_FD MARK -- COMMAND...`.
 
-Run as a file, by path, so that no package is imported and it costs one bare interpreter start. It asks
-the kernel to send SIGNAL when the parent thread dies (PR_SET_PDEATHSIG), makes sure that the parent is
-still PARENT_PID (it may have died before we asked), switches core dumps off, and becomes the command.
-On platforms without prctl it only becomes the command. With a TELL_FD (else -1) it first writes `+<its
-pid>` there: whoever reads it knows of the command before the command does anything. With a MARK (else
--1) the command becomes a child subreaper, and MARK its limit of bytes in POSIX message queues
-(descendants.py of the workers). We do not use preexec_fn: it runs between fork and exec in a process
-that may hold other threads' locks.
+Run as a file, by path, so that no package is imported and it costs one bare interpreter start. It asks the kernel to
+send SIGNAL when the parent thread dies (PR_SET_PDEATHSIG), makes sure that the parent is still PARENT_PID (it may have
+died before we asked), switches core dumps off, and becomes the command. On platforms without prctl it only becomes the
+command. With a TELL_FD (else -1) it first writes `+<its pid>` there: the reader knows the pid before the command runs.
+With a MARK (else -1) the command becomes a child subreaper, and MARK its limit of bytes in POSIX message queues
+(descendants.py of the workers). preexec_fn is not used, because it runs between fork and exec in a process that may
+hold other threads' locks.
 """
 
 import ctypes
@@ -35,7 +34,7 @@ def main() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
         if os.getppid() != parent:
-            sys.exit(f"launch: parent {parent} is gone")
+            sys.exit(f"launch: parent {parent} has ended")
         if mark >= 0:
             libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             resource.setrlimit(resource.RLIMIT_MSGQUEUE, (mark, mark))

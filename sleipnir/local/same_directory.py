@@ -1,20 +1,20 @@
-"""Whether a directory that a run's caller names is the same one on a worker: equal paths alone do not say so.
+"""Whether the directory of a run's caller is the same one on a worker: equal paths are not sufficient.
 
-A client notes the marks of the directory with the run. A worker makes those of the directory that has the path there,
-and one mark in common means that it is the same one. Marks are digests, so they tell nobody the id or the name of a
+A client records the marks of the directory with the run. A worker computes the marks of its directory at that path, and
+one common mark means that it is the same directory. Marks are digests, so they do not reveal the id or the name of a
 machine.
 
-Rules. On Linux there are three, and each of them suffices.
+Rules. On Linux there are three marks, and each of them is sufficient.
 
 1. The view: the boot of the kernel, the mount namespace, the root directory and the host's name. Two processes with the
-   same view see the same directories, whatever was made anew meanwhile.
-2. The directory: the boot, its device and its inode, which no other directory has at the time. So one that is mounted
-   into a container is recognised, and another one that a container or a service has at the same path is not.
+same view have the same directories, even if they were recreated.
+2. The directory: the boot, its device and its inode, which no other directory has at the time. So a directory that is
+mounted into a container is recognised, and a different one at the same path in a container or a service is not.
 3. The installation, for runs that go on after a restart: /etc/machine-id, the host's name, and the inodes of the root
    directory and of this one. Not in a container (a PID namespace of its own): an image has one machine-id or none for
-   all containers of it. The host's name tells clones of a virtual machine apart.
+   all containers of it. The host's name distinguishes clones of a virtual machine.
 
-On other systems there is one: the host's name and network address.
+On other systems there is one mark: the host's name and network address.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class System:
-    """What a process sees of the system that it runs on. What is empty makes no mark."""
+    """The identity of a process's system. Empty values give no mark."""
 
     boot: str
     view: str
@@ -43,7 +43,7 @@ class System:
 
     @classmethod
     def linux(cls, root: Path, host: str) -> System:
-        """That with this root directory and this host's name."""
+        """The identity with this root directory and this host's name."""
         found = root.stat()
         boot = _text(root / "proc/sys/kernel/random/boot_id")
         mounts = _link(root / "proc/self/ns/mnt")
@@ -61,11 +61,11 @@ class System:
         return cls("", _mark("view", platform.node(), f"{uuid.getnode():x}"), "")
 
     def marks(self, directory: str) -> str:
-        """The marks of a directory, with blanks between them. "-": it has none here."""
+        """The marks of a directory, separated by blanks. "-": it has none here."""
         found = [self.view]
         try:
             at = os.stat(directory)  # noqa: PTH116
-        except (OSError, ValueError):  # it is not there, or no path
+        except (OSError, ValueError):  # it does not exist, or is not a path
             pass
         else:
             found += [_mark("directory", self.boot, at.st_dev, at.st_ino)] if self.boot else []
@@ -73,7 +73,7 @@ class System:
         return " ".join(filter(None, found)) or NONE
 
     def has(self, directory: str, marks: str) -> bool:
-        """Whether the directory is here the one that `marks` are of."""
+        """Whether the directory on this machine is the one of `marks`."""
         if self.view and self.view in marks:
             return True
         return not ({*marks.split()} - {NONE}).isdisjoint(self.marks(directory).split())

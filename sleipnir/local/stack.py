@@ -1,10 +1,10 @@
 """The private stack of a home directory: a redis-server on a unix socket, a scheduler and workers, as child processes
 of one supervisor (supervisor.py).
 
-Who uses the stack holds a shared lock on `<home>/users.lock`; the kernel drops it with the process, however that ends.
-A supervisor that was started for a `sleipnir run` stops when it can take that lock alone; `sleipnir up` stays until it
-is told to stop. Only one supervisor can hold `<home>/supervisor.lock`. What was accepted is in Redis' append-only file,
-so a stack that was killed goes on when it is started again.
+Each user of the stack holds a shared lock on `<home>/users.lock`; the kernel releases it when the process ends in any
+way. A supervisor that was started for a `sleipnir run` stops when it can take that lock exclusively; `sleipnir up` runs
+until it is stopped. Only one supervisor can hold `<home>/supervisor.lock`. Accepted runs are in Redis' append-only
+file, so a killed stack continues when it is started again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LOOK_AGAIN_S = 0.02
 def stack(settings: Settings, *, workers: bool = True) -> Iterator[Settings]:
     """Use the private stack of `settings.home`; yields settings whose `redis_url` points at it.
 
-    Starts it when none runs, and stops it at the end when nobody else uses it. `workers=False` needs Redis alone (to
-    look at runs); a stack that runs already is used as it is. Raises ConfigError and StoreUnavailable, with the end of
-    the log, when it does not start.
+    Starts it if none runs, and stops it at the end if it is not in use. `workers=False` needs Redis alone (to look at
+    runs); a stack that runs already is used as it is. Raises ConfigError and StoreUnavailable, with the end of the log,
+    when it does not start.
     """
     home = Home(settings.home.absolute())
     home.prepare()

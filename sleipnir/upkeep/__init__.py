@@ -1,1 +1,1 @@
-"""Upkeep: what can go, and what is kept of runs before they expire?"""
+"""Upkeep: what can be removed, and how are runs archived before they expire?"""

@@ -1,11 +1,11 @@
 """The archive: finished runs in a folder, as lines of JSON (export.py has the format), written before they expire.
 
-1. A file is `runs-<date>-<host>-<number>.jsonl`, or `.jsonl.gz`; the date is that of writing, in UTC. One process makes
-   it and appends to it; nobody else does, nor that process once it was started anew. So a line that a crash has cut is
-   the last one of its file.
-2. A run is written at least once. Where it is there twice (a crash, two schedulers, a retry), the one that ended last
-   counts. One whose `outcome` is missing was cut, and does not count: it is there again, complete.
-3. Nothing here deletes a file. Whoever does so drops whole days.
+1. A file is `runs-<date>-<host>-<number>.jsonl`, or `.jsonl.gz`; the date is that of writing, in UTC. Only the process
+that created it appends to it, and not after a restart. So a line that a crash has truncated is the last one of its
+file.
+2. A run is written at least once. If it appears twice (a crash, two schedulers, a retry), the one that ended last
+counts. One without `outcome` is truncated and ignored: a complete copy follows.
+3. This module never deletes a file. Delete whole days.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LINE = re.compile(rb'\{"type":"(\w+)","run":"([^"]*)"')
 
 
 class ArchiveWriter:
-    """Appends runs. For one thread. `host` tells the files of several machines apart."""
+    """Appends runs. For one thread. `host` distinguishes the files of several machines."""
 
     def __init__(self, folder: Path, host: str, *, file_bytes: int, compressed: bool) -> None:
         self.folder, self._host = folder, re.sub(r"[^\w.-]", "_", host) or "_"
@@ -40,9 +40,10 @@ class ArchiveWriter:
         self._path, self._synced = folder, 0
 
     def write(self, runs: Iterable[Iterable[str]], now_ms: int) -> None:
-        """Append runs, each given as its lines. They are on the disk when this returns.
+        """Append runs, each given as its lines. They are on disk when this returns.
 
-        Raises OSError: none of them counts then, though some may be there. What else the lines raise is passed on.
+        Raises OSError: then none of them counts, though some may be written. Other exceptions of the lines are passed
+        on.
         """
         date = datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()
         try:
@@ -91,14 +92,14 @@ class ArchiveWriter:
         self._synced = file.tell()
 
     def close(self) -> None:
-        """End the file that is written to; the next run begins another one. Raises OSError."""
+        """Close the current file; the next run starts another one. Raises OSError."""
         self._sync()
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def _leave(self) -> None:
-        """Give up the file, and cut off what came after the last write that went well: room on a full disk."""
+        """Abandon the file, and truncate it after the last successful write, which frees space on a full disk."""
         file, into, self._file, self._into = self._file, self._into, None, None
         if file is None:
             return
@@ -124,11 +125,12 @@ class ArchivedRun:
 
 
 Damage: TypeAlias = Callable[[Path, str], None]
-"""Is told of a file that is damaged, and how. What was read before that counts. A file that a crash has cut is none."""
+"""Called for a damaged file, with the problem. Data before it counts. A file that a crash has truncated is not
+damaged."""
 
 
 def archived_runs(folder: Path, on_damage: Damage = lambda file, reason: None) -> Iterator[ArchivedRun]:
-    """The runs of an archive, those written last first, each once; read as they are asked for, a file at a time.
+    """The runs of an archive, last written first, each once; read lazily, a file at a time.
 
     Raises ConfigError when the folder cannot be read.
     """
@@ -161,7 +163,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _raw_lines(file: Path, on_damage: Damage) -> Iterator[tuple[str, str, bytes]]:
-    """Type, run and text of every whole line. A file that was cut ends where it was."""
+    """Type, run and text of every complete line. A truncated file ends at its last complete line."""
     number = 0
     try:
         with _opened(file) as content:

@@ -1,4 +1,4 @@
-"""A run as lines of JSON, for other programs: what it was submitted with, every step with what it wrote, its end.
+"""A run as lines of JSON, for other programs: its specification, every step with its writes, its outcome.
 
 Each line is one object with `type` and `run`:
 
@@ -6,12 +6,12 @@ Each line is one object with `type` and `run`:
     {"type": "step", "run": ..., the fields of transitions.Step, "writes": {key: value, ...}}
     {"type": "outcome", "run": ..., "final": true, "status": ..., "error": ..., "output": ..., "steps": ..., ...}
 
-Rules. The lines of a run stand together, its steps from 0 on; the state after a step is what journal.py makes of the
-lines up to it. `outcome` is the last one: a run without it was cut, and does not count. A run that is not over has
-`"final": false`, and its lines are what was true when the first was read. Of fields that a reader does not know it
-takes no notice; `v` grows when a known one changes its meaning. Values are passed on as they are stored, so a line is
-as long as what its step wrote. Redis knows no secrets; the values of variables whose names say secret are masked all
-the same, and those that name a secret of the worker (`{{NAME}}`) are left.
+Rules. The lines of a run are contiguous, its steps from 0 on; journal.py computes the state after a step from the lines
+up to it. `outcome` is the last one: a run without it is truncated and ignored. An unfinished run has `"final": false`,
+and its lines are as of the time the first one was read. Readers ignore unknown fields; `v` increases when the meaning
+of a field changes. Values are passed on as stored, so a line is as long as the writes of its step. Redis has no
+secrets; values of variables with secret-like names are still masked, and those that name a secret of the worker
+(`{{NAME}}`) are kept.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _TIMES = ("started_ms", "ended_ms")
 
 
 def lines_of(records: Records, run_id: str, *, children: bool = False) -> Iterator[str]:
-    """A run as lines, each with its end of line; with `children` also all runs below, each after its parent.
+    """A run as lines, each with its end of line; with `children` also all descendants, each after its parent.
 
-    Raises RunNotFound for a run that is not there, or expires while it is read; a child that has expired is left out.
+    Raises RunNotFound for a run that does not exist, or expires while it is read; an expired child is left out.
     """
     record = records.read(run_id)
     if record is None:
@@ -83,7 +83,7 @@ def _masked(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _step(run_id: str, entry: str) -> str:
-    """Put together as text: the values may be large, and are JSON already."""
+    """Built as text, because the values may be large and are already JSON."""
     header, *written = entry.split("\n")
     writes = ",".join(f"{key}:{value}" for key, value in zip(written[::2], written[1::2], strict=True))
     return f'{{"type":"step","run":{dumps(run_id)},{header.strip()[1:-1]},"writes":{{{writes}}}}}\n'

@@ -1,16 +1,16 @@
-"""What nothing needs any more, in Redis and on this machine: found, sized and removed for `sleipnir gc`.
+"""Unused data in Redis and on this machine: found, measured and removed for `sleipnir gc`.
 
 Rules.
 
-1. Everything may run meanwhile. Nothing is removed that a kept run needs, or could need that is submitted at the same
-   time: what a submit names is marked as used before the run is created, and each removal looks at the mark again.
-2. What takes care of itself is left to it: finished runs to their expiry, the unpacked agent folders of workers to the
-   bound of their cache, the streams of what models say to their expiry.
-3. What a person has said is theirs: sessions are removed only if that is asked for.
-4. Only what this machine can see is looked at. A base that is used on another machine, and in no run for the whole
-   retention, may be dropped from an index store; who submits there next indexes it again, and asks no model for it. An
-   index store is one deployment's: a base on it that Redis does not list is nobody's, once it is as old. What else lies
-   there stays.
+1. It is safe while runs are active. It removes nothing that a kept run, or a run submitted at the same time, needs: a
+submit marks what it names as used before the run is created, and each removal checks the mark again.
+2. It ignores data with its own limits: finished runs expire, caches of unpacked agent folders are limited, streams of
+model text expire.
+3. Sessions belong to people: they are removed only on request.
+4. Only data that this machine can access is checked. A base that only another machine uses, and that no run has used
+for the whole retention, may be removed from an index store; the next submission there indexes it again, without model
+calls. An index store belongs to one deployment: a base in it that Redis does not list is unused once it is as old.
+Other files in it are kept.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from sleipnir.upkeep.work_folders import WorkFolders
 from sleipnir.upkeep.work_folders import remove as remove_work
 
 GRACE_MS = 3600 * 1000
-"""A bundle that a submit named so lately may be about to get a run. Clients mark it again every minute."""
+"""A bundle that a submit named within this time may be about to get a run. Clients mark it again every minute."""
 
 UNPACK_S = 3600
-"""An unpacking or an installation that has taken so long has died."""
+"""After this time an unpacking or an installation is considered dead."""
 
 TEMPORARY_S = 2 * 24 * 3600
 TEMPORARY = ("graph-state-*.json", "tool-call-*", "sleipnir-loader-*", "sleipnir-download-*")
-"""What visits leave in the temporary directory when their worker is killed."""
+"""Files of visits in the temporary directory, left when their worker is killed."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,12 @@ class GarbageItem:
 
 
 Found = tuple[GarbageItem, Callable[[], bool]]
-"""What could go, and what removes it: False if it is needed after all."""
+"""Removable data, and the function that removes it: False if it is needed after all."""
 
 
 def garbage_items(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Found]:
-    """Everything, each piece when it is asked for; nothing is removed by looking. `sessions`: those of agents that are
-    not found here too. Raises StoreUnavailable and OSError, and at the end KnowledgeError for an index store that
-    cannot be read."""
+    """All removable data, found lazily and without removing it. `sessions`: also those of agents that are not found
+    here. Raises StoreUnavailable and OSError, and at the end KnowledgeError for an index store that cannot be read."""
     with store.errors():
         yield from _of_runs(store)
         pinned = store.pinned()
@@ -84,10 +83,12 @@ def garbage_items(store: Store, settings: Settings, *, sessions: bool) -> Iterat
 
 def _of_runs(store: Store) -> Iterator[Found]:
     for remains in store.garbage.listed():
-        found = GarbageItem("run", remains.run, 0, "is listed, and not there")
+        found = GarbageItem("run", remains.run, 0, "is listed but missing")
         yield found, partial(store.garbage.remove, remains)
     for remains in store.garbage.orphans():
-        found = GarbageItem("keys", remains.run, remains.bytes_, f"{len(remains.keys)} keys of a run that is not there")
+        found = GarbageItem(
+            "keys", remains.run, remains.bytes_, f"{len(remains.keys)} keys of a run that does not exist"
+        )
         yield found, partial(store.garbage.remove, remains)
 
 
@@ -95,12 +96,12 @@ def _bundles(store: Store, pinned: frozenset[str]) -> Iterator[Found]:
     before_ms = store.now_ms() - GRACE_MS
     for digest in store.bundles.unused_since(before_ms):
         if digest not in pinned:
-            found = GarbageItem("bundle", digest, store.bundles.size(digest), "no kept run goes by it")
+            found = GarbageItem("bundle", digest, store.bundles.size(digest), "no kept run uses it")
             yield found, partial(store.bundles.drop, digest, before_ms)
 
 
 def _bases(store: Store, settings: Settings, pinned: frozenset[str]) -> Iterator[Found]:
-    """Those in the index store, whether Redis lists them or not."""
+    """The bases in the index store, whether Redis lists them or not."""
     index_store, keep_ms = index_store_name(settings), max(GRACE_MS, int(settings.retention_s * 1000))
     before_ms = store.now_ms() - keep_ms
     listed = [each for each in store.knowledge.unused_since(before_ms) if each.shelf == index_store]
@@ -114,7 +115,7 @@ def _bases(store: Store, settings: Settings, pinned: frozenset[str]) -> Iterator
     named = _named_here(settings) if unused else set()
     for digest, name, bytes_ in unused:
         if digest not in pinned and digest not in named:
-            found = GarbageItem("base", name, bytes_, "no kept run and no agent here asks it")
+            found = GarbageItem("base", name, bytes_, "no kept run and no agent here uses it")
             if index_store.startswith("s3://"):
                 yield found, partial(_drop_from_s3, settings, digest, before_ms)
             else:
@@ -125,26 +126,26 @@ def _lying_in(index_store: Path) -> Iterator[tuple[str, int, float]]:
     """The digest, the bytes and the age in seconds of each index in a folder."""
     for manifest in index_store.glob("*/manifest.json"):
         folder = manifest.parent
-        with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or not made by Sleipnir
+        with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or not created by Sleipnir
             written = json.loads(manifest.read_text())
             if is_digest(folder.name) and isinstance(written, dict) and written.get("digest") == folder.name:
                 yield folder.name, size_of(folder), _age_s(folder)
 
 
 def _lying_in_s3(settings: Settings) -> Iterator[tuple[str, int, float]]:
-    """The same of a bucket, of which only builders know."""
+    """The same for a bucket, which only builders can read."""
     shelved = Builder(settings).carry_out(Order("shelved", agent="gc", node="shelf", folder=""))
     yield from (tuple(each) for each in shelved["bases"])
 
 
 def _named_here(settings: Settings) -> set[str]:
-    """The digests of all bases in agents' folders; whether an agent still loads does not matter."""
+    """The digests of all bases in agents' folders, even of agents that do not load."""
     files = (file for place in finding.places(settings) for file in place.glob("*/*.yaml"))
     return {digest for file in files if (digest := digest_of(file)) is not None}
 
 
 def _drop_base(store: Store, index_store: Path, digest: str, before_ms: int) -> bool:
-    """Off the list first: who asks from now on finds it missing, and puts it there again."""
+    """Removed from the list first: later readers find it missing, and add it again."""
     if not store.knowledge.forget_unused(digest, before_ms):
         return False
     with contextlib.suppress(FileNotFoundError), staging(index_store) as away:
@@ -179,7 +180,7 @@ def _staged(settings: Settings) -> Iterator[Found]:
         for path in parent.glob(pattern):
             if _age_s(path) > UNPACK_S:
                 yield (
-                    GarbageItem("staging", str(path), size_of(path), "was left by a process that died"),
+                    GarbageItem("staging", str(path), size_of(path), "was left by a dead process"),
                     _remover(path),
                 )
 
@@ -191,7 +192,7 @@ def _clear_up(parent: Path) -> bool:
 
 def _scratch(store: Store, settings: Settings) -> Iterator[Found]:
     for folder in WorkFolders(settings.home, settings.work_retention_s).expired(store):
-        yield GarbageItem("scratch", str(folder), size_of(folder), "its run is over"), partial(remove_work, folder)
+        yield GarbageItem("scratch", str(folder), size_of(folder), "its run has ended"), partial(remove_work, folder)
 
 
 def _temporary(folder: Path) -> Iterator[Found]:
@@ -200,7 +201,7 @@ def _temporary(folder: Path) -> Iterator[Found]:
     for path in old:
         if not any(name == str(path) or name.startswith(f"{path}/") for name in in_use):
             yield (
-                GarbageItem("temporary", str(path), size_of(path), "was left by a visit whose worker died"),
+                GarbageItem("temporary", str(path), size_of(path), "was left by a visit of a dead worker"),
                 _remover(path),
             )
 
@@ -213,7 +214,7 @@ def _is_ours_and_old(path: Path) -> bool:
 
 
 def _open_files() -> set[str]:
-    """What processes of this user have open, or work in. Where that cannot be asked, age alone counts."""
+    """The open files and working directories of this user's processes. If they are unknown, only the age counts."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -224,7 +225,7 @@ def _open_files() -> set[str]:
 
 
 def _age_s(path: Path) -> float:
-    """Since anything in it was changed last."""
+    """The time since the last change in it."""
     changed = [path.stat().st_mtime]
     with contextlib.suppress(OSError):
         changed += [each.stat().st_mtime for each in path.rglob("*")]

@@ -1,9 +1,9 @@
-"""The scratch folders of runs on this machine, SLEIPNIR_HOME/work/RUN, and which of them can go.
+"""The scratch folders of runs on this machine, SLEIPNIR_HOME/work/RUN, and which of them can be removed.
 
-Rules. A folder goes when its run has been over for SLEIPNIR_WORK_RETENTION_S, an empty one as soon as it is over. That
-of a run that this deployment does not know (it has expired, or is another deployment's on this machine) goes when
-nothing in it was changed for as long, and for two days. What decides is in the folders and in Redis: a process that is
-started anew goes on where another ended, and several at once do no harm. Removing needs no room on the disk.
+Rules. A folder is removed SLEIPNIR_WORK_RETENTION_S after the end of its run, an empty one at the end of its run. The
+folder of an unknown run (expired, or of another deployment on this machine) is removed when it has not changed for that
+time and for two days. The decision depends only on the folders and Redis: a restarted process continues, and several
+processes may work at once. Removing needs no disk space.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ STATUSES = 500  # runs that are asked for at once
 
 @dataclass
 class WorkFolders:
-    """`home` is SLEIPNIR_HOME. An object remembers which folders stay for how long, so that one that looks every minute
-    does not ask for every run each time."""
+    """`home` is SLEIPNIR_HOME. An object remembers how long each folder is kept, so that a check every minute does not
+    query every run."""
 
     home: Path
     retention_s: float
     _kept_until_ms: dict[str, int] = field(default_factory=dict)
 
     def expired(self, store: Store) -> Iterator[Path]:
-        """The folders that can go."""
+        """The folders that can be removed."""
         now_ms, retention_ms = store.now_ms(), int(self.retention_s * 1000)
         names = self._names()
         self._kept_until_ms = {name: until for name, until in self._kept_until_ms.items() if name in names}
@@ -57,7 +57,7 @@ class WorkFolders:
                     self._kept_until_ms[name] = until_ms
 
     def of_ended_runs(self, store: Store) -> list[Path]:
-        """Whatever the retention says, those that ended first first: for a disk that is full."""
+        """Removable folders regardless of the retention, earliest ended first: for a full disk."""
         names, ended = sorted(self._names()), dict[str, int]()
         for start in range(0, len(names), STATUSES):
             for name, end in store.runs.ends(names[start : start + STATUSES]).items():
@@ -73,7 +73,7 @@ class WorkFolders:
 
 
 def remove(folder: Path) -> bool:
-    """Also what a script made read-only. False: it is still there."""
+    """Removes it, including read-only files of a script. False: it still exists."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         make_removable(folder)
@@ -90,7 +90,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _age_s(folder: Path) -> float:
-    """Since anything in it was changed last; of one that is gone, none."""
+    """The time since the last change in it; None if it no longer exists."""
     changed = 0.0
     for current, _, names in os.walk(folder):  # Path.rglob raises for a folder that goes meanwhile
         for path in (current, *(os.path.join(current, name) for name in names)):  # noqa: PTH118

@@ -93,7 +93,7 @@ def test_what_a_name_would_not_find_is_named_by_its_path(name: str, directory: s
 def test_a_name_that_no_agent_can_have_is_refused_in_one_line(name: str, tmp_path: Path, init: Init) -> None:
     refused = init("--", name)
     assert refused.code == 2
-    assert "is no name for an agent" in refused.stderr
+    assert "is not a name for an agent" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

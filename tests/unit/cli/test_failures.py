@@ -93,7 +93,7 @@ def test_a_misspelt_setting_stops_the_command_and_is_named(
         (["run", "hello", "--state", "topic=big bells"], "a text is written in quotes: --state 'topic=\"big bells\"'"),
         (["run", "hello", "--state", "n=[1,"], "the value of 'n' is not JSON; Expecting value"),
         (["submit", "hello", "--state", "n=NaN"], "the value of 'n' is not JSON"),
-        (["run", "", "prompt"], "the agent's name is empty; `sleipnir agents` lists those there are"),
+        (["run", "", "prompt"], "the agent's name is empty; `sleipnir agents` lists all agents"),
         (["answer", "abcdef", "node", "two", "words"], "put it in quotes"),
         (["worker", "-P", "gevent"], "gevent"),
         (["wait"], "RUN"),
