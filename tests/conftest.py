@@ -15,15 +15,19 @@ import pytest
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from tests import surroundings
+from tests.examples import UNIT_EXAMPLES
 from tests.processes import RedisServer, Stack
 
 surroundings.set_up()
 
 # No deadline: a busy machine takes half a second for a millisecond's work, and the bench measures speed. Tests with
-# more examples in the profiles `slow` and `ci` ask for the profile's name; `unit` has fewer (tests/unit/conftest.py).
+# more examples in the profiles `slow` and `ci` ask for the profile's name; `unit` has fewer (examples.py).
 for profile in ("default", "slow", "ci", "unit"):
     hypothesis.settings.register_profile(
-        profile, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        profile,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        max_examples=UNIT_EXAMPLES if profile == "unit" else 100,
     )
 hypothesis.settings.load_profile("default")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sleipnir.agents import bundle
 from sleipnir.agents.bundle import graph_in, pack, unpack
 from sleipnir.errors import BundleError, MachineFailed
-from sleipnir.settings import MOST_BUNDLE_FILES
 
 LIMIT = 2**20
 
@@ -156,15 +156,19 @@ def test_the_bound_of_a_bundle_is_a_setting(tmp_path: Path) -> None:
     unpack(packed, tmp_path / "d", "a")
 
 
-def test_too_many_files_are_refused_by_who_packs_and_by_who_unpacks(tmp_path: Path) -> None:
+def test_too_many_files_are_refused_by_who_packs_and_by_who_unpacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Finding S6."""
+    assert bundle.MOST_BUNDLE_FILES == 10_000
+    monkeypatch.setattr(bundle, "MOST_BUNDLE_FILES", 100)
     agent = tmp_path / "agent"
     agent.mkdir()
-    for number in range(MOST_BUNDLE_FILES + 1):
+    for number in range(101):
         (agent / str(number)).touch()
-    refused(lambda: pack(agent, limit_bytes=1 << 24), "more than 10,000 files")
-    empty = [tarfile.TarInfo(str(number)) for number in range(MOST_BUNDLE_FILES + 1)]
-    refused(lambda: unpack(archive_of(*empty), tmp_path / "d", "a"), "10,000 files")
+    refused(lambda: pack(agent, limit_bytes=1 << 24), "more than 100 files")
+    empty = [tarfile.TarInfo(str(number)) for number in range(101)]
+    refused(lambda: unpack(archive_of(*empty), tmp_path / "d", "a"), "100 files")
 
 
 def refused(act: Callable[[], object], why: str) -> None:

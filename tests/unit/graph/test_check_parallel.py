@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sleipnir.errors import Problem
 from sleipnir.graph.check import check
 from sleipnir.graph.load import parse
+from tests.examples import examples
 from tests.unit.graph.test_graph_check import UNREACHABLE, hints, in_folder, places
 from tests.unit.graph.writing import FILE, checked, errors, notices
 
@@ -540,7 +541,7 @@ TOP = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TOP, st.fixed_dictionaries({"a": SOME_NODE, "b": SOME_NODE, "c": SOME_NODE, "d": SOME_NODE}))
 def test_checking_never_raises_and_names_a_line_for_all_it_finds(top: dict[str, Any], nodes: dict[str, Any]) -> None:
     loaded = parse(json.dumps({"name": "g", "start": "a", **top, "nodes": nodes}, indent=1), FILE)

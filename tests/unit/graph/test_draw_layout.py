@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sleipnir.graph.draw.layering import layers, turned
 from sleipnir.graph.draw.layout import Curve, Direction, Layout, Link, Point, Size, layout
 from sleipnir.graph.draw.ordering import crossings, ordered
+from tests.examples import examples
 
 NODE = Size(100, 44)
 LABEL = Size(60, 18)
@@ -91,7 +92,7 @@ def drawings(draw: st.DrawFn) -> tuple[dict[str, Size], list[Link]]:
     return sizes, [link for link in drawn if link.source != link.target or loops[link.source] is link]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(drawings(), st.sampled_from(["TB", "LR"]))
 def test_whatever_the_graph_nothing_overlaps_and_every_link_touches_its_nodes(
     drawing: tuple[dict[str, Size], list[Link]], direction: Direction

@@ -35,6 +35,7 @@ from sleipnir.graph.model import (
     RouterNode,
     ScriptNode,
 )
+from tests.examples import examples
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -142,7 +143,7 @@ def test_hostile_names_are_texts_and_nothing_else(name: str) -> None:
     assert not any(attribute.startswith("on") for element in root.iter() for attribute in element.attrib)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(max_size=50), st.text(max_size=50), st.sampled_from(["TB", "LR"]))
 def test_no_text_breaks_the_picture(name: str, label: str, direction: Direction) -> None:
     node = ApprovalNode(id=name, question="q", options=[label], routes={label: name}, on_other=label)

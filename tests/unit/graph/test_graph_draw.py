@@ -26,6 +26,7 @@ from sleipnir.graph.model import (
     ScriptNode,
     edges_of,
 )
+from tests.examples import examples
 from tests.unit.graph.writing import graph_of, yaml_graph
 
 NODES = """
@@ -298,7 +299,7 @@ def test_odd_texts_do_not_break_the_picture(text: str) -> None:
     assert_structure(odd_graph(text, text, text))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
 def test_no_text_breaks_the_picture(first: str, second: str, option: str) -> None:
     if first != second + "2":

@@ -25,6 +25,7 @@ from sleipnir.graph.model import (
     Settings,
     Variable,
 )
+from tests.examples import examples
 from tests.unit.graph.writing import errors, graph_of, notices, yaml_graph
 
 END = "a: {type: end}"
@@ -595,7 +596,7 @@ engine: [x]
 GRAPH_LIKE = st.lists(st.sampled_from(LINES.splitlines()), max_size=14).map("\n".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=60) | GRAPH_LIKE)
 def test_parsing_never_raises_and_gives_a_graph_or_an_error(text: str) -> None:
     loaded = parse(text, "g.yaml")

@@ -30,6 +30,7 @@ from sleipnir.graph.template import (
     state_read_by,
     updates_read,
 )
+from tests.examples import examples
 
 STATE: dict[str, Any] = {
     "topic": "bells",
@@ -250,7 +251,7 @@ TEMPLATES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TEMPLATES.map("".join), STATES)
 def test_rendering_raises_nothing_but_the_missing_paths(template: str, state: dict[str, Any]) -> None:
     lenient = render_lenient(template, state)
@@ -262,21 +263,21 @@ def test_rendering_raises_nothing_but_the_missing_paths(template: str, state: di
         assert strict == lenient
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=20) | TEMPLATES.map("".join), STATES)
 def test_looking_up_never_raises(path: str, state: dict[str, Any]) -> None:
     found = lookup(path, state)
     assert found is MISSING or json.dumps(found) is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(JSON)
 def test_a_rendered_value_that_is_no_text_can_be_parsed_back(value: Any) -> None:
     text = render("{{a}}", {"a": value})
     assert text == value if isinstance(value, str) else json.loads(text) == value
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(TEMPLATES.map("".join), STATES)
 def test_only_the_keys_that_are_read_matter(template: str, state: dict[str, Any]) -> None:
     read = keys_read(template)

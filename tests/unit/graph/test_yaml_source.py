@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleipnir.graph.source import MAX_ALIASED, MAX_DEPTH, read, scalar
+from tests.examples import examples
 
 SCALARS: list[tuple[str, Any]] = [
     ("", None), ("~", None), ("null", None), ("Null", None), ("NULL", None),
@@ -195,7 +196,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
 YAML_LIKE = st.text(st.sampled_from("ab:-[]{}&*!|>'\"%@`#,?~<.01 \n\t\ufeff\x00é\ud800"), max_size=60)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.one_of(st.text(max_size=80), YAML_LIKE))
 def test_reading_never_raises(text: str) -> None:
     document = read(text, "g.yaml")
@@ -214,7 +215,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(JSON)
 def test_json_is_read_as_the_data_it_is(data: Any) -> None:
     document = read(json.dumps(data), "g.yaml")
@@ -225,7 +226,7 @@ def test_json_is_read_as_the_data_it_is(data: Any) -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.dictionaries(TEXT, st.lists(TEXT, max_size=3), max_size=5))
 def test_what_pyyaml_writes_is_read_back(data: dict[str, list[str]]) -> None:
     written = yaml.safe_dump(data, allow_unicode=True, default_style='"')

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
 from sleipnir_workers.knowledge.loki_file import UnreadableBase, read, write
+from tests.examples import examples
 
 
 def encoded(*values: float) -> str:
@@ -180,7 +181,7 @@ def test_a_base_of_nothing_is_read(file: Path) -> None:
     assert read(file).sources == []
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(text=st.text(), path=st.text(min_size=1))
 def test_every_text_survives(tmp_path_factory: pytest.TempPathFactory, text: str, path: str) -> None:
     file = tmp_path_factory.getbasetemp() / "any.yaml"

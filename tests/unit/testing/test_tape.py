@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.settings import Settings
 from sleipnir.testing.tape import ASKED, Tape, TapeMiss, digest_of
+from tests.examples import examples
 
 KEY = "sk-a-key-nobody-may-see"
 
@@ -254,7 +255,7 @@ def shuffled(value: Any, chance: random.Random) -> Any:
     return tuple(shuffled(item, chance) for item in value) if isinstance(value, list) else value
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(asked=REQUESTS, chance=st.randoms(use_true_random=False))
 def test_a_digest_does_not_depend_on_the_order_of_keys_or_the_way_through_json(asked: Any, chance: Any) -> None:
     digest = digest_of(asked)
@@ -262,14 +263,14 @@ def test_a_digest_does_not_depend_on_the_order_of_keys_or_the_way_through_json(a
     assert digest_of(json.loads(json.dumps(asked))) == digest
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(asked=REQUESTS, ignored=st.dictionaries(st.text().filter(lambda name: name not in ASKED), JSON, max_size=3))
 def test_a_digest_does_not_depend_on_what_is_not_asked(asked: Any, ignored: Any) -> None:
     empty = {name: None for name in ASKED if name not in asked}
     assert digest_of({**ignored, **asked, **empty, "stream": True}) == digest_of(asked)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(asked=REQUESTS, name=st.sampled_from(ASKED), value=JSON.filter(lambda value: value not in (None, [], {})))
 def test_a_digest_depends_on_everything_that_is_asked(asked: Any, name: str, value: Any) -> None:
     changed = {**asked, name: [asked.get(name), value]}
