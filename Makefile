@@ -15,8 +15,8 @@ unexport PYTHONPATH
 unexport PYTHONHOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# What a recipe starts is not a part of this make: a make in a test or in an agent's command would otherwise be one of its
-# sub-makes, with its flags, and would print "Entering directory". `unexport` does not work for MAKELEVEL.
+# Processes of a recipe are not part of this make: otherwise a make in a test or in an agent's command would be a
+# sub-make, with its flags, and would print "Entering directory". `unexport` does not work for MAKELEVEL.
 ALONE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 
 .PHONY: help demo quick test test-unit test-slow test-browser check conformance bench chaos poison lock clean setup
@@ -66,13 +66,13 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY) ## Run the shipped agent, with everything it writes in .build/demo
 	@$(ALONE) ops/demo
 
-# The caches of ruff, mypy and import-linter make the checks those of what has changed.
+# With the caches of ruff, mypy and import-linter only changed files are checked.
 quick: check test-unit
 
 test-unit: $(READY)
 	@$(ALONE) $(BIN)/python -m pytest -n 2 --dist worksteal -q --hypothesis-profile unit tests/unit $(ARGS)
 
-# Three at once, though there may be two cores: what breaks things waits most of its time until it is noticed.
+# Three processes, even on two cores: tests of faults mostly wait until the fault is detected.
 test: $(READY)
 	@$(ALONE) $(BIN)/python -m pytest -n 3 --dist load --maxschedchunk 1 $(ARGS)
 
@@ -99,7 +99,7 @@ chaos: $(READY)
 poison: $(READY)
 	@$(ALONE) $(BIN)/python ops/chaos/poison.py $(ARGS)
 
-# Not a test_*.py: what the suite tests does not depend on what a machine has installed.
+# Not a test_*.py, because the suite must not depend on installed programs.
 .PHONY: test-brokers
 test-brokers: $(READY)
 	@$(ALONE) $(BIN)/python -m pytest -q -o timeout=600 tests/brokers/rabbitmq.py $(ARGS)

@@ -113,7 +113,7 @@ def drill(folder: Path, backup: Callable[[RedisServer, Path], Callable[[], Redis
             took_s = time.monotonic() - began
             live_on(client, lambda: done(client) >= runs // 2)
     finally:
-        redis.stop()  # the disaster: everything is killed, and the data are gone
+        redis.stop()  # the disaster: everything is killed, and the data are deleted
     marks.write_text("")
     began = time.monotonic()
     redis = restore()

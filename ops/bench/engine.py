@@ -106,7 +106,7 @@ def cpu_s(engine: Stack) -> dict[str, float]:
 
 
 def commands_per_visit(engine: Stack, agent: Path) -> Values:
-    """What Redis is asked by everybody while runs go through, and what our scripts call inside it."""
+    """The commands that all processes send to Redis during the load, and those that our scripts call inside it."""
     with counted_commands(engine.redis_url) as counted:
         finish([engine.client.submit(agent) for _ in range(COUNTED_RUNS)], engine.client)
     visits = COUNTED_RUNS * NODES

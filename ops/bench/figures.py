@@ -202,7 +202,7 @@ SECTIONS: tuple[Section, ...] = (
             Figure("million_batch_ls_slowest_ms", "  the slowest of 20", "ms"),
             Figure("million_ps_command_ms", "the command `sleipnir ps`", "ms"),
             Figure("million_batch_ls_command_ms", "  `sleipnir batch ls`", "ms"),
-            Figure("million_start_ms", "  `sleipnir --version`, which asks nobody", "ms"),
+            Figure("million_start_ms", "  `sleipnir --version`, without Redis", "ms"),
             Figure("million_advance_share", "visits, against an empty Redis", "x", at_least=0.9, digits=2),
             Figure("million_visits_per_s", "  with them", "/s"),
             Figure("million_empty_visits_per_s", "  without", "/s"),

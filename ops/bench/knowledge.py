@@ -33,7 +33,7 @@ PROCESSES = 4
 SEARCHES = 400
 QUALITY_DIMENSIONS = 768
 """Of a usual model. A hash of 384 finds clearly less than keywords do, one of 1,536 clearly more, and what both find
-together is then between the two: ranks are fused, and nobody knows which list is the better one."""
+together is then between the two: ranks are fused without knowing which list is better."""
 
 LEAST_CHUNKS = 3_000
 """A machine with less documentation says nothing about a real corpus."""

@@ -32,7 +32,7 @@ class Server:
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """A new cluster. Raises NotMeasured when there is no PostgreSQL here, or nobody who may run it."""
+    """A new cluster. Raises NotMeasured if there is no PostgreSQL here, or no user who may run it."""
     programs = find()
     identity = _identity()
     with workspace() as folder:

@@ -268,7 +268,7 @@ class Bench:
 
     @contextlib.contextmanager
     def _noting(self, *names: str) -> Iterator[None]:
-        """Whatever goes wrong with these figures is noted, and the bench goes on with the others."""
+        """A failure of these figures is recorded, and the benchmark continues with the others."""
         try:
             yield
         except NotMeasured as reason:

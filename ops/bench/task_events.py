@@ -1,8 +1,8 @@
-"""What it costs that Flower is told of each visit.
+"""The cost of reporting each visit to Flower.
 
-Three stacks stand ready at once: one tells nobody, one sends events that nobody reads, one has a Flower that reads them
-on the same cores. The load goes to them in turns, first in one order and then in the other, so that a machine that
-becomes faster or slower meanwhile does it to all of them.
+Three stacks run at once: one sends no events, one sends events without a reader, one has a Flower that reads them on
+the same cores. The load goes to them in turns, first in one order and then in the other, so that a machine that becomes
+faster or slower meanwhile does it to all of them.
 """
 
 from __future__ import annotations

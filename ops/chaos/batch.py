@@ -1,19 +1,19 @@
 """Run a batch while everything is killed: `python ops/chaos/batch.py --rows 2000`.
 
 Each row is a run of five nodes: a script, two model calls that are answered after 200 ms, a question that a robot
-answers, and another script. The batch runs once in peace, and then once more while one of two schedulers, two script
-workers, two llm workers and a redis-server with an append-only file is killed (SIGKILL) and started again every few
-seconds (kills.py), from its submission on. The model is the scripted server, which is not killed, nor is the robot.
+answers, and another script. The batch runs once without faults, and then once more while one of two schedulers, two
+script workers, two llm workers and a redis-server with an append-only file is killed (SIGKILL) and started again every
+few seconds (kills.py), from its submission on. The model is the scripted server, which is not killed, nor is the robot.
 Afterwards:
 
 * `sleipnir batch results` has each row once, with the output that follows from it, and the counts of the batch agree;
 * each row has one run, and no run is there that is of no row;
 * each journal has each node once, and the state is the fold of it;
-* a script ran again, and a model was asked again, at most as often as a worker died that held the visit;
-* nothing waits in a queue, nobody holds a lease, and of the batch only what is kept of one that is over is left.
+* a script ran again, and a model was called again, at most as often as a worker with the visit died;
+* no message waits in a queue, no lease is held, and only the keys of an ended batch are left.
 
-Prints one line of figures with the seed, and how much longer it took than in peace; exits with 1 when a promise was
-broken, or when a batch was not over in time.
+Prints one line of figures with the seed, and the ratio of the durations; exits with 1 if a guarantee was violated, or a
+batch did not end in time.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def prompt_of(batch: str, row: int) -> str:
 
 
 def said(conversation: str) -> str:
-    """What the model says; `conversation` names the row and the node."""
+    """The model's answer; `conversation` names the row and the node."""
     return f"answer to {conversation}"
 
 
 def output_of(batch: str, row: int) -> str:
-    """How the row must end."""
+    """The expected result of the row."""
     prompt = prompt_of(batch, row)
     return " + ".join([prompt.upper(), *(said(f"{prompt}.{node}") for node in OF_MODELS)])
 
@@ -113,7 +113,7 @@ class Fleet(kills.Fleet):
 
 
 class Robot:
-    """Says yes to whatever is asked, until told to stop."""
+    """Answers yes to every question, until it is stopped."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._stop = client, threading.Event()
@@ -158,7 +158,7 @@ class Progress:
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
-    """The whole of it. Returns how many promises were broken."""
+    """Runs the campaign. Returns the number of violated guarantees."""
     effects, found = folder / "effects.txt", list[Wrong]()
     scripts = {
         f"{step}_py": CODE.replace("EFFECTS", repr(str(effects))).replace("STEP", step).replace("RESULT", result)
@@ -185,7 +185,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
 
 
 def run(client: Client, agent: Path, name: str, options: argparse.Namespace, chaos: Fleet) -> BatchInfo:
-    """Submit the batch, and wait for its end. What a blow interrupts is repeated."""
+    """Submit the batch, and wait for its end. An interrupted call is repeated."""
     rows = [{"prompt": prompt_of(name, row), "id": row} for row in range(options.rows)]
     progress = Progress()
 
@@ -237,7 +237,7 @@ def wrongs(
 
 
 def of_results(name: str, chaos: Fleet, rows: int, folder: Path) -> Iterator[Wrong]:
-    """What the product says of each row."""
+    """Checks the reported result of each row."""
     file = folder / f"{name}.jsonl"
     done = chaos.stack.sleipnir("batch", "results", name, "-o", str(file), "--overwrite")
     if done.returncode:
@@ -273,7 +273,7 @@ def of_run(client: Client, name: str, row: int, done: Counter[str], chaos: Fleet
 
 
 def left_of(client: Client, batches: Mapping[str, BatchInfo], redis: Any) -> Iterator[Wrong]:
-    """What should be gone of batches that are over, and of their messages."""
+    """Keys and messages that ended batches should not leave."""
     for queue, length in client.health().queues.items():
         if length:
             yield Wrong("leak", f"queue {queue}: {length} messages left")

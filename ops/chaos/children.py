@@ -5,11 +5,11 @@ workers and a redis-server with an append-only file; every few seconds one of th
 again. Halfway a second parent of the same kind is cancelled. Afterwards:
 
 * the parent's result is the one that it has without faults, in order;
-* each item has one child run, which completed, and no run is there that nobody waits for;
-* a step of a child was repeated at most as often as a worker died that held it;
-* of the cancelled parent all children are over, and nobody holds a lease or a message of them.
+* each item has one child run, which completed, and there are no other runs;
+* a step of a child was repeated at most as often as a worker with it died;
+* all children of the cancelled parent have ended, without leases or messages.
 
-Prints one line of figures with the seed; exits with 1 when a promise was broken, or when it was not over in time.
+Prints one line of figures with the seed; exits with 1 if a guarantee was violated, or it did not end in time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Fleet(kills.Fleet):
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
-    """The whole of it. Returns how many promises were broken."""
+    """Runs the campaign. Returns the number of violated guarantees."""
     agents = folder / "agents"
     chaos = Fleet(folder, options, agents_dir=agents)
     marks, others = folder / "marks", folder / "others"
@@ -160,7 +160,7 @@ def wrongs(
                 yield Wrong("effect", f"{child}: step {number} ran {times} times, at most {most}")
     strangers = {info.id for info in client.runs(10_000, children=True)} - {*of_all, *(run.id for run in runs.values())}
     for stranger in strangers:
-        yield Wrong("double", f"{stranger}: a run that nobody has started")
+        yield Wrong("double", f"{stranger}: an unexpected run")
     redis = connect(chaos.redis.url)
     yield from leaks(client, redis)
     redis.close()

@@ -1,4 +1,4 @@
-"""How long the gaps were, on Redis' clock: from a blow to the next sign of life in the runs' own event streams."""
+"""Recovery times, on Redis' clock: from a fault to the next sign of life in the runs' event streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MESSAGES = "messages"
 
 @dataclass
 class Blows:
-    """What was struck, and when. Times are Redis' milliseconds."""
+    """The faults, and their times. Times are Redis' milliseconds."""
 
     visits: list[tuple[int, str, int, int]] = field(default_factory=list)
     """(at, run, seq, attempt) of every visit that a killed worker held."""

@@ -1,4 +1,4 @@
-"""Random valid graphs that branch, and whose runs all end in the same way, whatever is killed meanwhile.
+"""Random valid graphs with branches, whose runs always end in the same way, regardless of faults.
 
 `write(folder, seed, effects)` makes an agent folder of one of three kinds, by the folder's name: `loki-*`, `bsp-*` and
 `dag-*` are of version 1.0, and of sleipnir/1 on either engine. A graph is made of blocks, from its end to its start, so
@@ -99,7 +99,7 @@ class Failed(Exception):
 
 
 def is_first(name):
-    """Whether nobody has asked so before."""
+    """Whether this is the first call with this name."""
     try:
         os.close(os.open(EFFECTS + "." + name, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -350,7 +350,7 @@ class _Draw:
         return chooser
 
     def loop(self, after: str, place: Place) -> str:
-        """A part that is run a few times. It counts in the state, and leaves the counter at nought."""
+        """A part that is run a few times. It counts in the state, and resets the counter to 0."""
         again = self.node("again", place, reads=False, counts=False)
         body = self.chain(again, place.inside(looped=True))
         self.does[again]["loops"] = self.chance.randint(1, 3)
@@ -387,7 +387,7 @@ class _Draw:
     # Parts of blocks
 
     def even(self, after: str, length: int, place: Place) -> str:
-        """So many steps, whatever happens in them."""
+        """A number of steps of any kind."""
         for _ in range(length):
             if after and self.odds(0.2):
                 after = self.map(after, place)

@@ -1,7 +1,7 @@
-"""What campaigns share that only kill: SIGKILL to one of the processes every few seconds, and what is said of it then.
+"""The shared part of campaigns that only kill: SIGKILL to one of the processes every few seconds, and the report.
 
-A worker that is not ready yet is left alone: where starting takes longer than a few blows, none would ever work. On a
-machine that is slow or busy, `--patient` waits after each blow until everybody is ready again.
+A worker that is not ready yet is not killed: if starting takes longer than a few faults, none would ever work. On a
+slow or busy machine, `--patient` waits after each kill until all processes are ready again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def is_over(run: Run) -> bool:
 
 
 def report(chaos: Chaos, found: Sequence[Wrong]) -> int:
-    """Say what is wrong, and keep the evidence. Returns how many promises were broken."""
+    """Print the violations, and keep the evidence. Returns their number."""
     for wrong in found[:50]:
         print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
     if found:

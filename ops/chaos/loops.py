@@ -6,12 +6,12 @@ again (kills.py). The model is the scripted server, which is not killed; it give
 that it can be told which answer went on, and which one its tools worked for. Afterwards every journal and every mark
 that a tool left is read:
 
-* the text is the one that the same loop says without faults, and no call of a tool has failed;
+* the text is the same as without faults, and no call of a tool has failed;
 * each turn and each call is in the journal once;
 * one answer of each turn was used, by all that followed;
-* a model call was repeated, and a tool ran again, at most as often as a worker died that held it, and each tool ran.
+* a model call was repeated, and a tool ran again, at most as often as a worker with it died, and each tool ran.
 
-Prints one line of figures with the seed; exits with 1 when a promise was broken, or when a loop was not over in time.
+Prints one line of figures with the seed; exits with 1 if a guarantee was violated, or a loop did not end in time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Model:
         return Reply(f"{turn} ", calls=calls, delay_s=ANSWER_S)
 
     def text(self) -> str:
-        """What the node says in the end."""
+        """The final text of the node."""
         return "\n".join([*(f"{turn} " for turn in range(1, self._turns + 1)), f"{self._turns + 1}."])
 
 
@@ -104,7 +104,7 @@ class Fleet(kills.Fleet):
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
-    """The whole of it. Returns how many promises were broken."""
+    """Runs the campaign. Returns the number of violated guarantees."""
     chaos = Fleet(folder, options)
     agent = write_agent(folder / "loop", GRAPH, tools_py=CODE)
     model, started, runs = Model(options.turns), time.monotonic(), dict[str, Run]()

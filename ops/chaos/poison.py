@@ -1,9 +1,9 @@
-"""The poison drill: change what nobody expects to change, under load, and say promise by promise what held.
+"""The poison drill: unexpected changes under load, with a report for each guarantee.
 
     python ops/chaos/poison.py [--runs 200] [--seed 7] [--only poison,mixed] [--previous REV] [--kinds loki]
 
-Random graphs (graphs.py) run in peace first, then in one drill after the other, each on servers and processes of its
-own:
+Random graphs (graphs.py) run without faults first, then in one drill after the other, each on servers and processes of
+its own:
 
 poison   before, during and after the load, unreadable inbox entries, effects, messages, records and bundles are planted
 disk     a worker's home is on a small tmpfs that is full, free, and full again
@@ -13,9 +13,9 @@ promote  a replica that lacks the last second is promoted
 clock    the clock of Redis is stepped forward and back by more than a lease
 mixed    four workers and a scheduler of another revision (--previous) run beside four workers and a scheduler of this
 
-No worker is killed, so no visit may be executed again while Redis remembers it. What Redis has forgotten, and only
-that, stands in the section "lost by Redis, as documented". Exits with 1 when a promise was broken. A drill that cannot
-run here (no right to mount, no libfaketime, no repository) is skipped, which a line says.
+No worker is killed, so no visit may be executed again while Redis remembers it. Only data that Redis lost is in the
+section "lost by Redis, as documented". Exits with 1 if a guarantee was violated. A drill that cannot run here (no right
+to mount, no libfaketime, no repository) is reported as skipped.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class Drill:
         return found
 
     def _dead(self) -> list[Wrong]:
-        """Nobody here kills schedulers or workers."""
+        """This drill kills no schedulers or workers."""
         return [
             Wrong("dead", f"{name} ended with {process.returncode}: {self.chaos.stack.log(name)[-300:]!r}")
             for name, process in self.chaos.stack.processes.items()
@@ -500,7 +500,7 @@ DRILLS: Mapping[str, type[Drill]] = {
 
 
 class Peace(Drill):
-    """Each graph once, undisturbed: how its runs end."""
+    """Each graph once without faults: the expected outcomes."""
 
     name = "peace"
 
@@ -524,7 +524,7 @@ def _place_of(task: str) -> str:
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
-    """All drills. How many promises were broken, in all."""
+    """Runs all drills. Returns the number of violated guarantees."""
     chance = random.Random(options.seed)
     names = [name for name in DRILLS if name in options.only]
     each = -(-options.runs // len(names))
@@ -553,7 +553,7 @@ def _made(folder: Path) -> Path:
 
 
 def tell(options: argparse.Namespace, reports: Sequence[Report], skipped: Mapping[str, str]) -> int:
-    """Print the verdict. How many promises were broken, in all."""
+    """Print the report. Returns the number of violated guarantees."""
     broken = Counter(wrong.kind for report in reports for wrong in report.wrongs)
     if options.json:
         facts = {

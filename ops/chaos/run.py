@@ -1,12 +1,12 @@
 """Run random graphs on a real stack while it is being killed: `python ops/chaos/run.py --runs 2000 --seed 7`.
 
-First each graph that must end in one way runs once in peace. Then all of them run under fire, about ten times each. Two
-schedulers, three workers and a redis-server with an append-only file, with default settings. Every few seconds one
-of them is killed (SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's
-messages are lost. Meanwhile all connections are cut now and then, old messages are sent again, and a robot submits,
-answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads every journal, and figures.py how long each
-gap was. Prints one line of figures with the seed; exits with 1 when a promise was broken, or when nothing moved for
-two minutes: then it says where logs and evidence are.
+First each graph with one possible outcome runs once without faults. Then all of them run under fire, about ten times
+each. Two schedulers, three workers and a redis-server with an append-only file, with default settings. Every few
+seconds one of them is killed (SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a
+queue's messages are lost. Meanwhile all connections are cut now and then, old messages are sent again, and a robot
+submits, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads every journal, and figures.py how
+long each gap was. Prints one line of figures with the seed; exits with 1 when a promise was broken, or when nothing
+moved for two minutes: then it says where logs and evidence are.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Chaos:
             self.start_worker(name)
 
     def strike(self) -> None:
-        """Blow after blow until told to stop. In the main thread: processes die with the thread that started them."""
+        """Causes faults until it is stopped. In the main thread: processes die with the thread that started them."""
         blows = [self.kill_worker, self.kill_worker, self.kill_scheduler, self.freeze, self.kill_redis]
         blows.append(self.lose_messages)
         while not self.stop.wait(self.every_s):
@@ -133,7 +133,7 @@ class Chaos:
         self._admin.delete(f"{self.stack.settings.key_prefix}:broker:{queue}")
 
     def drop_connections(self) -> None:
-        """All connections of everybody, again and again."""
+        """Cuts all connections repeatedly."""
         while self.counts["connection_drops"] < self.drops and not self.stop.wait(DROP_EVERY_S):
             self._try(self._drop_once)
 

@@ -3,16 +3,16 @@
 The supervisor is a config.yaml agent. Half of its children it spawns, the others are tasks that wait for two steps of
 its own. It tells each child who is beside it. In each round a child sends that one two messages, and looks into its
 inbox until the two have come that are for it; in the end it tells the supervisor so. That collects all, and reads its
-inbox once. This runs once in peace, then while one of two schedulers, three workers and a redis-server with an
+inbox once. This runs once without faults, then while one of two schedulers, three workers and a redis-server with an
 append-only file is killed (SIGKILL) and started again every few seconds (kills.py). The model is the scripted server,
-which is not killed. Afterwards the last request of each conversation, which holds all that was said in it, and every
-journal are read:
+which is not killed. Afterwards the last request of each conversation, which has all its messages, and every journal are
+checked:
 
-* the supervisor's answer is the one that it gave in peace;
-* each child was started once, and no run is there that nobody has started;
+* the supervisor's answer is the same as without faults;
+* each child was started once, and there are no other runs;
 * each message is in one reading of one inbox, once, and those of one sender in their order;
-* each turn and each call is in the journal once, and none has failed; what was said in a conversation has stayed so;
-* a model call was repeated at most as often as a worker died that held it.
+* each turn and each call is in the journal once, and none has failed; messages of a conversation did not change;
+* a model call was repeated at most as often as a worker with it died.
 
 Prints one line of figures with the seed; exits with 1 when a promise was broken, or when it was not over in time.
 """
@@ -55,7 +55,7 @@ model: openai:gpt-test
 
 
 class Model:
-    """What the models say. It follows from the conversation alone: a turn that is asked again is answered alike."""
+    """The models' answers. It follows from the conversation alone: a turn that is asked again is answered alike."""
 
     def __init__(self, children: int, rounds: int) -> None:
         self.children, self.rounds = children, rounds
@@ -211,7 +211,7 @@ def wrongs(client: Client, peace: Run, run: Run, model: Model, chaos: Fleet) -> 
     known = {peace.id, run.id, *children[peace.id], *children[run.id]}
     for info in client.runs(10_000, children=True):
         if info.id not in known:
-            yield Wrong("double", f"{info.id}: a run that nobody has started")
+            yield Wrong("double", f"{info.id}: an unexpected run")
     for name, each in conversations.items():
         yield from of_run(name, each, chaos)
         yield from of_messages(name, each, model, chaos)
@@ -249,12 +249,12 @@ def _calls(said: Mapping[str, Any]) -> list[int | None]:
 
 
 def whole(name: str, chaos: Fleet) -> list[Any]:
-    """All that was said in a conversation before its last answer."""
+    """All messages of a conversation before its last answer."""
     return max((request.messages for request in chaos.model.calls_of(name)), key=len, default=[])
 
 
 def of_messages(name: str, run: Run, model: Model, chaos: Fleet) -> Iterator[Wrong]:
-    """What was read in an inbox is what was sent there, each message once."""
+    """Each message that was sent to an inbox was read there once."""
     texts = [message["payload"]["content"] for message in read(whole(name, chaos))]
     of_roster = [text for text in texts if text.startswith("beside you is ")]
     heard = [text for text in texts if text not in of_roster]

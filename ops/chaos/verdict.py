@@ -1,10 +1,10 @@
 """Read what is left after the chaos, and say what is wrong: every journal, every effect, every index.
 
-A run of a graph that must end in one way (graphs.py) is compared with a run of the same graph that nobody disturbed:
-its status, state and output, and how often each node ended well, per item. Not compared are runs that a person has
-cancelled, and those in which a visit has lost more workers than is allowed, which is a failure like any other. Where a
-`dag` stops when a visit has failed depends on time: of these the status alone is compared. Visits that failed are not
-counted, nor what they left under ERRORS: a node that stumbles may do so where its worker dies before anybody knows.
+A run of a graph that must end in one way (graphs.py) is compared with a run of the same graph without faults: its
+status, state and output, and how often each node ended well, per item. Runs that a person cancelled are not compared,
+nor are those in which a visit lost more workers than allowed. Where a `dag` stops when a visit has failed depends on
+time: of these the status alone is compared. Visits that failed are not counted, nor what they left under ERRORS: a node
+that stumbles may do so where its worker dies before anybody knows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Wrong(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a run has ended. `visits` counts those that ended well, by node, role and number of the item."""
+    """The outcome of a run. `visits` counts those that ended well, by node, role and number of the item."""
 
     status: str
     state: Mapping[str, Any]
@@ -75,7 +75,7 @@ class Ending(NamedTuple):
 
 
 Endings: TypeAlias = Mapping[str, Ending]
-"""How runs that nobody disturbed have ended, by agent."""
+"""The outcomes of runs without faults, by agent."""
 
 
 def endings(client: Client, run_ids: Sequence[str]) -> dict[str, Ending]:
@@ -169,7 +169,7 @@ def of_ending(run: Run, info: RunInfo, steps: Sequence[StepInfo], quiet: Ending)
 
 
 def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
-    """What should be empty once every run is over."""
+    """Keys that must be empty when all runs have ended."""
     keys = client.store.keys
     for partition in range(keys.partitions):
         part = keys.of_partition(partition)

@@ -12,8 +12,8 @@ import sys
 from tornado.options import options
 
 DEFAULTS = {
-    # Nobody sends tasks, revokes them, stops workers, or changes pools, rates and time limits from here. Our runs are
-    # cancelled with `sleipnir cancel`; a task that Celery revokes is published again.
+    # Read-only: no sending or revoking of tasks, stopping of workers, or changes of pools, rates and time limits. Our
+    # runs are cancelled with `sleipnir cancel`; a task that Celery revokes is published again.
     "read_only": True,
     # The address that a browser on the same machine reaches; a container sets 0.0.0.0.
     "address": "127.0.0.1",
