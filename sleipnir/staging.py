@@ -70,7 +70,7 @@ def put_in_place(staged: Path, target: Path) -> None:
 
 
 def is_there(error: OSError) -> bool:
-    """Whether put_in_place failed because somebody else was faster."""
+    """Whether put_in_place failed because another process was faster."""
     return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -99,7 +99,7 @@ def _own_lock(parent: Path) -> Lock:
         lock = Lock(parent / f"{PREFIX}{secrets.token_hex(6)}{_LOCK}")
         if lock.take_alone():
             return lock
-        lock.close()  # somebody cleared it up before we held it
+        lock.close()  # another process removed it before we held the lock
 
 
 def _of(lock: Lock) -> Path:
@@ -125,7 +125,7 @@ class Lock:
         try:
             fcntl.flock(self._fd, how)
         except OSError as error:
-            # A disk without locks: we trust that nobody else is there, and clear up after nobody.
+            # A disk without locks: assume no other process, and remove no remains of others.
             return error.errno in (errno.ENOLCK, errno.ENOTSUP) and not how & fcntl.LOCK_NB
         return os.fstat(self._fd).st_nlink > 0
 

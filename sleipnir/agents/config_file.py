@@ -27,8 +27,8 @@ _UNQUOTED = re.compile(r"^(\s*(?:- +)?[A-Za-z0-9_]+:\s+)(\{\{\s*[A-Za-z0-9_.-]+\
 
 def config_file(env: Mapping[str, str]) -> Path:
     """The path of the file for `env`; it may not exist."""
-    told = variable(env, "CONFIG_FILE")
-    return Path(told) if told else config_dir(env) / FILE
+    file = variable(env, "CONFIG_FILE")
+    return Path(file) if file else config_dir(env) / FILE
 
 
 def read_config(path: Path) -> YamlDocument | None:

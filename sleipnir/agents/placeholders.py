@@ -52,14 +52,14 @@ def _distribution(system: str) -> str:
     if system == "macos":
         return f"macOS {platform.mac_ver()[0]} (macos)"
     try:
-        told = platform.freedesktop_os_release()
+        release = platform.freedesktop_os_release()
     except OSError:
         return system
-    return f"{' '.join(filter(None, (told['NAME'], told.get('VERSION_ID'))))} ({system})"
+    return f"{' '.join(filter(None, (release['NAME'], release.get('VERSION_ID'))))} ({system})"
 
 
 def _locale(env: Mapping[str, str]) -> str:
     """The language of messages, such as `en-US`, which is also the default."""
-    told = next((env[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if env.get(name)), "")
-    name = re.split(r"[.@]", told)[0]
+    locale = next((env[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if env.get(name)), "")
+    name = re.split(r"[.@]", locale)[0]
     return "en-US" if name in ("", "C", "POSIX") else name.replace("_", "-")

@@ -44,7 +44,7 @@ def locate(target: str, settings: Settings) -> AgentSource:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # too long, or closed to us; what looks for a folder says so
+    except OSError:  # too long, or no access; the search for a folder reports it
         return False
 
 

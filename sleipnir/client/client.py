@@ -62,7 +62,7 @@ BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BLOCK_MS = 2_000
 _PAGE = 500
 _LEVELS, _FEW = 5, 20  # of runs below, and of runs on one level, that are looked at for what they lack
-AMONG = 10_000  # the newest runs that a list is made of, unless somebody wants more: there may be millions
+AMONG = 10_000  # the newest runs that a list reads by default: there may be millions
 
 
 class Client:
@@ -117,7 +117,7 @@ class Client:
         same amount again), `no` (it fails) or a number (the new total limit). A `strict` run fails at every failed
         visit: one that no fallback, retry or `on_error` node handles (None: the value of SLEIPNIR_STRICT, or True if
         models' answers are replayed). Missing knowledge bases are built first, which may take long: `ask_knowledge` is
-        called for their missing parameters, and `tell_knowledge` is told how far they are.
+        called for their missing parameters, and `tell_knowledge` gets their progress.
 
         Nothing is stored if this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a

@@ -39,7 +39,9 @@ from sleipnir.tools.folder import custom_tools
 SHOWN_CHARS: Final = 300
 """Maximum characters of an agent's description for models that choose among agents."""
 
-OFFERED_FOR_S: Final = 60.0  # Redis is not asked again so soon for what it had: nobody drops what was used lately
+OFFERED_FOR_S: Final = (
+    60.0  # bundles that Redis had within this time are not checked again; it keeps recently used ones
+)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _is_gone(pid: int) -> bool:
 
 
 def _has_users(home: Home) -> bool:
-    """Whether somebody else uses the stack. A supervisor that stops holds the lock alone, which is no user."""
+    """Whether another process uses the stack. A supervisor that stops holds the lock alone, which is no user."""
     with (home.root / "users.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -205,7 +205,7 @@ class Supervisor:
         self._services: list[ChildProcess] = []
 
     def run(self) -> None:
-        """Serve until `stop`, or until nobody uses the stack."""
+        """Serve until `stop`, or until the stack is not in use."""
         with self._the_only_one():
             try:
                 if self.private:
@@ -313,7 +313,7 @@ class Supervisor:
         self._end(self._redis)
 
     def _note_stop(self) -> None:
-        """Nobody works any more, and Redis writes what it has when it is told to stop: nothing is in doubt then. Of a
+        """All services have stopped, and Redis writes its data when it is stopped: no visit is in doubt then. Of a
         Redis that has crashed it is, and this fails."""
         from sleipnir.store.generations import Generations
         from sleipnir.store.keys import Keys
@@ -354,7 +354,7 @@ class Supervisor:
             yield
 
     def _lock_out_users(self) -> bool:
-        """True when nobody uses the stack. The lock is kept: who comes now waits until we are gone, and starts anew."""
+        """True if the stack is not in use. The lock is kept: who comes now waits until we are gone, and starts anew."""
         try:
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -394,7 +394,7 @@ _WHY_A_GENERATION_BEGAN: Mapping[str, str] = {
     "restarted": "Redis restarted, or another server took its place",
     "went_back": "Redis has lost writes that it had acknowledged",
     "emptied": "Redis has lost all of its data",
-    "restored": "a person said that a backup was restored",
+    "restored": "a person declared that a backup was restored",
     "clock_stepped": "the clock of Redis was set",
 }
 

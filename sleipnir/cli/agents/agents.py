@@ -65,8 +65,8 @@ def _show(agent: AgentInfo, *, as_data: bool) -> None:
     if as_data:
         print_json(agent)
         return
-    said = {"agent": agent.name, "kind": agent.kind, "folder": str(agent.folder), "description": agent.description}
-    for title, text in (said | {"problem": agent.problem or ""}).items():
+    fields = {"agent": agent.name, "kind": agent.kind, "folder": str(agent.folder), "description": agent.description}
+    for title, text in (fields | {"problem": agent.problem or ""}).items():
         if text:
             click.echo(f"{title:13}{terminal.one_line(text)}")
     for number, starter in enumerate(agent.conversation_starters, 1):

@@ -161,7 +161,7 @@ class WatchView:
     def see(self, info: BatchInfo) -> None:
         has_changed, self._state = self._state != info.state, info.state
         if info.is_over:
-            return  # how it ended is said when the bar is gone
+            return  # the outcome is printed after the bar is removed
         if terminal.can_redraw():
             self._draw(info)
         elif has_changed or time.monotonic() - self._said_s >= SAY_S:

@@ -53,15 +53,15 @@ def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
     """Print the messages of the session NAME of AGENT."""
     agent = _name_of(agent)
     with options.connected(workers=False) as client:
-        found, said = client.session(agent, name), client.said(agent, name)
+        found, messages = client.session(agent, name), client.said(agent, name)
     if found is None:
         raise _unknown(agent, name)
     if as_data:
-        print_json({"session": found, "said": said})
+        print_json({"session": found, "said": messages})
         return
     if found.dropped:
         terminal.note(f"{found.dropped:,} older messages were dropped (SLEIPNIR_MAX_SESSION_MESSAGES)")
-    for message in said:
+    for message in messages:
         for line in spoken(message):
             click.echo(terminal.printable(line))
 

@@ -75,7 +75,7 @@ def _each(
     all_of_them: bool,
     as_data: bool,
     act: Callable[[DeadLetters], Callable[[str], bool]],
-    said: str,
+    outcome: str,
 ) -> int:
     if bool(ids) == all_of_them:
         raise UsageError("name the dead letters, or pass --all; `sleipnir dead-letters ls` lists them")
@@ -89,7 +89,7 @@ def _each(
         print_json({"done": done, "missing": missing})
     else:
         for letter in done:
-            terminal.note(f"dead letter {letter} {said}")
+            terminal.note(f"dead letter {letter} {outcome}")
         for letter in missing:
             terminal.note(f"there is no dead letter {letter}")
     return exit_codes.FAILED if missing and not all_of_them else exit_codes.COMPLETED

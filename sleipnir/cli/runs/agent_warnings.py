@@ -88,7 +88,7 @@ def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, L
             try:
                 waiting.append(look_up(name, settings))
             except SleipnirError:
-                continue  # whoever starts it says so
+                continue  # the code that starts it reports it
 
 
 def tell_warnings(client: Client, agent: str | Path, given: Collection[str] | None) -> None:

@@ -83,7 +83,7 @@ class DelayNotice:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        self._thread.join(timeout=0.5)  # one look at most; a Redis that hangs keeps nobody
+        self._thread.join(timeout=0.5)  # one look at most; a Redis that hangs does not delay the end
 
 
 def notes(lines: Sequence[str]) -> None:

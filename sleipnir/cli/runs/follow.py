@@ -78,7 +78,7 @@ class _Questions:
     def __init__(self, run: Run, on_gate: Callable[[GateInfo], None]) -> None:
         self._run, self._on_gate = run, on_gate
         self._unanswered: dict[tuple[str, int], NoAnswer] = {}
-        self._answered: set[tuple[str, int]] = set()  # the run has still to hear of it
+        self._answered: set[tuple[str, int]] = set()  # the run has not processed the answer yet
 
     def ask(self, gate: GateInfo) -> None:
         try:

@@ -143,13 +143,13 @@ def _items_row(steps: Sequence[StepInfo], names: Mapping[int, str | None]) -> Ro
     failed = [step for step in steps if not step.ok]
     first, last = steps[0], steps[-1]
     span = f"items {min(numbers)}-{max(numbers)}" if len(numbers) > 1 else f"item {min(numbers)}"
-    said = [f"{span}: {len(steps):,} visits"] if len(steps) > 1 else [f"{span}: 1 visit"]
-    said += [f"{len(failed):,} failed"] if failed else []
-    said += [f"slowest {duration(max(step.took_ms for step in steps))}"]
+    parts = [f"{span}: {len(steps):,} visits"] if len(steps) > 1 else [f"{span}: 1 visit"]
+    parts += [f"{len(failed):,} failed"] if failed else []
+    parts += [f"slowest {duration(max(step.took_ms for step in steps))}"]
     return _EMPTY | {
         "step": f"{first.step}-{last.step}" if first is not last else str(first.step),
         "node": (names.get(first.item[0]) if first.item else None) or first.node or "",
-        "kind": ", ".join(said),
+        "kind": ", ".join(parts),
         "took": duration(sum(step.took_ms for step in steps)),
         "error": next((step.error for step in failed if step.error), ""),
     }

@@ -47,7 +47,7 @@ class Narrator:
         self._every_tenth, self._brief = every_tenth, brief
         self._live: dict[int, str] = {}
         self._parallel = False  # visits are, or since some time was last none live were, live at once
-        self._told: dict[int, int] = {}
+        self._reported: dict[int, int] = {}
 
     def lines(self, event: RunEvent) -> list[str]:
         """The lines to print for the next event, without line ends; none for events that are not narrated."""
@@ -58,8 +58,8 @@ class Narrator:
             return []
         if event.type in ("turn_ended", "tool_called", "tool_ended") and "item" in data:
             return []  # of an item, as of all that items do, the map tells
-        told = _without_frame(event.type, data) if self._brief else data
-        lines = [] if told is None else [printable(line) for line in write(self._named(event.type, told))]
+        shown = _without_frame(event.type, data) if self._brief else data
+        lines = [] if shown is None else [printable(line) for line in write(self._named(event.type, shown))]
         if event.type == "visit_closed":
             self._close(data)
         if event.type == "run_ended":
@@ -90,10 +90,10 @@ class Narrator:
 
     def _is_due(self, data: Data) -> bool:
         """Whether a map has advanced enough for a line."""
-        done, total, told = data["done"], data["total"], self._told.get(data["seq"], 0)
+        done, total, reported = data["done"], data["total"], self._reported.get(data["seq"], 0)
         tenths = done * 10 // total
-        self._told[data["seq"]] = tenths
-        return done == total or (self._every_tenth and tenths > told)
+        self._reported[data["seq"]] = tenths
+        return done == total or (self._every_tenth and tenths > reported)
 
 
 def _run_started(data: Data) -> list[str]:

@@ -20,10 +20,10 @@ def places(info: RunInfo, now_ms: int, most: int) -> list[str]:
         return [slot_in_words(info.agent, info.slot.key, info.slot.limit)]
     visits = [visit for visit in info.visits if visit.item is None]
     items = [visit for visit in info.visits if visit.item is not None]
-    said = [_at_visit(visit, now_ms) for visit in [*visits, *items[:FEW]][:most]]
-    said += [f"and {_counted(len(visits) - most, 'more visit')}"] if len(visits) > most else []
-    said += [f"and {_counted(left, 'more item')}"] if (left := _left_out(len(visits), len(items), most)) else []
-    return said
+    lines = [_at_visit(visit, now_ms) for visit in [*visits, *items[:FEW]][:most]]
+    lines += [f"and {_counted(len(visits) - most, 'more visit')}"] if len(visits) > most else []
+    lines += [f"and {_counted(left, 'more item')}"] if (left := _left_out(len(visits), len(items), most)) else []
+    return lines
 
 
 def stopped_in_words(info: RunInfo) -> str:

@@ -78,9 +78,9 @@ def _ended(steps: Sequence[StepInfo]) -> str:
     """`done ×3 · 1.20s each`."""
     failures = sum(not step.ok for step in steps)
     counts = (("done", len(steps) - failures), ("failed", failures))
-    said = ", ".join(f"{word}{_times(count)}" for word, count in counts if count)
+    statuses = ", ".join(f"{word}{_times(count)}" for word, count in counts if count)
     mean_ms = sum(step.took_ms for step in steps) // len(steps)
-    return f"{said} · {duration(mean_ms)}" + (" each" if len(steps) > 1 else "")
+    return f"{statuses} · {duration(mean_ms)}" + (" each" if len(steps) > 1 else "")
 
 
 def _times(count: int) -> str:

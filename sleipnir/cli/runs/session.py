@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SESSION = click.option(
     "--session", "session", is_flag=False, flag_value=TEMP, metavar="NAME",
-    help="Go on with what was said in this session of a config.yaml agent, and add to it. Default: the agent's own "
+    help="Continue this session of a config.yaml agent, and add to it. Default: the agent's own "
     f"(`agent_session`). `{TEMP}` is a new one that is not kept.",
 )  # fmt: skip
 NO_SESSION = click.option("--no-session", "without_session", is_flag=True, help="Use no session.")

@@ -106,7 +106,7 @@ def retry(options: GlobalOptions, run_ids: tuple[str, ...], fresh_children: bool
     return each_run(options, run_ids, again, "continues")
 
 
-def each_run(options: GlobalOptions, run_ids: Sequence[str], act: Callable[[Run], str | None], said: str) -> int:
+def each_run(options: GlobalOptions, run_ids: Sequence[str], act: Callable[[Run], str | None], outcome: str) -> int:
     """Call `act` for each run and report it, with the text from `act`; a refusal does not affect the other runs."""
     code = exit_codes.COMPLETED
     with options.connected(workers=False) as client:
@@ -114,7 +114,7 @@ def each_run(options: GlobalOptions, run_ids: Sequence[str], act: Callable[[Run]
             try:
                 run = client.run(run_id)
                 more = act(run)
-                terminal.note(f"run {run.id} {said}" + (f": {more}" if more else ""))
+                terminal.note(f"run {run.id} {outcome}" + (f": {more}" if more else ""))
             except SleipnirError as failure:
                 code = max(code, report(failure))
     return code

@@ -75,12 +75,14 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
         from sleipnir.client.client import missing_for
 
         runs = {run.id: run for run in map(client.run, run_ids)}
-        said: set[tuple[str, int]] = set()
+        announced: set[tuple[str, int]] = set()
         delays = DelayNotice(
             lambda: missing_in_words(missing_for(client.store, list(runs)), options), notes, patience_s(options)
         )
         with _progress(len(runs)) as ended_one, delays:
-            for _ in _as_they_end(client, list(runs), timeout_s, lambda run_id: _say_once(runs[run_id], said, options)):
+            for _ in _as_they_end(
+                client, list(runs), timeout_s, lambda run_id: _say_once(runs[run_id], announced, options)
+            ):
                 ended_one()
                 delays.moved()
         infos = [run.info() for run in runs.values()]
@@ -112,11 +114,11 @@ def _as_they_end(
             return
 
 
-def _say_once(run: Run, said: set[tuple[str, int]], options: GlobalOptions) -> None:
+def _say_once(run: Run, announced: set[tuple[str, int]], options: GlobalOptions) -> None:
     still_open = run.gates()
     for gate in still_open:
-        if (run.id, gate.seq) not in said:
-            said.add((run.id, gate.seq))
+        if (run.id, gate.seq) not in announced:
+            announced.add((run.id, gate.seq))
             terminal.note(how_to_answer(gate, options, still_open))
 
 
