@@ -233,7 +233,7 @@ def test_over_its_budget_a_batch_waits_until_it_may_cost_more(store: Store) -> N
     info = store.batches.info(ID)
     assert (world.states, info.state) == ("cww", "over_budget")
     assert info.question == "It has used 10 tokens, as much as it may. Continue?"
-    with pytest.raises(UsageError, match="larger budget"):
+    with pytest.raises(UsageError, match="has used its budget; give a larger one"):
         world.batch.resume()
     world.batch.resume(max_tokens=20)
     world.go_on()
