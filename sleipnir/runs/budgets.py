@@ -1,6 +1,6 @@
-"""Budgets of runs: what one may cost, the runs that it starts included, before a person is asked whether it may go on.
+"""Budgets of runs: the limit of what a run, with its child runs, may use before a person decides whether it goes on.
 
-All are values: nothing here knows Redis or a clock.
+All are values. This module uses neither Redis nor a clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sleipnir.errors import UsageError
 from sleipnir.messages import VERSION
 
 BUDGET: Final = "budget"
-"""The kind of the question, of the visit that asks it, and what stands in the place of that visit's node."""
+"""The kind of the question, and the kind and the node of the visit that asks it."""
 
 YES: Final = "yes"
 NO: Final = "no"
@@ -23,7 +23,7 @@ _YES, _NO = frozenset({YES, "y"}), frozenset({NO, "n"})
 
 @dataclass(frozen=True)
 class Spent:
-    """What was used: tokens of prompts and answers, and the cost of calls whose price is known."""
+    """The usage so far: tokens of prompts and answers, and the cost of calls with a known price."""
 
     tokens: int = 0
     cost_usd: float = 0.0
@@ -37,7 +37,7 @@ NOTHING_SPENT: Final = Spent()
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be used in all. None: no limit. `asked` is the visit that asks whether a run may use more, since
+    """The limits of total usage. None: no limit. `asked` is the visit that asks whether the run may use more, since
     `asked_ms`; the run is held meanwhile."""
 
     max_cost_usd: float | None = None
@@ -54,7 +54,7 @@ class Budget:
 
 
 def check_budget(max_cost_usd: float | None, max_tokens: int | None) -> None:
-    """Raise UsageError for a budget that makes no sense."""
+    """Raise UsageError for an invalid budget."""
     if max_cost_usd is not None and not (max_cost_usd > 0 and math.isfinite(max_cost_usd)):
         raise UsageError(f"max_cost_usd must be a finite number of more than 0, not {max_cost_usd}")
     if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens > 0):
@@ -62,8 +62,8 @@ def check_budget(max_cost_usd: float | None, max_tokens: int | None) -> None:
 
 
 def question(submitted: Budget, now: Budget, spent: Spent, remark: str = "") -> str:
-    """What a person is asked. `submitted` is the budget that the run began with; `remark` says why it is asked again.
-    The first line tells what has happened."""
+    """The text of the question. `submitted` is the budget that the run began with; `remark` is the reason to ask again.
+    The first line states the event."""
     limits = " and ".join(_limits(submitted))
     number = "cost in all, in USD" if _means_cost(now, spent) else "use in all, in tokens"
     return (
@@ -82,17 +82,16 @@ def in_words(budget: Budget, spent: Spent) -> str:
 
 
 def read_budget_answer(text: str) -> Literal["yes", "no"] | float:
-    """What a person says of a run that has used its budget: YES, NO, or a limit.
-
-    Raises ValueError, with a message fit for that person, for anything else.
+    """The answer of a person about a run whose budget is used up: YES, NO, or a limit. Raises ValueError for anything
+    else; its message is for that person.
     """
-    said = text.strip().lower()
-    if said in _YES:
+    answer = text.strip().lower()
+    if answer in _YES:
         return YES
-    if said in _NO:
+    if answer in _NO:
         return NO
     try:
-        number = float(said.removeprefix("$"))
+        number = float(answer.removeprefix("$"))
     except ValueError:
         number = math.nan
     if not (number > 0 and math.isfinite(number)):
@@ -101,10 +100,9 @@ def read_budget_answer(text: str) -> Literal["yes", "no"] | float:
 
 
 def raised(submitted: Budget, now: Budget, spent: Spent, answer: Literal["yes"] | float) -> Budget:
-    """What a run may use from now on: as much again as it was submitted with, on top of what is spent, or what a number
-    says of the limit that is used up, of the cost where both are.
-
-    Raises ValueError, with a message for who has said it, for a number that would allow nothing.
+    """The new budget of a run. YES adds the submitted budget to what is spent. A number replaces the limit that is used
+    up; if both are, that of the cost. Raises ValueError for a number that allows nothing more; its message is for the
+    person who answered.
     """
     if answer == YES:
         cost, tokens = submitted.max_cost_usd, submitted.max_tokens
@@ -124,7 +122,7 @@ def raised(submitted: Budget, now: Budget, spent: Spent, answer: Literal["yes"] 
 
 
 def _means_cost(budget: Budget, spent: Spent) -> bool:
-    """Whether it is about the cost, and not about tokens."""
+    """Whether the used-up limit is the cost rather than tokens."""
     return budget.max_tokens is None or budget.is_cost_used_up(spent)
 
 
@@ -134,7 +132,7 @@ def _limits(budget: Budget) -> list[str]:
 
 
 def _dollars(amount: float) -> str:
-    """Two digits after the point, more where they say something."""
+    """Two digits after the point, more where they are not zero."""
     text = f"{amount:.4f}" if amount >= 0.001 else f"{amount:.8f}"
-    whole, _, part = text.partition(".")
-    return f"{whole}.{part.rstrip('0'):0<2}"
+    dollars, _, cents = text.partition(".")
+    return f"{dollars}.{cents.rstrip('0'):0<2}"

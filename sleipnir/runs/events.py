@@ -1,6 +1,6 @@
 """What happened to a run: each event is one entry of a partition's inbox, and one call of the planner.
 
-Values that the store reads and the planner decides by; nothing here knows Redis or a clock.
+Events are values that the store reads and the planner decides on. This module uses neither Redis nor a clock.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Resulted:
 
 @dataclass(frozen=True)
 class Answered:
-    """A person answered the question that a visit's attempt asks. `by` says who and from where (by.By, as text); of
-    entries of older releases it is empty, here and below."""
+    """A person answered the question that a visit's attempt asks. `by` is the actor (by.By, as text), as in the events
+    below; it is empty in entries of older releases."""
 
     seq: int
     text: str
@@ -40,7 +40,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """Somebody wants the run to end. It `keeps` what it has done: its parent failed, and may be retried."""
+    """A request to end the run. With `keeps`, the run keeps its results: its parent failed and may be retried."""
 
     keeps: bool = False
     by: str = ""
@@ -48,8 +48,8 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Retried:
-    """Somebody wants a failed run to go on from where it failed; with `fresh_children`, but child runs from their
-    start. Or a parent wants a child run to go on, whatever that is doing."""
+    """A request to continue a failed run where it failed; with `fresh_children`, its child runs start anew. Also the
+    request of a parent to continue a child run, in any status."""
 
     fresh_children: bool = False
     by: str = ""
@@ -57,7 +57,7 @@ class Retried:
 
 @dataclass(frozen=True)
 class Paused:
-    """A person holds the run, or its parent does."""
+    """A person or the parent run holds the run."""
 
     by: str
     reason: str | None = None
@@ -66,7 +66,7 @@ class Paused:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A person, or its parent, lets a held run go on."""
+    """A person or the parent run ends its hold of the run."""
 
     owner: HoldOwner = ""
     by: str = ""
@@ -74,9 +74,10 @@ class Resumed:
 
 @dataclass(frozen=True)
 class LeaseLost:
-    """The worker of a visit's attempt fell silent, or (`handed_back`) stopped and gave it back unfinished. `begun`: the
-    node's own work may have run. `restored`: no worker has it, but it must happen once, and was queued before Redis may
-    have gone back in time. `lacks_directory`: handed back by a worker without the run's working directory."""
+    """The worker of a visit's attempt sends no heartbeats, or (`handed_back`) stopped and returned the visit
+    unfinished. `begun`: the node's own work may have run. `restored`: no worker has the visit, but it must happen once,
+    and it was queued before Redis may have lost writes. `lacks_directory`: the worker that returned it lacks the run's
+    working directory."""
 
     seq: int
     attempt: int
@@ -96,9 +97,9 @@ class TimerFired:
 
 @dataclass(frozen=True)
 class ChildEnded:
-    """The run that a visit's attempt waits for is over. Its output, if it has one, comes as a result does, under the
-    key RESULT. `usage` is what it and its own children have cost in all; it says so again when that becomes more.
-    `failed_visits` are those after which it went on. `refused`: it could not be started."""
+    """The run that a visit's attempt waits for is over. Its output, if it has one, is delivered as a result, under the
+    key RESULT. `usage` is the total cost of the run and its children; the event comes again when the total grows.
+    `failed_visits` are those after which it went on. `refused`: it could not start."""
 
     seq: int
     attempt: int
@@ -111,7 +112,7 @@ class ChildEnded:
 
 @dataclass(frozen=True)
 class ChildGone:
-    """The run that a visit's attempt wants to go on cannot: it has expired, or has kept nothing."""
+    """The run that a visit's attempt wants to continue cannot go on: it has expired, or kept no results."""
 
     seq: int
     attempt: int
@@ -120,7 +121,7 @@ class ChildGone:
 
 @dataclass(frozen=True)
 class Told:
-    """Another run lets this one know something (transitions.TellRun)."""
+    """A message from another run (transitions.TellRun)."""
 
     what: str
     data: Mapping[str, Any]
@@ -128,13 +129,13 @@ class Told:
 
 @dataclass(frozen=True)
 class Continued:
-    """The run has more to do by itself than one event may: this is the next part of it."""
+    """The next part of work that is too large for one event."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """An entry that this release cannot read. Its run is parked: a scheduler of a newer release may read it, or (not
-    `newer`) somebody mends it. `why` says what is wrong."""
+    """An entry that this release cannot read. Its run is parked until a scheduler of a newer release reads it, or (not
+    `newer`) a person repairs it. `why` is the reason."""
 
     type: str
     why: str = ""
@@ -161,4 +162,4 @@ Event: TypeAlias = (
 RUN_DEADLINE = "deadline"
 
 SLOT_GRANTED = "slot_granted"
-"""What a run is told by the slots of its agent: it has the one with this `ticket`."""
+"""The message that grants a run the slot with a `ticket`."""

@@ -1,7 +1,7 @@
-"""The live visits of a run, counted as they come and go by what may hold others back.
+"""The live visits of a run, with counts that limit which others may start.
 
-A run may have thousands of them, and each event asks which are on workers and which may start. Counting along makes the
-cost of an event depend on what the event changes, not on how many visits are live.
+A run may have thousands of live visits, and each event asks which are on workers and which may start. The counts are
+updated with each change, so the cost of an event depends on its changes, not on the number of live visits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sleipnir.runs.visits import (
 )
 
 FEW = 64
-"""So many changes of a frontier are copied rather than shared, however few visits it has."""
+"""Up to this number of changes a frontier is copied rather than shared, even if it has few visits."""
 
 _ABSENT: Any = object()
 _NOTHING: Mapping[int, Visit] = {}
@@ -39,20 +39,20 @@ _HOLD_A_SLOT = (Work, Loop, ChildWait)
 class Frontier(Mapping[int, Visit]):
     """Visits by number. `put` and `drop` are the only ways to change one.
 
-    Sets of numbers: `ready` are those that wait for a slot, `ready_for_workers` those of them that need one of the
-    run's slots (items apart: their map has slots for them), `maps` the maps that wait for their items, `commands` the
-    visits whose commands have not all become visits.
+    Sets of numbers: `ready` are the visits that wait for a slot, `ready_for_workers` those of them that need a slot of
+    the run (not items, which use slots of their map), `maps` the maps that wait for their items, `commands` the visits
+    with commands that have not become visits yet.
 
-    Counts: `branches` are visits on workers, loops, and those that wait for a child run; `items_of`, by map, the items
-    that have been started; `nodes`, by node, the visits under way, those of lists of commands and items apart; `failed`
-    those that failed, items apart; `queued` and `waiting` all visits in that state.
+    Counts: `branches` are visits on workers, loops, and visits that wait for a child run; `items_of`, by map, the
+    started items; `nodes`, by node, the visits under way, without items and visits of lists of commands; `failed` the
+    failed visits, without items; `queued` and `waiting` all visits in that state.
 
-    `members` and `unfinished` count, by super-step, its visits and those of them that have not ended. Of a `dag`, where
-    each visit is a step of its own, `rested` are those that ended and `helpers` those that run a function of the
-    agent's own for one.
+    `members` and `unfinished` count, by super-step, its visits and those that have not ended. In a `dag`, where each
+    visit is its own step, `rested` are the ended visits and `helpers` the visits that call a function of the agent for
+    an ended visit.
 
-    Copies share what they have in common: a copy costs the changes since the visits were shared last, which are at most
-    about the square root of all visits.
+    Copies share visits: a copy costs the changes since the visits were shared last, at most about the square root of
+    the number of visits.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Frontier(Mapping[int, Visit]):
     def __init__(self) -> None:
         self._shared = _NOTHING
         self._changes: dict[int, Visit | None] = {}
-        """What differs from the shared visits; None: dropped."""
+        """The differences from the shared visits; None: dropped."""
         self._size = 0
         self.ready: set[int] = set()
         self.ready_for_workers: set[int] = set()
@@ -94,7 +94,7 @@ class Frontier(Mapping[int, Visit]):
 
     @classmethod
     def of(cls, visits: Mapping[int, Visit]) -> Frontier:
-        """A frontier of its own with these visits."""
+        """An independent frontier with these visits."""
         if not isinstance(visits, Frontier):
             new = cls()
             for visit in visits.values():
@@ -114,7 +114,7 @@ class Frontier(Mapping[int, Visit]):
         return new
 
     def _share(self) -> None:
-        """Let copies share all visits, once enough have changed since they did."""
+        """Share all visits with later copies, if enough have changed since the last sharing."""
         if len(self._changes) > FEW + isqrt(len(self._shared)):
             self._shared, self._changes = dict(self.items()), {}
 
@@ -160,7 +160,7 @@ class Frontier(Mapping[int, Visit]):
     # Changing
 
     def put(self, visit: Visit) -> None:
-        """A new visit, or one as it is from now on."""
+        """Add a visit, or replace the one with its number."""
         seq = visit.seq
         before = self._changes.get(seq, _ABSENT)
         if before is _ABSENT:
@@ -181,8 +181,8 @@ class Frontier(Mapping[int, Visit]):
             del self._changes[seq]
 
     def drop_members(self, group: int, seqs: Sequence[int]) -> None:
-        """Drop visits that count as members of their super-step alone: they have ended well, and are no branch of a
-        `dag`. Thousands are dropped without a look at each."""
+        """Drop visits that only count as members of their super-step: they have ended successfully, and are not
+        branches of a `dag`. Thousands are dropped without reading each."""
         shared, changes = self._shared, self._changes
         for seq in seqs:
             if seq in shared:
@@ -211,7 +211,7 @@ class Frontier(Mapping[int, Visit]):
             if is_branch and visit.kind in QUEUE_OF:
                 _note(self.ready_for_workers, visit.seq, by)
         elif isinstance(place, _SLOTLESS):
-            return  # its loop has the slot; a question about the run is of no node
+            return  # its loop has the slot; a question about the budget belongs to no node
         elif isinstance(place, Item):
             self.items_of[place.map] = self.items_of.get(place.map, 0) + by
         elif isinstance(body, Commands):
@@ -225,7 +225,7 @@ class Frontier(Mapping[int, Visit]):
                 self.nodes[visit.node] = self.nodes.get(visit.node, 0) + by
 
     def _count_member(self, visit: Visit, state: VisitState, by: int) -> None:
-        if visit.lineage:  # of a `dag`
+        if visit.lineage:  # a visit of a `dag`
             if state == "ended":
                 _note(self.rested, visit.seq, by)
             if isinstance(visit.place, Helper):

@@ -1,8 +1,8 @@
-"""A run, as the planner sees it and the store keeps it: what it was submitted with, its questions, what holds it.
+"""A run, as the planner sees it and the store keeps it: its submission, its questions, its holds.
 
-visits.py has its visits. Events (events.py) happen to it, and transitions (transitions.py) change it. All are values,
-shared by the store, which reads and writes them, and the scheduler's planner, which decides with them: nothing here
-knows Redis or a clock.
+visits.py has its visits. Events (events.py) happen to it, and transitions (transitions.py) change it. All are values:
+the store reads and writes them, and the scheduler's planner decides with them. This module uses neither Redis nor a
+clock.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from sleipnir.runs.visits import Child, Rank, Visit
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a run was submitted with; never changes. Paths are text: they may belong to another machine.
+    """The submission of a run; it never changes. Paths are text: they may belong to another machine.
 
-    `agents` are the bundles of all agents that it and its children may start, by name: what was there when the run at
-    the top was submitted. A child run has a `parent`, whose visit `parent_seq` in its attempt `parent_attempt` waits
-    for it; `root` is the run at the top, `depth` how many runs are above, `path` the nodes that lead here from there.
-    `overrides` is what the environment of who submitted it says of agents, by their names (graph/overrides.py), and
-    `presets` are the variables that it gives to agents that may be started, `sessions` the names of the sessions in
-    which these go on. `knowledge` are the digests of the bases that nodes of all these agents ask, by `agent/node`:
-    those of the moment of submission. `max_cost_usd` and `max_tokens` are what it may use, with all runs below, before
-    a person is asked; child runs have no budget of their own. `descriptions` say in a line what agents are for that a
-    model may start, by name. A `strict` run fails for every failed visit. `caller_marks` tell where `caller_dir` is the
-    same directory (local/same_directory.py); empty: an earlier release has submitted it.
-    `by_version`: the language of its graph is chosen by `version:`. False: an earlier release has submitted it, which
-    went by the keys that the graph has (Graph.of_earlier_release).
+    `agents` are the bundles of all agents that it and its children may start, by name, as they were when the run at the
+    top was submitted. A child run has a `parent`, whose visit `parent_seq` in its attempt `parent_attempt` waits for
+    it; `root` is the run at the top, `depth` the number of runs above it, `path` the nodes that lead from the root to
+    it. `overrides` are the overrides of agents from the environment of the submitter, by agent (graph/overrides.py).
+    `presets` are the variables that the environment gives to agents that the run may start, `sessions` the names of the
+    sessions that these agents use. `knowledge` are the digests of the knowledge bases that nodes of all these agents
+    search, by `agent/node`, as of the submission. `max_cost_usd` and `max_tokens` limit what it and all runs below may
+    use before it asks a person; child runs have no budget of their own. `descriptions` describe in one line each agent
+    that a model may start, by name. A `strict` run fails for every failed visit. `caller_marks` identify the directory
+    `caller_dir` on other machines (local/same_directory.py); empty: an earlier release submitted the run. `by_version`:
+    `version:` chooses the language of its graph. False: an earlier release submitted the run; it derived the language
+    from the keys of the graph (Graph.of_earlier_release).
     """
 
     agent: str
@@ -66,34 +66,34 @@ class RunSpec:
 
     @property
     def budget(self) -> Budget | None:
-        """What it may use to begin with. None: as much as it likes."""
+        """The budget that it starts with. None: no limit."""
         if self.max_cost_usd is None and self.max_tokens is None:
             return None
         return Budget(self.max_cost_usd, self.max_tokens)
 
     def base_of(self, node: str) -> str | None:
-        """The digest of the knowledge base of a node of this run; None: there is none."""
+        """The digest of the knowledge base of a node of this run; None: it has none."""
         return self.knowledge.get(f"{self.agent}/{node}")
 
 
 ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-"""Of run ids. Crockford's: no letter that looks like another."""
+"""The letters of run ids. Crockford's alphabet: no two letters look alike."""
 
 ID_LENGTH: Final = 12
 
 
 def child_id(parent: str, seq: int, session: str | None = None) -> str:
-    """The id of the run that a visit starts: always the same, so that nobody starts it twice. With the name of a
-    session (as SessionName is written) it has the same CRC16, so that the run is in the session's partition, however
-    many there are."""
+    """The id of the run that a visit starts: always the same, so that it starts only once. With the name of a session
+    (as SessionName is written) the id has the CRC16 of that name, so that the run is in the session's partition, for
+    any number of partitions."""
     first = _letters(f"{parent}/{seq}", ID_LENGTH)
     if session is None:
         return first
-    for attempt in itertools.count():  # the first one will do, but for one in millions
+    for attempt in itertools.count():  # the first one fits, except for one in millions
         head = _letters(f"{parent}/{seq}/{attempt}", ID_LENGTH - 4)
         if (tail := _tail(head, binascii.crc_hqx(session.encode(), 0))) is not None:
             return head + tail
-    raise AssertionError("there is no end to attempts")
+    raise AssertionError("count() does not end")
 
 
 _PAIRS: Final = tuple(map(bytes, itertools.product(ID_ALPHABET.encode(), repeat=2)))
@@ -101,8 +101,8 @@ _LAST: Final = {binascii.crc_hqx(pair, 0): pair for pair in _PAIRS}
 
 
 def _tail(head: str, crc: int) -> str | None:
-    """Four letters with which `head` has this CRC16. What they add is the exclusive or of what each pair adds alone, so
-    the last one is looked up."""
+    """Four letters that give `head` this CRC16. Their contribution is the exclusive or of the contributions of both
+    pairs, so the last pair is a lookup."""
     so_far = binascii.crc_hqx(head.encode(), 0)
     for pair in _PAIRS:
         last = _LAST.get(crc ^ binascii.crc_hqx(pair + b"\0\0", so_far))
@@ -117,12 +117,12 @@ def _letters(text: str, count: int) -> str:
 
 
 def agent_id(run: str, agent: str) -> str:
-    """What models call an agent that runs as `run`."""
+    """The name that models use for an agent whose run is `run`."""
     return f"agent_{agent}_{hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 
 def question_id(run: str, seq: int) -> str:
-    """What models call a question of a child run, which its visit `seq` asks."""
+    """The name that models use for the question that the visit `seq` of a child run asks."""
     return f"esc_{hashlib.sha256(f'{run}/{seq}'.encode()).hexdigest()[:8]}"
 
 
@@ -130,12 +130,12 @@ K = TypeVar("K")
 
 
 def from_fields(kind: type[K], data: Any) -> K:
-    """An instance from a stored object, which another release may have written. Raises RecordUnreadable."""
+    """An instance from a stored object, possibly one of another release. Raises RecordUnreadable."""
     return read(kind, data)
 
 
 def changed(value: K, **fields: Any) -> K:
-    """The same with other fields. As dataclasses.replace, which takes ten times as long: it calls __init__."""
+    """A copy with other fields, ten times as fast as dataclasses.replace, which calls __init__."""
     new = object.__new__(type(value))
     new.__dict__.update(value.__dict__, **fields)
     return new
@@ -157,14 +157,14 @@ class Gate:
 
 
 HoldOwner: TypeAlias = Literal["person", "parent", ""]
-"""Whose hold of a run it is: a person's, or its parent run's, which is held itself. Empty: that of a release that did
-not tell them apart; whoever resumes the run ends it."""
+"""The owner of a hold: a person, or the parent run, which is held itself. Empty: a hold of a release that did not
+distinguish owners; any resume ends it."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Who holds a run, or all of a deployment, and since when. What runs ends and is committed; nothing new starts. A
-    run has one hold of each owner at most, and goes on when none is left."""
+    """Who holds a run, or a whole deployment, and since when. Work that has started ends and is committed; nothing new
+    starts. A run has at most one hold of each owner, and goes on when it has none."""
 
     by: str
     at_ms: int
@@ -173,15 +173,15 @@ class Hold:
     v: int = VERSION
 
     def ends_with(self, owner: HoldOwner) -> bool:
-        """Whether it ends when `owner` lets the run go on."""
+        """Whether it ends when `owner` resumes the run."""
         return owner in ("", self.owner) or self.owner == ""
 
 
 @dataclass(frozen=True)
 class Parked:
-    """A run that is set aside: a scheduler cannot read or plan something of it. Its inbox entries stay, in order, and
-    it goes on when a scheduler applies one. `by` is the scheduler that has set it aside at `at_ms`, `release` its
-    release, `entry` the inbox entry that waits first."""
+    """A run that is set aside, because a scheduler cannot read or plan part of it. Its inbox entries stay, in order. It
+    goes on when a scheduler applies one. `by` is the scheduler that set it aside at `at_ms`, `release` its release,
+    `entry` the first inbox entry that waits."""
 
     reason: str
     at_ms: int
@@ -193,9 +193,9 @@ class Parked:
 
 @dataclass(frozen=True)
 class Slot:
-    """The slot of its agent that a run has, or (not `granted`) waits for: of the runs with this `key` at most `limit`
-    go on at once. `ticket` tells it from those that the run had before it was retried. One that asked `again`, because
-    it was retried, goes on from where it failed; `fresh_children` and `by` as in events.Retried."""
+    """The slot of its agent that a run has, or (not `granted`) waits for: at most `limit` runs with this `key` go on at
+    once. `ticket` distinguishes it from the slots that the run had before a retry. A run that asked `again`, because it
+    was retried, goes on from where it failed; `fresh_children` and `by` are as in events.Retried."""
 
     key: str
     limit: int
@@ -209,7 +209,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long the visits of one node took that have ended."""
+    """The durations of the ended visits of one node."""
 
     visits: int = 0
     total_ms: int = 0
@@ -220,7 +220,7 @@ class Timing:
 
 
 FEW_FAILED = 5
-"""Failed visits of which a run's record keeps the error."""
+"""The number of failed visits whose errors the record of a run keeps."""
 
 ERROR_LENGTH = 300
 """Characters of an error that a run's record keeps; the journal has all of it."""
@@ -228,8 +228,9 @@ ERROR_LENGTH = 300
 
 @dataclass(frozen=True)
 class FailedVisit:
-    """One failed visit. `ends_run`: the run failed for it. `run`: it is of that child run, or of one below, and `node`
-    is the path to it: `ask/search`, `search` of the run that `ask` has started. None: of the run itself."""
+    """One failed visit. `ends_run`: the run failed because of it. `run` is the child run, at any depth, that the visit
+    belongs to; `node` is then a path: `ask/search` is the node `search` of the run that `ask` started. None: the run
+    itself."""
 
     node: str
     error: str
@@ -239,9 +240,10 @@ class FailedVisit:
 
 @dataclass(frozen=True)
 class FailedVisits:
-    """The visits of a run that failed and that no fallback, retry or `on_error` node took over: how many, and the
-    first of them. The run failed for `ending` of them. Those after which a child run went on count in its parent too:
-    `of_children` are such. Those for which a child run failed do not: there a visit of the parent has failed."""
+    """The visits of a run that failed and that no fallback, retry or `on_error` node took over: how many, and the first
+    of them. The run failed because of `ending` of them. A failed visit after which a child run went on also counts in
+    its parent; `of_children` counts these. A failed visit that ended a child run does not count in the parent: there
+    the visit that waited for the child has failed."""
 
     count: int = 0
     ending: int = 0
@@ -251,33 +253,34 @@ class FailedVisits:
 
     @property
     def own(self) -> int:
-        """Those of the run itself."""
+        """The number of failed visits of the run itself."""
         return self.count - self.of_children
 
     def plus(self, node: str, error: str, *, ends_run: bool) -> FailedVisits:
-        """One more."""
+        """With one more failed visit."""
         first = self.first
         if len(first) < FEW_FAILED:
             first = (*first, FailedVisit(node, error[:ERROR_LENGTH], ends_run))
         return changed(self, count=self.count + 1, ending=self.ending + ends_run, first=first)
 
     def plus_child(self, node: str, child: Child, visits: FailedVisits) -> FailedVisits:
-        """With those of a child run of `node` that are not counted yet; `visits` are all after which it went on."""
+        """With the failed visits of a child run of `node` that are not counted yet; `visits` are all after which it
+        went on."""
         more = visits.count - child.failed_visits
         if more <= 0:
             return self
         later = (
-            FailedVisit(f"{node}/{each.node}", each.error, run=each.run or child.run)
-            for each in visits.first[child.failed_visits :]
+            FailedVisit(f"{node}/{visit.node}", visit.error, run=visit.run or child.run)
+            for visit in visits.first[child.failed_visits :]
         )
         first = (*self.first, *later)[:FEW_FAILED]
         return changed(self, count=self.count + more, of_children=self.of_children + more, first=first)
 
     def without_ending(self) -> FailedVisits:
-        """Those after which the run went on. When it is retried, the others run again."""
+        """Only the failed visits after which the run went on. A retry runs the others again."""
         if not self.ending:
             return self
-        first = tuple(each for each in self.first if not each.ends_run)
+        first = tuple(visit for visit in self.first if not visit.ends_run)
         return changed(self, count=self.count - self.ending, ending=0, first=first)
 
 
@@ -286,19 +289,19 @@ NO_FAILED_VISITS: Final = FailedVisits()
 
 @dataclass(frozen=True)
 class RunView:
-    """Everything the planner needs of a run, state values apart.
+    """Everything the planner needs of a run, except state values.
 
-    `version` counts commits, `last_event` is the inbox entry of the last one; both are the fence of the next one, as
-    two pasts of a run (Redis was restored) have the same versions. `seq` is the last visit's number, `step` the last
-    journal step, `failed_at` the node where a failed run can be continued, `counts` how often each node was
-    entered, `timings` how long its visits took. `holds` are those of persons and of its parent, oldest first; its
-    budget has one of its own. `idle_ms` is how long earlier pauses lasted: the deadline is later by
-    that. `steps` counts super-steps, in a `dag` visits. `arrived` says per join, by its name, which sources it has got
-    since it fired last, each with its depth; below nought, how often a quorum did not wait for it. `tops` (`dag` only)
-    are the ranks of what was written to keys, or to the output, while a visit of a lower rank was live. `batch` is the
-    row that it is, or that the run at the top is (batches.place_of). `slot` None: its agent has any number of runs, or
-    the run is over. `budget` is what it may use by now (None: what it was submitted with), `spent`, kept of runs with a
-    budget alone, what it has used.
+    `version` counts commits, `last_event` is the inbox entry of the last commit; both are the fence of the next one,
+    because two histories of a run (after Redis was restored) may have the same version. `seq` is the number of the last
+    visit, `step` the last journal step. `failed_at` is the node where a failed run of an older release goes on.
+    `counts` are the entries into each node, `timings` the durations of its visits. `holds` are the holds of persons and
+    of the parent run, oldest first; the hold of the budget is in `budget`. `idle_ms` is the duration of earlier pauses,
+    which moves the deadline. `steps` counts super-steps, in a `dag` visits. `arrived` has, by join, the depth of each
+    source that arrived since the join fired last; negative: the number of arrivals still to ignore. `tops` (`dag` only)
+    are the ranks of writes to keys, or to the output, that happened while a visit of a lower rank was live. `batch` is
+    the row of a batch that this run, or the run at the top, executes (batches.place_of). `slot` None: its agent has no
+    `concurrency:`, or the run is over. `budget` is its current budget (None: that of its submission), `spent` what it
+    has used (only of runs with a budget).
     """
 
     id: str
@@ -326,12 +329,12 @@ class RunView:
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether nothing of it may start, as its agent has as many runs as it may have at once."""
+        """Whether no visit may start because its agent has as many runs as its limit allows."""
         return self.slot is not None and not self.slot.granted
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing may start: a person or its parent holds it, or it has used its budget."""
+        """Whether nothing may start: a person or its parent holds it, or its budget is used up."""
         return bool(self.holds) or (self.budget is not None and self.budget.asked is not None)
 
     @property
@@ -340,8 +343,8 @@ class RunView:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether a run that is over may be retried: one that failed, and a child run that was cancelled because its
-        parent failed."""
+        """Whether a final run may be retried: a failed run, and a child run that was cancelled because its parent
+        failed."""
         return self.status == "failed" or (self.status == "cancelled" and self.spec.parent is not None)
 
 
@@ -351,17 +354,16 @@ FAIL: Final = "fail"
 
 
 def read_effect_answer(text: str) -> Literal["run again", "fail"] | dict[str, Any]:
-    """What a person says of a node with `effect: once` whose worker died: RUN_AGAIN, FAIL, or the output it had.
-
-    Raises ValueError, with a message fit for that person, for anything else.
+    """The answer of a person about a node with `effect: once` whose worker died: RUN_AGAIN, FAIL, or the output it had.
+    Raises ValueError for anything else; its message is for that person.
     """
-    said = text.strip()
-    if said == RUN_AGAIN:
+    answer = text.strip()
+    if answer == RUN_AGAIN:
         return RUN_AGAIN
-    if said == FAIL:
+    if answer == FAIL:
         return FAIL
     try:
-        output = json.loads(said, parse_constant=_refuse)
+        output = json.loads(answer, parse_constant=_refuse)
         json.dumps(output, ensure_ascii=False).encode()  # refuses half a surrogate pair, which could not be stored
     except (ValueError, RecursionError):
         output = None

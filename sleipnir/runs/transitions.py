@@ -358,7 +358,6 @@ class Transition:
     ended_ms: int | None = None
     error: str | None = None
     stopped_by: str | None = None
-    failed_at: str | None = None
     holds: tuple[Hold, ...] = ()
     slot: Slot | None = None
     idle_ms: int = 0
@@ -421,7 +420,7 @@ class Transition:
             tops=self.tops,
             step=max([run.step, *(write.step.step for write in self.writes)]),
             started_ms=run.started_ms if self.started_ms is None else self.started_ms,
-            failed_at=self.failed_at,
+            failed_at=None,  # only older releases set it
             holds=self.holds,
             slot=self.slot,
             idle_ms=self.idle_ms,

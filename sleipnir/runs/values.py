@@ -1,6 +1,6 @@
-"""The values that planning an event needs: what the planner asks for, and what the store fetches.
+"""The values that planning an event needs: the planner requests them, and the store fetches them.
 
-Most events need none: names are enough. Values are only fetched for control nodes, conditions and reducers.
+Most events need names only. Control nodes, conditions and reducers need values.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to fetch: `state` keys as last committed (`whole`: all of them), keys of the `delta` that the event brings,
-    the `updates` of the commands that it brings, the writes of journal `steps`, fields of the run's `items`,
-    `windows` of keys, and what was counted so far of the `costs` of child runs. Absent ones may stay absent."""
+    """The values to fetch: `state` keys as last committed (`whole`: all of them), keys of the `delta` of the event, the
+    `updates` of its commands, the writes of journal `steps`, fields of the run's `items`, `windows` of keys, and the
+    `costs` of child runs as counted so far. Absent values are left out."""
 
     state: frozenset[str] = frozenset()
     whole: bool = False
@@ -39,7 +39,7 @@ class Wanted:
 
     @classmethod
     def together(cls, parts: Iterable[Wanted]) -> Wanted:
-        """All that is wanted by any of these. Thousands cost as much as they have fields."""
+        """The union of these, at the cost of one union per field, even of thousands."""
         parts = list(parts)
         return cls(
             frozenset[str]().union(*(part.state for part in parts)),
@@ -61,10 +61,10 @@ NONE = Wanted()
 
 @dataclass(frozen=True)
 class Known:
-    """Values that were fetched because they were `wanted`: what is not in the mappings is absent from the store.
+    """The fetched values that were `wanted`: a value missing in the mappings is absent from the store.
 
-    `items` are texts, of overlays or of items' results; `windows` are as planner/folding.py has them; `updates` are the
-    texts of overlays, by the number of the command; `costs` have the names of the run's own sums (store/keys.py).
+    `items` are the texts of overlays or of items' results; `windows` are as in planner/dag_folding.py; `updates` are
+    the texts of overlays, by the number of the command; `costs` use the names of the run's own sums (store/keys.py).
     """
 
     wanted: Wanted = NONE

@@ -177,7 +177,7 @@ def test_a_file_that_was_cut_anywhere_is_read_up_to_there(store: Store, tmp_path
 
 def test_a_run_that_was_retried_is_archived_again_and_the_later_end_counts(store: Store, tmp_path: Path) -> None:
     created(store, RUN)
-    ended(store, RUN, {"x": 1}, status="failed", error="broken", failed_at="a")
+    ended(store, RUN, {"x": 1}, status="failed", error="broken")
     archiver = archiver_of(store, tmp_path)
     assert run_once(store, archiver) == 1
     store.runs.retry(RUN)
@@ -194,7 +194,7 @@ def test_a_run_that_was_retried_is_archived_again_and_the_later_end_counts(store
 
 def test_a_run_that_was_revived_while_it_was_read_is_not_noted(store: Store, tmp_path: Path) -> None:
     created(store, RUN)
-    ended(store, RUN, status="failed", error="broken", failed_at="a")
+    ended(store, RUN, status="failed", error="broken")
     partition = store.keys.partition_of(RUN)
     ((_, expires_ms),) = store.partitions.unarchived(partition, store.now_ms() + 8 * DAY_MS, 10)
     store._client.zadd(store.keys.of_partition(partition).expiring, {RUN: expires_ms + 5})
@@ -205,7 +205,7 @@ def test_a_run_that_was_revived_while_it_was_read_is_not_noted(store: Store, tmp
 
 def test_a_revived_run_stays_listed_when_its_old_end_would_have_expired(store: Store, tmp_path: Path) -> None:
     created(store, RUN)
-    ended(store, RUN, status="failed", error="broken", failed_at="a")
+    ended(store, RUN, status="failed", error="broken")
     assert run_once(store, archiver_of(store, tmp_path)) == 1
     janitor.run_once(store, range(2), store.now_ms() + 8 * DAY_MS, 7 * DAY_MS)
     assert [info.id for info in store.runs.recent(10)] == [RUN], "its keys are there: it was revived"
