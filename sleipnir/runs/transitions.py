@@ -1,4 +1,4 @@
-"""What one event changes in a run: the planner's answer, and the store's order.
+"""The changes that one event makes to a run: the planner decides them, and the store applies them.
 
 A Transition is applied by one atomic commit, or not at all. Its parts are what is stored of a run besides its visits:
 journal steps and what they write, values of single visits, notices for watchers.
@@ -21,20 +21,20 @@ from sleipnir.runs.visits import Part, Rank, Visit
 
 @dataclass(frozen=True)
 class Step:
-    """One journal entry: a visit that ended, or (no `seq`) what somebody wanted of the run.
+    """One journal entry: a visit that ended, or (no `seq`) a request about the run.
 
-    Step 0 is the submission (`kind` "submitted"). The wishes are paused, resumed, cancelled, retried, and answered
-    where the answer to the question of the visit `gate` does not end that visit; `by` says whose (by.By, as text),
-    `reason` why. Of a question that was answered, `answer` is what `by` said.
+    Step 0 is the submission (`kind` "submitted"). The requests are paused, resumed, cancelled, retried, and answered,
+    where the answer to the question of the visit `gate` does not end that visit; `by` is the actor (by.By, as text),
+    `reason` the reason. `answer` is the answer of `by` to a question.
 
-    What it wrote counts from here on, unless it is `held` because others of its super-step have not ended. `applies`
+    Its writes count from this step on, unless it is `held` because others of its super-step have not ended. `applies`
     are the steps whose writes count from here on, in visit order, this one included if it is held; `skips` lists by
-    step the keys that were written and do not count all the same. `rank` is its place in the visit order where that may
-    differ from the order of the journal. `folds` names the reducer of each key that is not replaced but combined with
-    what is there; `strict` says in which sense (graph.reducers). `routes` are the targets of visits that ended in
-    earlier steps, by visit, as decided here. `part` says which turn or call of a loop it was, `calls` which tools the
-    model asked for in it; `failed_visit`: it failed, and no fallback, retry or `on_error` node took that over; a turn
-    that `goes_on` without calls was followed by the next all the same.
+    step the written keys that do not count. `rank` is its place in the visit order where that may differ from the order
+    of the journal. `folds` names the reducer of each key whose value is combined, not replaced; `strict` selects its
+    rules (graph.reducers). `routes` are the targets of visits that ended in earlier steps, by visit, as decided here.
+    `part` is the turn or call of a loop that it was, `calls` are the tools that the model called in it; `failed_visit`:
+    it failed, and no fallback, retry or `on_error` node took that over; `goes_on`: the next turn follows although the
+    turn has no calls.
     """
 
     step: int
@@ -78,8 +78,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Collect:
-    """What a map leaves: the results of the fan `id`, those of `total` items in input order, as the value of `key`.
-    With `pieces` they have been gathered into so many texts."""
+    """The result of a map: the results of the fan `id`, those of `total` items in input order, become the value of
+    `key`. `pieces` is the number of texts that hold them; 0: one per item."""
 
     id: int
     total: int
@@ -89,7 +89,7 @@ class Collect:
 
 @dataclass(frozen=True)
 class Write:
-    """A journal step and what it writes: the delivered delta of the result, a map's results, the planner's `values`."""
+    """A journal step and its writes: the delivered delta of the result, a map's results, the planner's `values`."""
 
     step: Step
     delta: bool = False
@@ -108,15 +108,14 @@ class Put:
 
 @dataclass(frozen=True)
 class Split:
-    """The same, from the updates of the commands that the applied result has delivered."""
+    """As Put, with the updates of the commands in the applied result."""
 
     of: int
 
 
 @dataclass(frozen=True)
 class Take:
-    """The applied result's `key` becomes the result of an item; None: all it wrote (`keys`) goes to the item's
-    overlay."""
+    """The applied result's `key` becomes the result of an item; None: all its `keys` go to the item's overlay."""
 
     field: str
     key: str | None
@@ -125,7 +124,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Fill:
-    """A value is this text from now on: an overlay, or the JSON text of an item's result; empty: it has none."""
+    """Set a value to this text: an overlay, or the JSON text of an item's result; empty: no result."""
 
     field: str
     text: str
@@ -143,21 +142,21 @@ class Gather:
 
 
 def piece_field(fan: int, piece: int) -> str:
-    """Where among the run's items a piece of a map's results is."""
+    """The field of the run's items that holds a piece of a map's results."""
     return f"{fan}.piece.{piece}"
 
 
 @dataclass(frozen=True)
 class Drop:
-    """A value is not needed any more."""
+    """Delete a value."""
 
     field: str
 
 
 @dataclass(frozen=True)
 class Forget:
-    """The conversation of a loop is not needed any more. All calls before turn `turn` have ended, of its own `calls`
-    perhaps not all."""
+    """Delete the conversation of a loop. All calls before turn `turn` have ended; some of the `calls` of that turn may
+    not have."""
 
     id: int
     turn: int
@@ -181,7 +180,7 @@ class StartChild:
 
 @dataclass(frozen=True)
 class RetryChild:
-    """Let a run of `agent` that failed, or was cancelled, go on: the visit `seq` waits for it now, in its attempt."""
+    """Continue a run of `agent` that failed or was cancelled: the visit `seq` waits for it now, in its attempt."""
 
     child: str
     agent: str
@@ -191,8 +190,8 @@ class RetryChild:
 
 @dataclass(frozen=True)
 class TellChild:
-    """Pass on to a child run what became of its parent: it is cancelled, paused (by somebody) or resumed. One that
-    `keeps` what it has done may go on when its parent is retried."""
+    """Pass a cancel, a pause or a resumption of a run on to its child run. A child that `keeps` its results may go on
+    when its parent is retried."""
 
     child: str
     what: Literal["cancelled", "paused", "resumed"]
@@ -202,12 +201,12 @@ class TellChild:
 
 @dataclass(frozen=True)
 class TellParent:
-    """Let the parent know that this run is over."""
+    """Report to the parent that this run is over."""
 
 
 @dataclass(frozen=True)
 class TellRoot:
-    """Let those who watch the run at the top see what happened in this one."""
+    """Show a notice of this run to watchers of the run at the top."""
 
     type: str
     data: dict[str, Any]
@@ -215,7 +214,7 @@ class TellRoot:
 
 @dataclass(frozen=True)
 class TellRun:
-    """Let another run know something that its planner understands: `what` happened, and `data` about it."""
+    """Send an event to another run's planner: `what` happened, with its `data`."""
 
     run: str
     what: str
@@ -224,7 +223,7 @@ class TellRun:
 
 @dataclass(frozen=True)
 class StartRow:
-    """Let a row of a batch become a run; `text` is what it says (batches.row_text). The batch owes this, no run."""
+    """Start the run of a row of a batch; `text` is the row (batches.row_text). The batch owes this, not a run."""
 
     batch: str
     row: int
@@ -233,8 +232,8 @@ class StartRow:
 
 @dataclass(frozen=True)
 class RetryRow:
-    """Let the run go on that a row of a batch has become, and that has failed. The batch owes this, no run. `version`
-    is the run's with which it has failed; None, in effects of older releases: not known."""
+    """Continue the failed run of a row of a batch. The batch owes this, not a run. `version` is that of the run when it
+    failed; None, in effects of older releases: unknown."""
 
     batch: str
     row: int
@@ -243,8 +242,8 @@ class RetryRow:
 
 @dataclass(frozen=True)
 class TellBatch:
-    """Let the batch know that the run is over that `place` (batches.place_of) has become. `version` is the run's after
-    its end."""
+    """Report to the batch that the run of the row `place` (batches.place_of) is over. `version` is that of the run
+    after its end."""
 
     place: str
     version: int
@@ -252,8 +251,7 @@ class TellBatch:
 
 @dataclass(frozen=True)
 class AskSlot:
-    """Let the run have a slot of its agent, or wait for one: of the runs with this key, at most `limit` have one. It is
-    told (TellRun) once it has."""
+    """Ask for a slot of the run's agent: of the runs with this key, at most `limit` have one. A TellRun grants it."""
 
     agent: str
     key: str
@@ -263,7 +261,7 @@ class AskSlot:
 
 @dataclass(frozen=True)
 class FreeSlot:
-    """The run needs its slot no more, or no more waits for it."""
+    """Free the run's slot, or withdraw its request."""
 
     agent: str
     key: str
@@ -274,8 +272,8 @@ Effect: TypeAlias = (
     StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | RetryRow | TellBatch
     | AskSlot | FreeSlot
 )  # fmt: skip
-"""What a commit owes to another run, which may be in another partition, or what is owed to a batch: delivered at least
-once, after the commit, in order. Each may come twice."""
+"""An effect that a commit owes to another run, which may be in another partition, or to a batch. It is delivered after
+the commit, in order, at least once."""
 
 
 _EFFECTS: Final[Mapping[str, type[Effect]]] = {
@@ -297,8 +295,8 @@ def kind_of(effect: Effect) -> str:
 
 
 def effect_of(fields: Mapping[str, Any]) -> Effect | None:
-    """A stored effect; None for one of a newer release: of another kind, of a greater version, or that says in other
-    fields what this release needs. Raises RecordUnreadable for one that no release can read."""
+    """A stored effect. None for an effect of a newer release: an unknown kind, a greater version, or without fields
+    that this release needs. Raises RecordUnreadable for an effect that no release can read."""
     name = fields.get("do", "")
     kind = _EFFECTS.get(name) if isinstance(name, str) else None
     if kind is None and isinstance(name, str):
@@ -325,21 +323,20 @@ class Notice:
 
 @dataclass(frozen=True)
 class Transition:
-    """What one event changes. Applied by the store in one atomic commit, or not at all.
+    """The changes that one event makes. The store applies them in one atomic commit, or not at all.
 
-    `delivered` is the visit whose result this applies: its delivery has ended its lease already. `usage` is what that
-    has cost; with `usage_of` what that child run has cost in all, and what was counted of it before counts no more.
-    `wakes` are live visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the
-    closed visits, `unless_answered`: only while no question of theirs is answered. `revives` brings a run that is over
-    back to life: its keys must no longer expire; `keeps`: one that is cancelled keeps what it needs for that, as one
-    that fails does. `seq`, `holds`, `slot`, `idle_ms`, `steps`, `arrived`, `tops`, `budget`, `spent` and
-    `failed_visits` are the run's after this. Where the step of one of `writes` says which held steps count from now on
-    (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the state
-    alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew (see
-    planner/folding.py), None drops one. `gone` are the numbers of visits that are closed besides, by super-step: they
-    have ended, and nothing else is stored of them. `drops` are fields of items that nothing needs after this.
-    `continues`: the commit posts events.Continued to the run. Of the held steps that count from now on, `copies` are
-    those whose writes the store copies (None: all): of the others each key has a later writer.
+    `delivered` is the visit whose result this applies: its delivery has ended its lease already. `usage` is the cost of
+    that result; with `usage_of`, it is the total cost of that child run, and replaces the cost counted before. `wakes`
+    are live visits to publish again. `unless_claimed`: apply only while no worker has any of the closed visits;
+    `unless_answered`: only while none of their questions is answered. `revives` continues a run that is over: its keys
+    no longer expire. `keeps`: a cancelled run keeps what a retry needs, as a failed run does. `seq`, `holds`, `slot`,
+    `idle_ms`, `steps`, `arrived`, `tops`, `budget`, `spent` and `failed_visits` are the run's after this. Where the
+    step of one of `writes` `applies` held steps, the store copies their writes into the state, except keys in `apart`.
+    `folded` are values made by reducers, which go to the state only. `windows` are kept for keys of a `dag` that may be
+    folded again (planner/dag_folding.py); None drops one. `gone` are the numbers of further closed visits, by
+    super-step: they have ended, and nothing else is stored of them. `drops` are fields of items that nothing needs
+    after this. `continues`: the commit posts events.Continued to the run. Of the applied held steps, `copies` are those
+    whose writes the store copies (None: all): each key of the others has a later writer.
     """
 
     close: tuple[Visit, ...] = ()
@@ -385,11 +382,11 @@ class Transition:
     spent: Spent = NOTHING_SPENT
     failed_visits: FailedVisits = NO_FAILED_VISITS
     frontier: Frontier | None = field(default=None, compare=False, repr=False)
-    """What `visits_after` makes of the run that this was planned on, where the planner has it at hand."""
+    """The result of `visits_after` for the run that this was planned on, if the planner has computed it."""
 
     @property
     def dispatches(self) -> tuple[Visit, ...]:
-        """The visits that workers have to hear of now."""
+        """The visits to publish to workers."""
         if self.status == "paused":
             return ()
         return (*(visit for visit in self.open if visit.state == "queued"), *self.wakes)

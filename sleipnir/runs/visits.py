@@ -1,9 +1,9 @@
-"""The live visits of a run: what each is part of, and what it does now.
+"""The live visits of a run: the place and the body of each.
 
-A visit is two unions. Its *place* says what it is part of, and so what its end means: a branch of a super-step, an item
-of a map, a turn or a call of a model loop, a helper of another visit, or the run itself. Its *body* says what it does
-now or waits for, and carries the fields of that alone; the state of a visit is the state of its body. A visit that
-waits for a person has no queue, and one on a worker has no deadline: such a visit cannot be written.
+A visit is two unions. Its *place* is what it is part of, which decides what its end means: a branch of a super-step, an
+item of a map, a turn or a call of a model loop, a helper of another visit, or the run itself. Its *body* is what it
+does or waits for now, with only the fields of that; the state of a visit is the state of its body. So the types rule
+out a visit that waits for a person and has a queue, or one on a worker with a deadline.
 
 planner/states.py has the legal moves between bodies. stored_visits.py reads and writes the JSON of a visit.
 """
@@ -23,11 +23,11 @@ ready    waits for a slot of its run (limits of concurrency), or, in a `dag`, fo
 queued   belongs to the workers: none has claimed it yet, or one works on it
 waiting  for a person, a timer, the items of a map, the parts of a loop, a child run, or for slots for its commands
 ended    has ended, and waits for the others of its super-step
-failed   cannot go on, nor can its run; kept so that `retry` knows what to run again
+failed   cannot go on, and its run fails; kept for `retry`, which runs it again
 """
 
 Rank: TypeAlias = tuple[int, str, str, int]
-"""Where a visit stands in the visit order: depth, node, lineage, index. Reducers fold in this order.
+"""The position of a visit in the visit order: depth, node, lineage, index. Reducers fold in this order.
 
 `depth` is the number of its super-step, or in a `dag` one more than its deepest cause's; `lineage` (`dag` only) tells
 visits of different causes apart; `index` those of one list of commands.
@@ -52,7 +52,7 @@ class Part:
 @dataclass(frozen=True)
 class Branch:
     """A visit of its super-step; in a `dag` every visit is a super-step of its own. `batch` is the visit whose list of
-    commands asked for it."""
+    commands opened it."""
 
     batch: int | None = None
 
@@ -62,7 +62,7 @@ class Branch:
 
 
 BRANCH: Final = Branch()
-"""The place of a visit that no list of commands asked for."""
+"""The place of a visit that no list of commands opened."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Helper:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """The run itself: the question whether it may use more than its budget. Of no super-step."""
+    """The run itself: the question whether it may use more than its budget. It belongs to no super-step."""
 
     is_branch: ClassVar[bool] = False
     role: ClassVar[Role] = "node"
@@ -151,8 +151,8 @@ Place: TypeAlias = Branch | Item | Turn | Call | Helper | WholeRun
 
 @dataclass(frozen=True)
 class Child:
-    """The run that a visit waits for, or waited for before it failed, and the agent of that run. Its parent has counted
-    `failed_visits` of it already: the run has ended before, and goes on."""
+    """The run that a visit waits for, or waited for before it failed, and the agent of that run. Its parent has already
+    counted `failed_visits` of it, if the run ended before and goes on."""
 
     run: str
     agent: str
@@ -182,8 +182,9 @@ class Fan:
     """A map that waits for its items, which are visits of their own, at most so many at once.
 
     `id` is the number of the map's visit, or of the first one if the run was retried; `next` the first item that was
-    never started. `done` items have ended for good, `failed` of them badly. Of a map in chunks, the values of the first
-    `put` items are put aside one by one (None: all are), and the results of `gathered` chunks are in one piece each.
+    never started. `done` items have ended for good, `failed` of them with a failure. In a map in chunks, the values of
+    the first `put` items are stored one by one (None: of all), and the results of `gathered` chunks are in one piece
+    each.
     """
 
     id: int
@@ -200,8 +201,8 @@ class Fan:
 
 @dataclass(frozen=True)
 class Ready:
-    """It waits for a slot of its run. `resumes` is what it did before: work that is tried again, a map of which items
-    are left to do, or a child run that goes on; None: it has done nothing yet."""
+    """It waits for a slot of its run. `resumes` is its earlier body: work that is tried again, a map with items that
+    have not ended, or a child run that goes on; None: it has not started yet."""
 
     resumes: Work | Fan | Child | None = None
 
@@ -234,7 +235,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A person has to decide about lost work of a node with `effect: once`: it may be done, or not."""
+    """A person has to decide about lost work of a node with `effect: once`, which may or may not be done."""
 
     work: Work
 
@@ -244,8 +245,8 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Spawned:
-    """An agent that the model of a loop has started, until its result was collected or it was cancelled: `id` is what
-    the model calls it. The visit `seq` was the call that started the run `run`. `exit` is how that has ended, as the
+    """An agent that the model of a loop has started, until its result was collected or it was cancelled: `id` is the
+    model's name for it. The visit `seq` was the call that started the run `run`. `exit` is the end of that run, as the
     model reads it (`Completed`, `Failed("...")`); None while it runs."""
 
     id: str
@@ -278,11 +279,11 @@ class Loop:
 
     @property
     def tasks(self) -> str:
-        """Where among the run's items its task queue is."""
+        """The field of the run's items that holds its task queue."""
         return f"{self.id}.tasks"
 
     def output_of(self, agent: Spawned) -> str:
-        """Where among the run's items the output of an agent is whose run has ended."""
+        """The field of the run's items that holds the output of an agent whose run has ended."""
         return f"{self.id}.agents.{agent.id}"
 
 
@@ -328,7 +329,7 @@ class Commands:
 class Ended:
     """It has ended, and waits for others of its super-step. `step` is its journal step (0: an end node, which is
     written when the step closes), `keys` what it wrote; `next` and `sends` are as in ResultHeader; `ok` chooses between
-    success and fallback. `applied`: the writes count already, and only the way on is still to be found."""
+    success and fallback. `applied`: the writes count already, and only its routes are still to be chosen."""
 
     step: int
     ok: bool = True
@@ -343,8 +344,8 @@ class Ended:
 
 @dataclass(frozen=True)
 class Failed:
-    """It has failed for good. `was` is what `retry` goes on from (None: it starts anew), `begun` whether it may have
-    begun."""
+    """It has failed for good. `was` is the body from which `retry` goes on (None: it starts anew), `begun` whether its
+    work may have begun."""
 
     error: str | None = None
     was: Work | Doubt | Fan | Loop | Child | Commands | None = None
@@ -383,7 +384,7 @@ class Visit:
 
     @property
     def role(self) -> Role:
-        """What its worker is asked to do."""
+        """The role in which its worker executes it."""
         return self.place.role
 
     @property
@@ -404,8 +405,7 @@ class Visit:
 
     @property
     def children(self) -> tuple[str, ...]:
-        """The runs that are not over and end with it: the one that it waits for, and those that its model has
-        spawned."""
+        """The live runs that end with it: the run that it waits for, and those that its model has spawned."""
         match self.body:
             case ChildWait(child):
                 return (child.run,)
@@ -422,13 +422,14 @@ class Visit:
 
     @property
     def queue(self) -> str | None:
-        """The queue of the workers that it belongs to, or will at its next attempt. None: it needs no worker."""
+        """The queue of the workers that execute it, now or at its next attempt. None: it needs no worker."""
         body = self.body.work if isinstance(self.body, Backoff) else self.body
         return body.queue if isinstance(body, Work) else None
 
     @property
     def is_branch(self) -> bool:
-        """Whether it is of its super-step itself: no item of a map, part of a loop or question about the budget."""
+        """Whether it is a member of its super-step, not an item of a map, part of a loop or question about the
+        budget."""
         return self.place.is_branch
 
     @property
@@ -442,12 +443,12 @@ class Visit:
 
     @property
     def timer(self) -> str:
-        """The name of its timer within the run; another attempt's is another one."""
+        """The name of its timer within the run; each attempt has its own."""
         return f"visit/{self.seq}/{self.attempt}"
 
 
 def seq_of_timer(name: str) -> int:
-    """The number of the visit whose timer has this name (Visit.timer); -1: that of no visit."""
-    what, _, rest = name.partition("/")
-    seq = rest.partition("/")[0]
-    return int(seq) if what == "visit" and seq.isdecimal() else -1
+    """The number of the visit whose timer has this name (Visit.timer); -1: not a timer of a visit."""
+    owner, _, visit = name.partition("/")
+    seq = visit.partition("/")[0]
+    return int(seq) if owner == "visit" and seq.isdecimal() else -1

@@ -1,4 +1,4 @@
-"""One call of plan(): its inputs, the draft of what changes, and what every decision may ask."""
+"""One call of plan(): its inputs, the draft of the changes, and functions that all decisions share."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sleipnir_scheduler.planner.folding import Folded, Writer
 from sleipnir_scheduler.planner.values import Values
 
 STEP_TIMER = "step/"
-"""What the name of the timer of a super-step begins with; its number follows."""
+"""The prefix of the name of a super-step's timer; the number of the step follows."""
 
 
 class RunFailed(Exception):
-    """The run cannot go on, whatever else is live. `node` is the node at fault, if one is."""
+    """The run cannot go on, even if other visits are live. `node` is the node that caused it, if there is one."""
 
     def __init__(self, message: str, node: str | None = None) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class VisitFailed(Exception):
 @dataclass(frozen=True)
 class Outcome:
     """How a visit ended: `keys` were delivered by its worker, a map's results are to be collected, `values` are the
-    planner's own. `next` and `sends` are what the node itself chose. `how` are fields of the journal step."""
+    planner's own. `next` and `sends` are the choices of the node itself. `how` are fields of the journal step."""
 
     ok: bool = True
     error: str | None = None
@@ -75,10 +75,10 @@ class Way(NamedTuple):
 
 
 class Engine(Protocol):
-    """What differs between bsp.py and dag.py: how steps open, and how writes count."""
+    """The interface of bsp.py and dag.py: how steps open, and how writes count."""
 
     def goes_straight_on(self, context: Context, visit: Visit, outcome: Outcome) -> bool:
-        """A branch has ended well. True: it needed no more than to open the next step, and that is done."""
+        """A branch has ended well. True: only the next step had to open, and it is open."""
 
     def open_step(
         self, context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]
@@ -87,13 +87,13 @@ class Engine(Protocol):
         commands that become visits later, by source."""
 
     def open_commands(self, context: Context, visit: Visit, commands: Commands, most: int) -> None:
-        """Make visits of the next commands, of `most` or those that are left."""
+        """Make visits of the next commands, at most `most`."""
 
     def fold(self, context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:
-        """What the writes of a step make of the state; `writers` in visit order. Raises Unfoldable and Missing."""
+        """Fold the writes of a step into the state; `writers` in visit order. Raises Unfoldable and Missing."""
 
     def keep_windows(self, context: Context, folded: Folded) -> None:
-        """These writes count from here on: keep what folding later writes takes."""
+        """These writes count now: keep the windows that folding later writes needs."""
 
     def journal_fields(self, context: Context, visit: Visit, folds: Mapping[str, str] | None) -> dict[str, Any]:
         """Fields of the step of a visit that has ended."""
@@ -105,7 +105,7 @@ class Engine(Protocol):
         """Whether the run's output is that of this end node, and of no later one."""
 
     def forget_tops(self, context: Context) -> None:
-        """Drop what no live visit can come before any more."""
+        """Drop the tops that all live visits come after."""
 
     def may_start(self, context: Context, visit: Visit | None = None) -> bool:
         """Whether this visit, or (None) any, may start though others have failed or run."""
@@ -115,7 +115,7 @@ class Engine(Protocol):
 
 
 class Kinds(Protocol):
-    """What differs by kind of visit (kinds.py has the table)."""
+    """The behaviour by kind of visit (kinds.py has the table)."""
 
     def ended(self, context: Context, visit: Visit, outcome: Outcome) -> None:
         """A visit has ended, well or not: what it is part of learns of that."""
@@ -126,8 +126,8 @@ class Kinds(Protocol):
 
 @dataclass
 class Context:
-    """What every decision is made with. `engine` is the module of the graph's engine: bsp.py or dag.py. `defers`: of a
-    run that is held, that no way on is looked for before it goes on."""
+    """What every decision is made with. `engine` is the module of the graph's engine: bsp.py or dag.py. `defers`: the
+    run is held, and chooses no routes before it goes on."""
 
     graph: Graph
     run: RunView
@@ -142,12 +142,10 @@ class Context:
     defers: bool = False
 
     def updates(self, node: Node, state: Mapping[str, Json], value: Json = None) -> dict[str, Json]:
-        """What a node's `state_updates` write, given the state and its own result; in the types that the graph
-        declares.
-
-        Raises VisitFailed for what does not fit.
+        """The values that a node's `state_updates` write, given the state and its own result, in the types that the
+        graph declares. Raises VisitFailed for values that do not fit.
         """
-        written: dict[str, Json] = {}
+        values: dict[str, Json] = {}
         try:
             rendered = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
         except TemplateError as error:
@@ -155,13 +153,15 @@ class Context:
         with at_most(MOST_STEPS_OF_SCHEDULER):
             for key, text in rendered.items():
                 field = self.graph.state.get(key)
-                written[key], wrong = (text, None) if field is None else checked_of_text(field, text)
-                if wrong is not None:
-                    raise VisitFailed(f"state_updates write what the graph's `state:` does not allow: '{key}' {wrong}")
-        return written
+                values[key], problem = (text, None) if field is None else checked_of_text(field, text)
+                if problem is not None:
+                    raise VisitFailed(
+                        f"state_updates write what the graph's `state:` does not allow: '{key}' {problem}"
+                    )
+        return values
 
     def given_up(self, visit: Visit, error: str) -> Outcome:
-        """How a visit has ended without a result: as if its node had failed."""
+        """The outcome of a visit that ended without a result: a failure of its node."""
         node = self.graph.nodes[visit.node]
         values: dict[str, Json] = {}
         if isinstance(visit.place, Branch):
@@ -188,7 +188,8 @@ class Context:
             self.draft.record.notices.append(opened)
 
     def answered(self, visit: Visit, text: str, by: str) -> None:
-        """Note the answer to a question of a visit; where a name of what it is for says secret, not the answer."""
+        """Note the answer to a question of a visit, redacted if the name of the node or of a key that it writes marks a
+        secret."""
         node = self.graph.nodes.get(visit.node)
         names = (visit.node, *(getattr(node, "state_updates", None) or ()))
         self.draft.record.answered(visit, REDACTED if any(map(is_secret_name, names)) else text, by)
@@ -206,13 +207,13 @@ class Context:
         return self.graph.engine == "bsp" and bool(self.graph.limits.step_timeout)
 
     def arm_step(self, number: int | None = None) -> None:
-        """From now on a super-step (None: the last) has its whole time."""
+        """Start the time limit of a super-step (None: the last) anew."""
         if self.times_steps:
             due_ms = self.now_ms + (self.graph.limits.step_timeout or 0)
             self.draft.clock.arm(f"{STEP_TIMER}{self.draft.steps if number is None else number}", due_ms)
 
     def deadline_ms(self) -> int | None:
-        """When the run's time is up; the clock stands still while it is held."""
+        """The deadline of the run; its clock stops while it is held."""
         timeout = self.graph.settings.timeout
         if timeout is None:
             return None
@@ -222,7 +223,8 @@ class Context:
         return clock.started_ms + timeout * 1000 + idle_ms
 
     def restart_clocks(self) -> None:
-        """The run is held no more, unless something else holds it: timers that came meanwhile have come to nothing."""
+        """A hold has ended. Unless another one remains, arm the timers again: those that fired meanwhile had no
+        effect."""
         if self.draft.clock.is_held:
             return
         if (deadline_ms := self.deadline_ms()) is not None and self.run.seq:
@@ -231,7 +233,7 @@ class Context:
             self.arm_step()
 
     def deadline_passed(self) -> bool:
-        """Whether the run's time is up. While it is held, what has come is kept: it fails for that once it goes on."""
+        """Whether the run's deadline has passed. A held run keeps what an event brings, and fails when it goes on."""
         deadline_ms = self.deadline_ms()
         return deadline_ms is not None and self.now_ms > deadline_ms and not self.defers
 
