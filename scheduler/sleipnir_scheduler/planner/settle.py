@@ -107,7 +107,7 @@ def _start_some(context: Context) -> bool:
         if is_used_up and seq in frontier.ready_for_workers:
             continue  # as has_room would say, of hundreds in each event
         visit = frontier[seq]
-        if capacity.has_room(visit) and not (isinstance(visit.place, Item) and _is_too_late(context)):
+        if capacity.has_room(visit) and not (visit.item is not None and _is_too_late(context)):
             if not _may_start(draft):
                 return False
             again = _start(context, visit) or again
