@@ -22,6 +22,7 @@ from sleipnir.graph.load_edges import EdgeReader, has_additions
 from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import (
     LOKI,
+    LOKI_NODE_TYPES,
     NODE_TYPES,
     SLEIPNIR,
     VERSIONS,
@@ -164,6 +165,8 @@ class _GraphReader:
         self._data = document.data
         self._findings = findings
         is_sleipnir = isinstance(document.data, dict) and document.data.get("version") == SLEIPNIR
+        self._types = NODE_TYPES if is_sleipnir else LOKI_NODE_TYPES
+        self._valid_types = f"Valid node types: {', '.join(self._types)}."
         self._shaper = Shaper(document, findings, refuses_unknown=is_sleipnir)
         self._edges = EdgeReader(self._shaper, findings)
 
@@ -273,7 +276,7 @@ class _GraphReader:
         """A node. `timeout` is the default for nodes of a type that has a timeout."""
         if not isinstance(data, dict):
             message = f"a node must be a mapping that holds a type, got {shown(data)}"
-            self._findings.error(path, message, _VALID_TYPES, code="SLP201")
+            self._findings.error(path, message, self._valid_types, code="SLP201")
             return None
         model = self._model(data.get("type"), path)
         if model is None:
@@ -306,18 +309,21 @@ class _GraphReader:
 
     def _model(self, kind: Json, path: KeyPath) -> type[Node] | None:
         if kind is None:
-            self._findings.error(path, "missing field `type`", _VALID_TYPES, code="SLP202")
+            self._findings.error(path, "missing field `type`", self._valid_types, code="SLP202")
         elif not isinstance(kind, str):
             message = f"'type' must be the name of a node type, got {shown(kind)}"
-            self._findings.error((*path, "type"), message, _VALID_TYPES, code="SLP201")
+            self._findings.error((*path, "type"), message, self._valid_types, code="SLP201")
+        elif kind in self._types:
+            return self._types[kind]
         elif kind in NODE_TYPES:
-            return NODE_TYPES[kind]
+            message = f"node type '{kind}' needs version {SLEIPNIR}"
+            self._findings.error((*path, "type"), message, f"Write `version: {SLEIPNIR}`.", code="SLP208")
         elif kind in LATER_TYPES:
             message = f"node type '{kind}' is not supported by this version yet"
-            self._findings.error((*path, "type"), message, _VALID_TYPES, code="SLP208")
+            self._findings.error((*path, "type"), message, self._valid_types, code="SLP208")
         else:
-            hint = suggestion(kind, NODE_TYPES, "valid node types")
-            hint = _VALID_TYPES if hint is None or hint.startswith("The") else f"{hint} {_VALID_TYPES}"
+            hint = suggestion(kind, self._types, "valid node types")
+            hint = self._valid_types if hint is None or hint.startswith("The") else f"{hint} {self._valid_types}"
             self._findings.error((*path, "type"), f"unknown node type '{kind}'", hint, code="SLP208")
         return None
 
@@ -341,7 +347,6 @@ def _node_timeout(limits: Limits) -> int | None:
 
 
 _TIMED: Final = (ScriptNode, FunctionNode, LlmNode)
-_VALID_TYPES = f"Valid node types: {', '.join(NODE_TYPES)}."
 _SECTIONS: Mapping[str | int, str] = {
     "settings": "a mapping",
     "retry": "a retry policy, or a list of them",

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, NewType, TypeAlias
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from sleipnir.graph.duration import milliseconds, seconds
 
@@ -36,6 +37,19 @@ Flag: TypeAlias = Annotated[bool, Field(strict=True)]
 
 Duration: TypeAlias = Annotated[int, BeforeValidator(milliseconds)]
 """Milliseconds, written as `500ms`, `8s`, `5m`, `2h` or a number of seconds."""
+
+LONGEST_WAIT_MS: Final = 365 * 24 * 3_600_000
+
+
+def _wait_time(value: object) -> int:
+    ms = milliseconds(value)
+    if not 0 < ms <= LONGEST_WAIT_MS:
+        raise PydanticCustomError("wait_time", "not the time of a wait node")
+    return ms
+
+
+WaitTime: TypeAlias = Annotated[int, BeforeValidator(_wait_time)]
+"""A duration longer than 0, and at most 365 days."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +319,14 @@ class JoinNode(NodeBase):
     kind = "join"
 
 
+@dataclass(frozen=True, kw_only=True)
+class WaitNode(NodeBase):
+    """Added, in sleipnir/1 only: waits for a time, which has the key `for`, and routes."""
+
+    kind = "wait"
+    duration: WaitTime = field(metadata={"key": "for"})
+
+
 Node: TypeAlias = (
     AgentNode
     | ScriptNode
@@ -317,6 +339,7 @@ Node: TypeAlias = (
     | FunctionNode
     | RouterNode
     | JoinNode
+    | WaitNode
     | ToolNode
 )
 
@@ -332,7 +355,11 @@ NODE_TYPES: Mapping[str, type[Node]] = {
     "function": FunctionNode,
     "router": RouterNode,
     "join": JoinNode,
+    "wait": WaitNode,
 }
+
+LOKI_NODE_TYPES: Mapping[str, type[Node]] = {kind: node for kind, node in NODE_TYPES.items() if node is not WaitNode}
+"""The node types of a graph of version 1.0: Loki's, and those that were added before sleipnir/1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ _EDGE_KEYS: Final = frozenset(
         "node",
     }
 )
-_EMPTY: Final[Mapping[str, Json]] = {"routes": {}, "options": [], "documents": [], "from": [], "limit": 1}
+_EMPTY: Final[Mapping[str, Json]] = {"routes": {}, "options": [], "documents": [], "from": [], "limit": 1, "for": 1}
 """The stand-ins for missing values that are not text."""
 
 

@@ -1,7 +1,7 @@
 """Checks one mapping of the file against one dataclass of the model: missing, unknown and wrong values.
 
-The dataclass is the only definition: names, types and defaults come from it; only a map node's keys differ from its
-fields. Rules (spec/graph-agents.md 2.1, 2.2):
+The dataclass is the only definition: names, types and defaults come from it; a field whose name cannot be its key says
+the key, and a map node has two spellings. Rules (spec/graph-agents.md 2.1, 2.2):
 1. An unknown key is ignored with a warning, in sleipnir/1 it is an error; null means that the key is absent. Keys of
    newer releases of Loki, now named Coyote, are reported once per agent and reason.
 2. Where text is expected, another scalar becomes the text it was written as: with a warning inside nodes.
@@ -95,6 +95,7 @@ _MUST: Mapping[str, str] = {
     "dict_type": "must be a mapping",
     "less_than_equal": "must be at most 2**53 - 1",
     "value_error": "must be a duration such as 500ms, 30s or 5m",
+    "wait_time": "must be longer than 0 and at most 8760h (365 days)",
 }
 """What a value must be, by pydantic's type of the error."""
 
@@ -106,8 +107,9 @@ SPELLINGS: Mapping[Literal["loki", "sleipnir"], Mapping[str, str]] = {
 """The keys of a map node by field. A field missing under sleipnir has Loki's key."""
 
 
-def _declared(model: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(model)}
+def declared(model: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    """The fields of a model by key."""
+    return {field.metadata.get("key", field.name): field for field in dataclasses.fields(model)}
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:
@@ -125,7 +127,8 @@ def _holds(hint: Any) -> Holds:
 
 def _fields(model: type[Any]) -> dict[str, Holds]:
     hints = get_type_hints(model)
-    kinds = {name: _holds(hints[name]) for name in _declared(model) if name not in DERIVED.get(model, ())}
+    fields = declared(model).items()
+    kinds = {key: _holds(hints[field.name]) for key, field in fields if key not in DERIVED.get(model, ())}
     if model is not MapNode:
         return kinds
     spelt = {key: kinds[name] for spelling in SPELLINGS.values() for name, key in spelling.items()}
@@ -214,14 +217,17 @@ class Shaper:
         self, model: type[T], values: Mapping[str, Json], path: KeyPath, names: Mapping[str, str] | None = None
     ) -> T | None:
         """The instance, or None after reporting problems of `values`. `names`: the keys of fields that differ."""
-        names = names or {}
+        fields = declared(model)
+        names = {field.name: key for key, field in fields.items()} | dict(names or {})
         before = len(self._findings.problems)
         for key, value in values.items():
             self._refuse_infinite(value, (*path, names.get(key, key)))
         if len(self._findings.problems) > before:
             return None
         try:
-            built: T = _adapter(model).validate_python(values)
+            built: T = _adapter(model).validate_python(
+                {fields[key].name if key in fields else key: value for key, value in values.items()}
+            )
             return built
         except ValidationError as error:
             for detail in error.errors(include_url=False):
@@ -284,7 +290,7 @@ class Shaper:
     def _refused(self, model: type[Any], detail: ErrorDetails, path: KeyPath, names: Mapping[str, str]) -> None:
         kind, value = detail["type"], detail["input"]
         if kind == "missing":
-            required = [names.get(name, name) for name, field in _declared(model).items() if is_required(field)]
+            required = [names.get(name, name) for name, field in declared(model).items() if is_required(field)]
             needs = f"{_titled(model)} needs: {', '.join(required)}."
             self._findings.error(path, f"missing field `{path[-1]}`", needs[0].upper() + needs[1:], code="SLP202")
             return

@@ -28,6 +28,7 @@ from sleipnir.graph.model import (
     RouterNode,
     ScriptNode,
     ToolNode,
+    WaitNode,
 )
 from sleipnir.graph.tools import FOUND_CONTEXT, FOUND_SOURCES, INSTRUCTIONS
 
@@ -200,7 +201,7 @@ def primary_templates(node: Node) -> Iterable[str | None]:
             return (node.output,)
         case MapNode():
             return (node.over,)
-        case ScriptNode() | FunctionNode() | ToolNode() | RouterNode() | JoinNode():
+        case ScriptNode() | FunctionNode() | ToolNode() | RouterNode() | JoinNode() | WaitNode():
             return ()
 
 

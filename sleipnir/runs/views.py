@@ -15,7 +15,7 @@ from sleipnir.runs.visits import Part
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
-    "turns", "child", "message", "commands",
+    "turns", "child", "message", "commands", "timer",
 ]  # fmt: skip
 
 
@@ -42,6 +42,7 @@ class Reason:
     message     a message that a model has sent: its parent has still to say whether there is an agent for it, until
                 `until_ms`
     child       waits for the run `run` of `agent`, until `until_ms`
+    timer       a wait node: waits until `until_ms`
     commands    its list of commands is long: `progress` is how many of them are visits, or have been, and how many
                 there are; the others become visits as slots come free
     items       a map: `progress` is how many of its items have ended and how many there are, `failed` those that ended

@@ -298,6 +298,15 @@ class ChildWait:
 
 
 @dataclass(frozen=True)
+class Delay:
+    """The visit of a wait node waits until `due_ms`."""
+
+    due_ms: int
+
+    state: ClassVar[VisitState] = "waiting"
+
+
+@dataclass(frozen=True)
 class Receipt:
     """A call that sends a message waits until the parent run reports whether the agent `addressee` exists."""
 
@@ -356,7 +365,7 @@ class Failed:
 
 
 Body: TypeAlias = (
-    Ready | Work | Backoff | Question | Doubt | Fan | Loop | ChildWait | Receipt | Commands | Ended | Failed
+    Ready | Work | Backoff | Question | Doubt | Fan | Loop | ChildWait | Delay | Receipt | Commands | Ended | Failed
 )
 
 
@@ -438,7 +447,8 @@ class Visit:
 
     @property
     def due_ms(self) -> int | None:
-        """When its timer is due: the next try, the expiry of a question, the end of a loop's or a child's time."""
+        """When its timer is due: the next try, the end of a delay, the expiry of a question, the end of a loop's or a
+        child's time."""
         return self.body.due_ms
 
     @property

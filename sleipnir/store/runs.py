@@ -48,6 +48,7 @@ from sleipnir.runs.visits import (
     Backoff,
     ChildWait,
     Commands,
+    Delay,
     Doubt,
     Ended,
     Failed,
@@ -817,6 +818,8 @@ def _visit(
             return replace(info, reason=reason)
         case ChildWait(child):
             return replace(info, reason=Reason("child", run=child.run, agent=child.agent, until_ms=due_ms))
+        case Delay():
+            return replace(info, reason=Reason("timer", until_ms=due_ms))
         case Receipt():
             return replace(info, reason=Reason("message", until_ms=due_ms))
         case Question() | Doubt():

@@ -23,6 +23,7 @@ from sleipnir.runs.visits import (
     Child,
     ChildWait,
     Commands,
+    Delay,
     Doubt,
     Ended,
     Failed,
@@ -175,7 +176,7 @@ def _put_body(fields: dict[str, Any], body: Body) -> None:
             _put_due(fields, due_ms)
         case Commands():
             fields["spread"] = fields_set(body)
-        case Question(due_ms):
+        case Question(due_ms) | Delay(due_ms):
             _put_due(fields, due_ms)
         case Doubt(work):
             _put_tries(fields, work)
@@ -284,6 +285,8 @@ def _body(stored: _StoredVisit) -> Body:
         return Receipt(stored.addressee, stored.wake_ms)
     if stored.part is None and stored.kind in _RUN_CODE:
         return Doubt(_work(stored))
+    if stored.kind == "wait" and stored.wake_ms is not None:
+        return Delay(stored.wake_ms)
     return Question(stored.wake_ms)
 
 

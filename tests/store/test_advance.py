@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from sleipnir.runs.run import RunSpec
+from sleipnir.runs.views import Reason
 from sleipnir.store.store import Store
+from sleipnir_scheduler.services import timers
 from sleipnir_scheduler.services.advance import Advance
 from tests.model_store import graph_of
 
@@ -196,3 +198,29 @@ def test_planning_goes_on_while_nothing_can_be_published(store: Store) -> None:
     assert set(advance._views) == set(runs)
     queued = [store._client.zcard(store.keys.of_partition(number).outbox) for number in (0, 1)]
     assert sum(queued) == len(runs), "the outbox publishes them"
+
+
+WAITS = """
+name: g
+version: sleipnir/1
+start: pause
+nodes:
+  pause: {type: wait, for: 30s, next: e}
+  e: {type: end, output: "waited"}
+"""
+
+
+def test_a_wait_node_ends_when_its_timer_fires_and_no_earlier(store: Store) -> None:
+    store.runs.create(RUN, RunSpec("agent", "digest"), {})
+    advance = advance_of(store, WAITS)
+    advance.run_once()
+    partition = store.keys.of_partition(store.keys.partition_of(RUN))
+    [(timer, due_ms)] = store._client.zrange(partition.timers, 0, -1, withscores=True)
+    [visit] = store.runs.info(RUN).visits
+    assert (visit.state, visit.reason) == ("waiting", Reason("timer", until_ms=int(due_ms)))
+    assert due_ms == visit.since_ms + 30_000
+    assert timers.run_once(store.partitions, range(store.keys.partitions)) == 0
+    store._client.zadd(partition.timers, {timer: 1})
+    assert timers.run_once(store.partitions, range(store.keys.partitions)) == 1
+    advance.run_once()
+    assert (store.runs.info(RUN).status, store.runs.output(RUN)) == ("completed", "waited")

@@ -34,7 +34,7 @@ STORED = {"Told", "TellBatch", "TellChild", "TellParent", "TellRoot", "TellRun"}
 PROGRAMMING = words_of("""
     addition address amount app area argument backlog bar bucket cache case check child choice clock collector
     compat completion composer conductor config configuration connection consumer content context count counter
-    creation default delay demand descendant difference directory dispatcher duration effort environment error
+    creation default demand descendant difference directory dispatcher duration effort environment error
     estimate export expression extraction failure file format fusion gauge glob grammar guard header health
     histogram history home host http import info init input install installation interpreter key knowledge language
     latch launch leader limiter line link list lock log main mark matrix meaning memory module moment name narrator

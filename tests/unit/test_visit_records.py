@@ -12,6 +12,7 @@ from sleipnir.runs.visits import (
     Call,
     ChildWait,
     Commands,
+    Delay,
     Doubt,
     Ended,
     Failed,
@@ -29,6 +30,7 @@ from sleipnir.runs.visits import (
 from sleipnir.store.visit_records import read_visit, visit_text
 
 STORED = (Path(__file__).parents[1] / "fixtures" / "stored_runs" / "visits.jsonl").read_text().splitlines()
+STORED += ['{"seq":1,"node":"pause","kind":"wait","attempt":1,"opened_ms":5,"v":1,"group":1,"wake_ms":30005}']
 
 
 @pytest.mark.parametrize("text", STORED)
@@ -44,5 +46,5 @@ def test_every_place_and_every_body_is_among_the_stored_visits() -> None:
     bodies = {type(visit.body) for visit in visits}
     assert places >= {Item, Turn, Call, Helper, WholeRun}
     assert bodies == {
-        Backoff, ChildWait, Commands, Doubt, Ended, Failed, Fan, Loop, Question, Ready, Receipt, Work,
+        Backoff, ChildWait, Commands, Delay, Doubt, Ended, Failed, Fan, Loop, Question, Ready, Receipt, Work,
     }  # fmt: skip

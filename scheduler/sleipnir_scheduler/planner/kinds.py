@@ -27,6 +27,7 @@ from sleipnir.graph.model import (
     RouterNode,
     ScriptNode,
     ToolNode,
+    WaitNode,
 )
 from sleipnir.messages import QUEUE_OF, ResultHeader
 from sleipnir.runs.visits import (
@@ -35,6 +36,7 @@ from sleipnir.runs.visits import (
     Branch,
     Call,
     ChildWait,
+    Delay,
     Doubt,
     Helper,
     Item,
@@ -52,7 +54,7 @@ from sleipnir_scheduler.planner import budgets, failing
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
 from sleipnir_scheduler.planner.engines import steps
 from sleipnir_scheduler.planner.loops import turns
-from sleipnir_scheduler.planner.nodes import agents, maps, once, starting
+from sleipnir_scheduler.planner.nodes import agents, maps, once, starting, waiting
 
 
 class PlaceKind(NamedTuple):
@@ -156,6 +158,7 @@ BODIES: Final[Mapping[type[Body], BodyKind]] = {
     Backoff: BodyKind(due=_backoff_due),
     Loop: BodyKind(due=turns.timed_out, stands_still=True),
     ChildWait: BodyKind(due=agents.timed_out, stands_still=True),
+    Delay: BodyKind(due=waiting.elapsed),
     Receipt: BodyKind(due=_receipt_due),
 }
 
@@ -174,6 +177,7 @@ NODES: Final[Mapping[type[Node], Start]] = {
     MapNode: maps.start,
     RouterNode: starting.pass_through,
     JoinNode: starting.pass_through,
+    WaitNode: waiting.start,
     EndNode: starting.end,
 }
 

@@ -18,6 +18,7 @@ from sleipnir.runs.visits import (
     Body,
     ChildWait,
     Commands,
+    Delay,
     Doubt,
     Ended,
     Failed,
@@ -52,6 +53,7 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
         Fan: "settle.py (map nodes)",
         Loop: "settle.py (llm nodes with tools)",
         ChildWait: "settle.py (agent nodes); the turn that calls `agent__collect`",
+        Delay: "settle.py (wait nodes)",
         Receipt: "the turn that calls `agent__send_message`",
         Ended: "settle.py, for nodes that need no worker (router, join, end), and nodes that cannot start",
         Failed: "settle.py, for nodes that cannot start; the end of a run that can be retried",
@@ -103,6 +105,11 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
         Failed: "the end of the child; the timer; the end of a run that can be retried",
         Closed: "the end of the child or the timer, for an item or a call; the end of its loop or of the run",
     },
+    Delay: {
+        Ended: "the timer",
+        Failed: "the timer; the end of a run that can be retried",
+        Closed: "the timer, for the only visit of its step; the end of the run",
+    },
     Receipt: {
         Closed: "the report of the parent run; the timer; the end of its loop or of the run",
     },
@@ -132,6 +139,7 @@ MEANINGS: Final[Mapping[State, str]] = {
     Fan: "a map that waits for its items, which are visits of their own",
     Loop: "an llm node with tools that waits for its turns and calls, which are visits of their own",
     ChildWait: "waits for a child run to end",
+    Delay: "waits for a time",
     Receipt: "waits until its parent run reports whether a message has reached an agent",
     Commands: "waits for slots for its commands, which become visits a few at a time",
     Ended: "has ended, and waits until all visits of its super-step have",
@@ -139,7 +147,7 @@ MEANINGS: Final[Mapping[State, str]] = {
 }
 """What a visit with each body does or waits for."""
 
-_TIMED = frozenset({Backoff, Question, Loop, ChildWait, Receipt})
+_TIMED = frozenset({Backoff, Question, Loop, ChildWait, Delay, Receipt})
 
 CONCERNS: Final[Mapping[type[Event], frozenset[State]]] = {
     Resulted: frozenset({Work}),

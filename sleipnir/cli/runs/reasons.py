@@ -137,6 +137,8 @@ def in_words(reason: Reason, now_ms: int) -> str:
         case "child":
             limit = "" if reason.until_ms is None else f", times out {_at(reason.until_ms, now_ms)}"
             return f"waits for run {reason.run} of agent {reason.agent!r}{limit}"
+        case "timer":
+            return f"waits, continues {_at(reason.until_ms, now_ms)}"
         case "message":
             return "waits for confirmation that its message reached an agent"
         case "commands":

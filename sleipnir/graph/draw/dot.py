@@ -21,6 +21,7 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
     "map": ("trapezium", ""),
     "router": ("cds", ""),
     "join": ("invtrapezium", ""),
+    "wait": ("octagon", ""),
     "end": ("box", "rounded,bold"),
     FINISH: ("doublecircle", ""),
     BAR: ("underline", ""),

@@ -14,7 +14,9 @@ from sleipnir.graph.draw.picture import BAR, FINISH, START
 
 Polygon: TypeAlias = list[Point]
 
-_SLANTS: Mapping[str, float] = {"function": 9.0, "approval": 18.0, "input": 12.0, "router": 14.0, "join": 14.0}
+_SLANTS: Mapping[str, float] = {
+    "function": 9.0, "approval": 18.0, "input": 12.0, "router": 14.0, "join": 14.0, "wait": 12.0,
+}  # fmt: skip
 _PADDING = 14.0
 SHEETS: Final = 5.0  # the offset of a map's second sheet behind its first
 _CAP = 5.0  # half the height of a cylinder's lid
@@ -42,6 +44,8 @@ def outline(kind: str, size: Size) -> Polygon:
             corners = [(slant - x, -y), (x - slant, -y), (x, 0.0), (x - slant, y), (slant - x, y), (-x, 0.0)]
         case "input":
             corners = [(slant - x, -y), (x, -y), (x - slant, y), (-x, y)]
+        case "wait":
+            corners = [(-x, -y), (x - slant, -y), (x, y), (slant - x, y)]
         case "router":
             corners = [(-x, -y), (x - slant, -y), (x, 0.0), (x - slant, y), (-x, y)]
         case "join":

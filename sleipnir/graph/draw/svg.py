@@ -251,7 +251,7 @@ def _drawn(shape: Shape, size: Size) -> str:
         case "agent":
             sides = f"M{_n(5 - x)} {_n(-y)}V{_n(y)}M{_n(x - 5)} {_n(-y)}V{_n(y)}"
             return _box(Point(-x, -y), size, 4.0) + f'<path class="line" d="{sides}"/>'
-        case "function" | "approval" | "input" | "router" | "join":
+        case "function" | "approval" | "input" | "router" | "join" | "wait":
             return _polygon(outline(shape.kind, size))
         case _:
             return _box(Point(-x, -y), size, min(corner_radius(shape.kind), y))

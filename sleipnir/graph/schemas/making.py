@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from sleipnir.graph.model import (
+    LOKI_NODE_TYPES,
     NODE_TYPES,
     Branch,
     Duration,
@@ -24,9 +25,10 @@ from sleipnir.graph.model import (
     Number,
     Retry,
     Variable,
+    WaitTime,
 )
 from sleipnir.graph.schemas import FILES
-from sleipnir.graph.shape import FIELDS, SPELLINGS, is_required
+from sleipnir.graph.shape import FIELDS, SPELLINGS, declared, is_required
 
 Schema = dict[str, Any]
 
@@ -71,19 +73,20 @@ SHORT_FORMS: Final[Mapping[str, Schema]] = {
 def schema_of(version: str) -> Schema:
     """The JSON Schema of graph.yaml in a version of the language."""
     is_strict = version != "1.0"
+    node_types = NODE_TYPES if is_strict else LOKI_NODE_TYPES
     models = [model for model in FIELDS if model not in (Graph, *NODE_TYPES.values())]
     definitions = {model.__name__: _object(model, is_strict) for model in models if model.__name__ != "ConfigAgent"}
-    definitions |= {f"node.{kind}": _node(kind, is_strict) for kind in NODE_TYPES}
+    definitions |= {f"node.{kind}": _node(kind, is_strict) for kind in node_types}
     kinds = [
         {
             "if": {"properties": {"type": {"const": kind}}, "required": ["type"]},
             "then": {"$ref": f"#/definitions/node.{kind}"},
         }
-        for kind in NODE_TYPES
+        for kind in node_types
     ]
     any_node = {
         "type": "object",
-        "properties": {"type": {"enum": list(NODE_TYPES)}},
+        "properties": {"type": {"enum": list(node_types)}},
         "required": ["type"],
         "allOf": kinds,
     }
@@ -116,10 +119,9 @@ def _node(kind: str, is_strict: bool) -> Schema:
 
 def _object(model: type[Any], is_strict: bool) -> Schema:
     hints = get_type_hints(model, include_extras=True)
-    fields = {field.name: field for field in dataclasses.fields(model)}
-    own = {name: field for name, field in fields.items() if name in FIELDS[model]}
+    own = {key: field for key, field in declared(model).items() if key in FIELDS[model]}
     required = [name for name, field in own.items() if is_required(field)]
-    properties = {name: _property(hints[name], field) for name, field in own.items()}
+    properties = {key: _property(hints[field.name], field) for key, field in own.items()}
     schema: Schema = {"type": "object", "properties": properties, "required": required}
     if model is MapNode:
         schema = _map(schema, hints)
@@ -169,7 +171,7 @@ def _optional(schema: Schema) -> Schema:
 
 def _of(hint: Any) -> Schema:
     """The schema of a type of the model."""
-    if hint == Duration:
+    if hint in (Duration, WaitTime):
         return {"anyOf": [{"type": "string", "pattern": _DURATION}, {"type": "number", "minimum": 0}]}
     if hint == Number:
         return {"type": "number"}

@@ -34,6 +34,7 @@ from sleipnir.graph.model import (
     RagNode,
     RouterNode,
     ScriptNode,
+    WaitNode,
 )
 from tests.examples import examples
 
@@ -57,7 +58,8 @@ EVERYTHING = graph_of(
     ScriptNode(id="one", script="s"),
     ScriptNode(id="two", script="s"),
     JoinNode(id="join", wait_for=[Join(("function", "rag"), 1)], next="late"),
-    ScriptNode(id="late", script="s", wait_for=[Join(("agent", "join"))], next="done"),
+    ScriptNode(id="late", script="s", wait_for=[Join(("agent", "join"))], next="pause"),
+    WaitNode(id="pause", duration=30_000, next="done"),
     EndNode(id="done"),
 )
 
@@ -160,7 +162,7 @@ def test_a_run_is_told_in_words_and_counts_not_only_in_colours() -> None:
     )
     root = parsed(svg(EVERYTHING, progress=progress))
     shown = texts(root)
-    assert {"run abc · running", "done ×3", "running ×2", "done: 1", "running: 1", "not reached: 12"} <= set(shown)
+    assert {"run abc · running", "done ×3", "running ×2", "done: 1", "running: 1", "not reached: 13"} <= set(shown)
     classes = [element.get("class") or "" for element in root.iter(f"{NAMESPACE}g")]
     taken = [name for name in classes if "taken" in name]
     assert taken == ["way solid taken", "way dashed taken", "way solid taken"], "from the start, to the script; legend"

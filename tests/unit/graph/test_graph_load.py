@@ -24,11 +24,14 @@ from sleipnir.graph.model import (
     ScriptNode,
     Settings,
     Variable,
+    WaitNode,
 )
 from tests.examples import examples
 from tests.unit.graph.writing import errors, graph_of, notices, yaml_graph
 
 END = "a: {type: end}"
+WAIT_FORMS = "'for' must be a duration such as 500ms, 30s or 5m"
+WAIT_BOUNDS = "'for' must be longer than 0 and at most 8760h (365 days)"
 
 
 def problems_of(nodes: str, *, start: str = "a", top: str = "") -> list[str]:
@@ -233,6 +236,36 @@ def test_an_unknown_node_type_is_refused_with_the_valid_ones(kind: str, message:
     assert (problem.message, problem.node, problem.line, problem.column) == (message, "a", 4, 7)
     types = "agent, script, approval, input, llm, rag, end, map, function, router, join"
     assert problem.hint == f"{hint}Valid node types: {types}."
+
+
+@pytest.mark.parametrize(
+    ("node", "error"),
+    [
+        ("{type: wait}", "5:3 error [a] missing field `for`"),
+        ("{type: wait, for: }", "5:19 error [a] missing field `for`"),
+        ("{type: wait, for: soon}", f"5:19 error [a] {WAIT_FORMS}, got the text 'soon'"),
+        ("{type: wait, for: -5s}", f"5:19 error [a] {WAIT_FORMS}, got the text '-5s'"),
+        ("{type: wait, for: [5s]}", f"5:19 error [a] {WAIT_FORMS}, got a list"),
+        ("{type: wait, for: 0}", f"5:19 error [a] {WAIT_BOUNDS}, got 0"),
+        ("{type: wait, for: 0.1ms}", f"5:19 error [a] {WAIT_BOUNDS}, got the text '0.1ms'"),
+        ("{type: wait, for: 8761h}", f"5:19 error [a] {WAIT_BOUNDS}, got the text '8761h'"),
+        ("{type: wait, for: 1s, timeout: 5}", "5:28 error [a] 'timeout' has no effect on a wait node"),
+    ],
+)
+def test_a_wait_node_without_a_time_that_it_can_wait_is_refused(node: str, error: str) -> None:
+    assert problems_of(f"a: {node}", top="version: sleipnir/1") == [error]
+
+
+@pytest.mark.parametrize(("written", "ms"), [("30s", 30_000), ("2", 2_000), ("1ms", 1), ("8760h", 365 * 86_400_000)])
+def test_a_wait_node_has_its_time_in_milliseconds(written: str, ms: int) -> None:
+    graph = graph_of(yaml_graph(f"a: {{type: wait, for: {written}}}", top="version: sleipnir/1"))
+    assert graph.nodes["a"] == WaitNode(id="a", duration=ms)
+
+
+def test_version_1_0_refuses_a_wait_node_and_says_which_version_has_it() -> None:
+    (problem,) = parse(yaml_graph("a: {type: wait, for: 30s}"), "g.yaml").problems
+    assert (problem.message, problem.line, problem.column) == ("node type 'wait' needs version sleipnir/1", 4, 7)
+    assert problem.hint == "Write `version: sleipnir/1`."
 
 
 @pytest.mark.conformance("T16")

@@ -43,15 +43,16 @@ version: sleipnir/1
 engine: ENGINE
 start: split
 settings: {max_loop_iterations: 9, max_concurrency: 4}
-state: {log: {type: list, reducer: append}, best: {reducer: "f.py:best"}}
+state: {log: {type: list, reducer: append}, best: {reducer: "f.py:best"}, n: int}
 nodes:
-  split: {type: router, next: [once, ask, loop, child, plain, map, choose]}
+  split: {type: router, next: [once, ask, loop, child, plain, map, choose, pause]}
   once: {type: script, script: s.sh, effect: once, RETRY, next: after}
   ask: {type: approval, question: ok?, options: ["yes"], routes: {"yes": after}, on_other: after, timeout: 2}
   loop: {type: llm, prompt: p, tools: [t], max_iterations: 3, timeout: 9, next: after}
   child: {type: agent, agent: worker, prompt: p, timeout: 5, output_schema: {type: object}, next: after}
   map: {type: map, over: "{{items}}", as: item, branch: BODY, output_key: k, MORE, next: after}
   plain: {type: agent, agent: worker, prompt: p, on_error: continue, next: after}
+  pause: {type: wait, for: 3s, state_updates: {n: "NUMBER"}, next: after}
   choose: {type: function, call: "f.py:f", branch: {call: "f.py:choose"}}
   script: {type: script, script: s.sh, effect: once}
   talk: {type: llm, prompt: p, tools: [t], max_iterations: 2, timeout: 9}
@@ -96,8 +97,8 @@ def graphs() -> Iterator[Graph]:
     for engine in ("bsp", "dag"):
         for body in ("script", "talk", "delegate", "question"):
             text = fanned.replace("ENGINE", engine).replace("BODY", body)
-            yield graph_of(text.replace("HOW", "fail").replace("PROMPT", "item"))
-            yield graph_of(text.replace("HOW", "skip").replace("PROMPT", "missing"))
+            yield graph_of(text.replace("HOW", "fail").replace("PROMPT", "item").replace("NUMBER", "1"))
+            yield graph_of(text.replace("HOW", "skip").replace("PROMPT", "missing").replace("NUMBER", "one"))
     for node in ("script", "llm", "agent", "input", "map"):
         yield graph_of(ALONE.replace("NODE", node))
     yield boss()

@@ -9,7 +9,9 @@ from sleipnir.graph.model import (
     FunctionNode,
     InputNode,
     JoinNode,
+    Json,
     LlmNode,
+    Node,
     RagNode,
     RouterNode,
     ScriptNode,
@@ -57,8 +59,13 @@ def end(context: Context, visit: Visit, node: EndNode) -> None:
 
 def pass_through(context: Context, visit: Visit, node: RouterNode | JoinNode) -> None:
     """Nothing is to be done but to write `state_updates`. Raises VisitFailed."""
-    values = context.updates(node, context.values.state(updates_read(node), visit))
+    values = updated(context, visit, node)
     steps.ended(context, context.pass_by(visit), Outcome(values=values))
+
+
+def updated(context: Context, visit: Visit, node: Node) -> dict[str, Json]:
+    """What the `state_updates` write of a node without a result of its own. Raises VisitFailed."""
+    return context.updates(node, context.values.state(updates_read(node), visit))
 
 
 def ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None:
