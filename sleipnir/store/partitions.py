@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import redis
@@ -718,7 +717,6 @@ def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping
 
 def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
     visits = [read_visit(text, f"{run_id}/{seq}") for seq, text in frontier.items()]
-    visits.sort(key=attrgetter("seq"))  # Redis keeps no order, and a retry numbers what failed in this one
     submitted = read_text(RunSpec, spec, "spec", run_id)
     if (status := record["status"]) not in STATUSES:
         raise RecordUnreadable("record", run_id, f"its status {ascii(status)[:40]} is not known here", newer=True)

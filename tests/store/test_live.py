@@ -300,9 +300,9 @@ def test_a_redis_that_is_full_refuses_pieces_for_now(story: Story, tmp_path: Pat
         (("message",), None, "no stream mode 'message'; there are messages, updates, tools, events"),
         ("messages", None, "no stream mode"),
         (None, "1-0", "'1-0' is not a position in a run's stream"),
-        (None, "1-0:/2-0:x", "no place"),
-        (None, "0-0:1/0-0:0", "no place"),
-        (None, f"{10**19}-0:/0-0:0", "no place"),
+        (None, "1-0:/2-0:x", "is not a position"),
+        (None, "0-0:1/0-0:0", "is not a position"),
+        (None, f"{10**19}-0:/0-0:0", "is not a position"),
     ],
 )
 def test_a_wrong_mode_or_cursor_is_refused_at_once(story: Story, modes: Any, cursor: str | None, message: str) -> None:
