@@ -1,10 +1,10 @@
-"""Budgets: a run that has used what it may is held, and a person is asked whether it may use more.
+"""Budgets: a run whose budget is used up is held, and a person decides whether it may use more.
 
     an event adds to the cost ─► the budget is used up ─► a question, and nothing starts ─► more is allowed, or the end
 
-It is held as by a pause: what workers have ends and is committed, and its clocks and those of its child runs stand
-still. A pause of a person's is another hold, and neither ends the other. A run that is over by the event that used its
-budget up is not asked about, and one that was retried after it had ended so only when it has used more.
+The hold works like a pause: work on workers ends and is committed, and the clocks of the run and its child runs stop. A
+pause by a person is a separate hold; neither ends the other. There is no question if the same event ends the run. After
+a retry of such a run, the question comes only when the run uses more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sleipnir_scheduler.planner.known import require
 
 
 def count(context: Context) -> None:
-    """After an event: count what it has cost, and ask if that is too much. Raises Missing."""
+    """Count the cost of an event, and ask a person if the budget is used up. Raises Missing."""
     draft = context.draft
     budget = draft.clock.budget
     if budget is None or not draft.usage or draft.is_over:
@@ -38,7 +38,7 @@ def count(context: Context) -> None:
 
 
 def answered(context: Context, visit: Visit, text: str, by: str) -> None:
-    """Do as the person decides; an answer that is not understood, or that would allow nothing, is asked for again."""
+    """Apply the person's decision; after an answer that is invalid, or allows nothing more, ask again."""
     draft, submitted = context.draft, context.run.spec.budget
     budget = draft.clock.budget
     if budget is None or submitted is None:
@@ -46,14 +46,14 @@ def answered(context: Context, visit: Visit, text: str, by: str) -> None:
     draft.record.answered(visit, text, by)
     draft.record.write_answer()
     try:
-        verdict = read_budget_answer(text)
-        allowed = None if verdict == NO else raised(submitted, budget, draft.spent, verdict)
+        answer = read_budget_answer(text)
+        allowed = None if answer == NO else raised(submitted, budget, draft.spent, answer)
     except ValueError as error:
         _ask(context, visit, f"{error}\n")
         return
     if allowed is None:
         context.fail(f"over budget: it has {in_words(budget, draft.spent)}")
-    elif allowed.is_used_up(draft.spent):  # there is another limit
+    elif allowed.is_used_up(draft.spent):  # the other limit is used up
         draft.clock.allow(changed(budget, max_cost_usd=allowed.max_cost_usd, max_tokens=allowed.max_tokens))
         _ask(context, visit)
     else:
@@ -73,12 +73,12 @@ def _ask(context: Context, visit: Visit, remark: str = "") -> None:
 
 
 def _of_call(usage: Mapping[str, Any]) -> tuple[int, float]:
-    """Tokens and cost of what a worker has delivered."""
+    """The tokens and the cost in a usage record."""
     return usage.get("input_tokens", 0) + usage.get("output_tokens", 0), usage.get("cost_usd") or 0.0
 
 
 def _of_child(context: Context, usage: Mapping[str, Any], child: str) -> tuple[int, float]:
-    """What a child run has cost since it said so last, as commit.lua counts it. Raises Missing."""
+    """The cost of a child run since its last report, as commit.lua counts it. Raises Missing."""
     require(context.known, Wanted(costs=frozenset([child])))
     counted = context.known.costs.get(child, {})
     if usage.get("calls", 0) <= counted.get("model_calls", 0):

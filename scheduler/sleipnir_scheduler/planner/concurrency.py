@@ -1,9 +1,8 @@
-"""The slot that a run of an agent with `concurrency:` needs before anything of it starts.
+"""The slot that a run of an agent with `concurrency:` needs before its first visit starts.
 
-It asks for one when it is submitted, and again when it is retried after it had failed; it has it until it is over, also
-while it is paused or waits for somebody. Who else has one, and who waits, is known where the effect leads to
-(store/slots.py), and from there the run is told. Until then its clocks stand still: the run's time begins when it has
-the slot.
+The run asks for a slot when it is submitted, and again when it is retried after a failure. It keeps the slot until it
+is over, also while it is paused or waits for a person. store/slots.py, which receives the effect, knows which runs have
+slots or wait, and notifies the run. The run's clocks stop until then: its time begins when it has the slot.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from sleipnir.runs.transitions import AskSlot
 from sleipnir_scheduler.planner.context import Context, RunFailed
 
 MOST_KEY: Final = 1000
-"""Characters of a key: it goes with the run, and with all that is said of the slot."""
+"""The most characters of a key, which is stored with the run and sent with each message about the slot."""
 
 
 def ask(
     context: Context, concurrency: Concurrency, *, again: bool = False, fresh_children: bool = False, by: str = ""
 ) -> None:
-    """The run waits for a slot from here on. Raises RunFailed when the state does not say which."""
+    """Let the run wait for a slot. Raises RunFailed if the key cannot be rendered."""
     key, ticket = _key(context, concurrency), context.run.version + 1
     slot = Slot(key, concurrency.limit, ticket, again=again, fresh_children=fresh_children, by=by)
     agent, draft = context.run.spec.agent, context.draft
@@ -45,7 +44,7 @@ def _key(context: Context, concurrency: Concurrency) -> str:
 
 
 def granted(context: Context, event: Told) -> Slot | None:
-    """The slot that the run has waited for and has now; None when it does not wait for that one."""
+    """The granted slot; None if the run does not wait for it."""
     slot = context.run.slot
     if slot is None or slot.granted or slot.ticket != event.data["ticket"]:
         return None
@@ -54,8 +53,8 @@ def granted(context: Context, event: Told) -> Slot | None:
 
 
 def concerns_one_that_waits(event: Event) -> bool:
-    """Whether the event can mean something to a run that waits for its slot: nothing of it is live, but the question
-    whether it may use more than its budget, if a child run has told late what it has cost."""
+    """Whether an event concerns a run that waits for its slot. Such a run has no live visit, except the question about
+    its budget, if a child run reported its cost late."""
     if isinstance(event, Told):
         return event.what == SLOT_GRANTED
     return isinstance(event, Answered | Cancelled | Paused | Resumed | Retried | ChildEnded)

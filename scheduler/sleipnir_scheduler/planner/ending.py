@@ -1,4 +1,4 @@
-"""The end of a run: which visits stay for a retry, and what becomes of the others."""
+"""The end of a run: which visits stay for a retry, and how the others are closed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sleipnir_scheduler.planner.draft.draft import Draft
 def end_run(
     draft: Draft, status: RunStatus, *, error: str | None = None, output: str | None = None, keeps: bool = False
 ) -> None:
-    """The run is over. Nothing stays open; of a failed run, and of one that `keeps` them, the visits stay that ended or
-    are to be run again."""
+    """End the run. No visit stays open. A failed run, and one that `keeps` them, keeps the visits that ended or are to
+    run again."""
     keeps = keeps or status == "failed"
     for visit in draft.visits.all():
         if not keeps or isinstance(visit.place, (Turn, Call, WholeRun)):
@@ -53,14 +53,14 @@ def end_run(
 
 
 def close(draft: Draft, visit: Visit) -> None:
-    """A visit is over; a part of a loop does not need what was given to it any more."""
+    """Close a visit, and drop the value that was given to a part of a loop."""
     if isinstance(visit.place, (Turn, Call)) and isinstance(visit.body, Work) and visit.body.given is not None:
         draft.record.item(Drop(visit.body.given))
     draft.visits.drop(visit)
 
 
 def without_agents(draft: Draft, visit: Visit) -> Visit:
-    """A loop that is over needs neither the agents that it has spawned nor what they have left for it."""
+    """A loop that is over, without its spawned agents and their outputs."""
     loop = visit.body
     if not isinstance(loop, Loop):
         return visit
@@ -73,8 +73,8 @@ def without_agents(draft: Draft, visit: Visit) -> Visit:
 
 
 def _kept(visit: Visit, *, is_unclaimed: bool) -> Failed:
-    """What is kept of a live visit. It has not begun if it was to start, or waited for its timer, or (`is_unclaimed`)
-    if this transition only holds while no worker has it."""
+    """The body that is kept of a live visit. It has not begun if it was ready, or waited for its timer, or
+    (`is_unclaimed`) if this transition applies only while no worker has it."""
     begun = visit.state != "ready" and visit.due_ms is None and not is_unclaimed
     match visit.body:
         case Ready(Work() as work) | Backoff(work) | (Work() as work):

@@ -1,10 +1,11 @@
-"""What becomes of a run when one of its visits has failed for good, its retries included.
+"""The reaction of a run to a visit that has failed for good, after its retries.
 
 A `fallback`, or an `on_error` that names a node, takes the failure over: the run goes on there. Any other is a *failed
 visit*, which the run counts and shows: the run goes on by the node's edges (`continue`), or fails (`fail`).
 
-What a node says holds, else what the graph says, else the rule of its language: in version 1.0 scripts, functions and
-llm nodes go on by their edges, as in Loki; in sleipnir/1 the run fails. A strict run fails for every failed visit.
+The setting of the node applies, else that of the graph, else the rule of its language: in version 1.0 scripts,
+functions and llm nodes go on by their edges, as in Loki; in sleipnir/1 the run fails. A strict run fails for every
+failed visit.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ Reaction: TypeAlias = Literal["handled", "continue", "fail"]
 
 
 def failed(context: Context, visit: Visit, outcome: Outcome) -> tuple[Outcome, str | None]:
-    """A visit has failed, and its node has chosen no way on: its outcome as it is journaled, and why the run fails
-    (None: it goes on). Counts a failed visit."""
+    """Handle a failed visit whose node chose no target: its outcome for the journal, and the error of the run (None: it
+    goes on). Counts a failed visit."""
     node, error = context.graph.nodes[visit.node], outcome.error or "failed"
     reacts = reaction(context, node)
     if reacts != "handled":
         count_failed_visit(context, visit.node, error, ends_run=reacts == "fail")
         outcome = replace(outcome, how={**outcome.how, "failed_visit": True})
     if reacts != "fail" and context.graph.on_error_of(node) is not None:
-        # Scripts leave the error in the state by themselves. Where an author has asked for it, every node does.
+        # Scripts write the error to the state themselves. With `on_error`, every node does.
         values = {"_error": {"node": visit.node, "message": error}, "last_error": error}
         outcome = replace(outcome, values={**outcome.values, **values})
     return outcome, error if reacts == "fail" else None
 
 
 def count_failed_visit(context: Context, node: str, error: str, *, ends_run: bool) -> None:
-    """A visit has failed, and nothing has taken that over."""
+    """Count a failure that nothing took over."""
     draft = context.draft
     draft.failed_visits = draft.failed_visits.plus(node, error, ends_run=ends_run)
 
@@ -58,8 +59,8 @@ def reaction(context: Context, node: Node) -> Reaction:
 
 
 def handler(graph: Graph, node: Node) -> str | None:
-    """The target that takes over the failures of `node`: its own before the graph's, `fallback` before all. None: none
-    does."""
+    """The target that takes over the failures of `node`: `fallback`, else its own `on_error`, else that of the graph.
+    None: there is none."""
     if isinstance(node, ScriptNode | FunctionNode | LlmNode) and node.fallback is not None:
         return node.fallback
     rule = graph.on_error_of(node)

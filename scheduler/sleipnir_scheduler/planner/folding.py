@@ -1,13 +1,13 @@
-"""What the writes of a step make of the state (spec/graph-agents.md 2.11, graph-package.md F02).
+"""How the writes of a step change the state (spec/graph-agents.md 2.11, graph-package.md F02).
 
-Workers send updates, never merged state; they are merged here, once, when they begin to count. Three rules:
+Workers send updates, never merged state. This module merges them once, when they begin to count. Three rules:
 
-1. Writes fold in visit order, whatever ended first.
-2. By Loki's rules a branch that writes what was there has not written, reducers are strict, and two branches that
-   write a key without a reducer are an error. In sleipnir/1 the later one in visit order counts.
-3. A reducer of the agent's own runs on a worker: what it has to fold is an open fold, and its step closes afterwards.
+1. Writes fold in visit order, not in the order of ends.
+2. By Loki's rules a write of an unchanged value is no write, reducers are strict, and two branches that write a key
+without a reducer are an error. In sleipnir/1 the last write in visit order counts.
+3. A reducer of the agent runs on a worker: its input is an open fold, and its step closes afterwards.
 
-In a `dag` each visit is a step of its own: dag_folding.py.
+In a `dag` each visit is its own step: dag_folding.py.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Writer(NamedTuple):
 
 @dataclass
 class Folded:
-    """What comes of it. `values` go to the state; keys in `apart` are not to be copied from the journal. `skips` are
-    writes that do not count, by step. `open` is what reducers of the agent's own must fold: {current, incoming}."""
+    """The result of folding. `values` go to the state; keys in `apart` are not copied from the journal. `skips` are
+    writes that do not count, by step. `open` are the inputs of the agent's own reducers: {current, incoming}."""
 
     values: dict[str, Json] = field(default_factory=dict)
     apart: set[str] = field(default_factory=set)
@@ -46,10 +46,10 @@ class Folded:
 
 
 ERROR_KEYS = ("_error", "last_error")
-"""What failures leave in the state. Several branches may fail and go on: the last in visit order counts."""
+"""The keys that failures write. Several branches may fail and go on: the last in visit order counts."""
 
 Value = Callable[[int, str], Json]
-"""What a step wrote to a key."""
+"""Reads the value that a step wrote to a key."""
 
 
 def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], Json], value: Value) -> Folded:
@@ -64,33 +64,35 @@ def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], 
             by_key.setdefault(key, []).append(writer)
     strict = graph.is_loki
     for key in sorted(by_key):
-        reducer, those = graph.reducer_of(key), by_key[key]
-        if reducer is None and (not strict or len(those) == 1 or key in ERROR_KEYS):
+        reducer, key_writers = graph.reducer_of(key), by_key[key]
+        if reducer is None and (not strict or len(key_writers) == 1 or key in ERROR_KEYS):
             continue  # copied in visit order
         if strict:
-            those = _that_changed(key, those, current, value, folded)
+            key_writers = _changing_writers(key, key_writers, current, value, folded)
         if reducer is None:
-            _refuse_collision(key, those)
-            folded.values |= {key: value(those[0].step, key)} if those else {}
+            _refuse_collision(key, key_writers)
+            folded.values |= {key: value(key_writers[0].step, key)} if key_writers else {}
             folded.apart.add(key)
             continue
         folded.apart.add(key)
         if is_custom(reducer):
-            folded.open[key] = open_fold(current(key), [value(writer.step, key) for writer in those])
-        elif those:
-            folded.values[key] = fold_with(key, reducer, current(key), [value(w.step, key) for w in those], strict)
+            folded.open[key] = open_fold(current(key), [value(writer.step, key) for writer in key_writers])
+        elif key_writers:
+            folded.values[key] = fold_with(
+                key, reducer, current(key), [value(w.step, key) for w in key_writers], strict
+            )
     return folded
 
 
 def open_fold(current: Json, incoming: list[Json]) -> dict[str, Json]:
-    """What a visit with the role `reduce` gets for one key."""
+    """The input of a visit with the role `reduce` for one key."""
     return {"incoming": incoming} if current is ABSENT else {"current": current, "incoming": incoming}
 
 
-def _that_changed(
+def _changing_writers(
     key: str, writers: list[Writer], current: Callable[[str], Json], value: Value, folded: Folded
 ) -> list[Writer]:
-    """Loki's diff: the writers whose value is another than before. The others are noted in `folded`."""
+    """Loki's diff: the writers whose value differs from the earlier one. The others go to the `skips` of `folded`."""
     before, changed = current(key), []
     for writer in writers:
         if before is ABSENT or not _same(before, value(writer.step, key)):
@@ -101,7 +103,7 @@ def _that_changed(
 
 
 def _same(one: Json, other: Json) -> bool:
-    """Equal as JSON: to Python, true is 1."""
+    """Whether two values are equal as JSON; in Python, True equals 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):

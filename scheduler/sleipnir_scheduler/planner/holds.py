@@ -1,7 +1,7 @@
 """Holds: a person, the parent run, or the run's own budget keeps visits of a run from starting.
 
-What workers have ends and is committed. The clocks of the run, of its loops and of its child runs stand still until the
-last hold has ended; child runs are held with it. No hold ends another.
+Work on workers ends and is committed. The clocks of the run, its loops and its child runs stop until the last hold has
+ended; child runs are held too. No hold ends another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pause(draft: Draft, by: str, reason: str | None, owner: HoldOwner) -> None:
 
 
 def resume(draft: Draft, owner: HoldOwner, by: str) -> None:
-    """End the holds of an owner, who has one. The run goes on unless another one is left."""
+    """End the holds of an owner, who must have one. The run goes on unless it has another hold."""
     clock = draft.clock
     since_ms = clock.held_since_ms
     clock.hold(tuple(hold for hold in clock.holds if not hold.ends_with(owner)))
@@ -37,7 +37,7 @@ def resume(draft: Draft, owner: HoldOwner, by: str) -> None:
 
 
 def hold_for_budget(draft: Draft, budget: Budget, visit: Visit) -> None:
-    """Hold the run until it may use more; `visit` asks a person for that."""
+    """Hold the run until its budget is raised; `visit` asks a person for that."""
     if not draft.clock.is_held:
         _notify_children(draft, "paused", f"the budget of run {draft.run.id}")
     draft.clock.allow(changed(budget, asked=visit.seq, asked_ms=draft.now_ms))
@@ -51,12 +51,12 @@ def allow(draft: Draft, budget: Budget) -> None:
 
 
 def _release(draft: Draft, since_ms: int | None) -> None:
-    """A hold has ended; the run was held since then. The holds that are left count from their own beginning."""
+    """A hold has ended; the run was held since `since_ms`. The remaining holds count from their own start."""
     clock, next_ms = draft.clock, draft.clock.held_since_ms
     since_ms = draft.now_ms if since_ms is None else since_ms
     until_ms = draft.now_ms if next_ms is None else max(since_ms, next_ms)
     clock.idle_ms += until_ms - since_ms
-    for visit in draft.visits.all():  # the clocks of loops and children have stood still
+    for visit in draft.visits.all():  # their clocks were stopped
         body = visit.body
         if isinstance(body, (Loop, ChildWait)) and body.due_ms is not None:
             idle_ms = max(0, until_ms - max(since_ms, visit.opened_ms))
@@ -66,13 +66,13 @@ def _release(draft: Draft, since_ms: int | None) -> None:
         draft.wakes += [visit for visit in draft.run.frontier.values() if visit.state == "queued"]
 
 
-def _notify_children(draft: Draft, what: Literal["paused", "resumed"], by: str = "") -> None:
+def _notify_children(draft: Draft, event: Literal["paused", "resumed"], by: str = "") -> None:
     for child in children_of(draft.visits.frontier.values()):
-        draft.owed.add(TellChild(child, what, by))
+        draft.owed.add(TellChild(child, event, by))
 
 
 def _requester(draft: Draft, by: str, owner: HoldOwner) -> str:
-    """Who wants something of the run, for its journal."""
+    """The actor of a request, for the journal."""
     parent = f"run {draft.run.spec.parent}"
     if owner != "parent" or by.startswith(parent):
         return by

@@ -1,11 +1,11 @@
-"""The kinds of visits, as three tables: what each does when something happens to it.
+"""The kinds of visits, as three tables of handlers.
 
-    PLACES   by what a visit is part of: whom its end concerns
-    BODIES   by what it waits for: what an answer, a timer, a lost worker or the end of a child run means
-    NODES    by the type of its node: what starting it means
+    PLACES   by the place of a visit: handlers of its end
+    BODIES   by its body: handlers of answers and timers
+    NODES    by the type of its node: the function that starts it
 
-To add a type of node, write what starting it means in a module of its own, and add a row here. A new body needs its
-moves in states.py too.
+To add a type of node, write its start function in its own module, and add a row to NODES. A new body needs its moves in
+states.py too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from sleipnir_scheduler.planner.nodes import agents, maps, once, starting, waiti
 
 
 class PlaceKind(NamedTuple):
-    """What the end of a visit means, by what it is part of.
+    """The handlers of the end of a visit, by its place.
 
     `ended`: the visit has an outcome; `replied`: so has a turn, with the header of its result. `given_up`: no worker
     could execute it. `answered` and `unanswered`: a question of it has an answer, or has expired.
@@ -74,7 +74,7 @@ class PlaceKind(NamedTuple):
 
 
 class BodyKind(NamedTuple):
-    """What an event about a visit means, by what it waits for. None: such events do not concern it (states.CONCERNS).
+    """The handlers of events about a visit, by its body. None: such events do not concern it (states.CONCERNS).
 
     `answered`: a person has answered. `due`: its timer has fired; the clocks of loops and child runs stand still while
     the run is held (`stands_still`).
@@ -137,7 +137,7 @@ def _question_answered(context: Context, visit: Visit, _: Question, text: str, b
 
 
 def _question_due(context: Context, visit: Visit, _: Question) -> None:
-    """An answer that was accepted counts, though the timer is ahead of it in the inbox: then this changes nothing."""
+    """An accepted answer counts even if the timer precedes it in the inbox: then the timer changes nothing."""
     context.draft.unless_answered = True
     PLACES[type(visit.place)].unanswered(context, visit)
 
@@ -183,7 +183,7 @@ NODES: Final[Mapping[type[Node], Start]] = {
 
 
 def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
-    """A visit has ended, well or not: what it is part of learns of that."""
+    """A visit has ended, with success or failure: call the handler of its place."""
     PLACES[type(visit.place)].ended(context, visit, outcome)
 
 

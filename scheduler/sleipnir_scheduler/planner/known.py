@@ -1,7 +1,7 @@
-"""How planning asks for values (sleipnir/runs/values.py says which there are).
+"""How planning requests values (sleipnir/runs/values.py defines them).
 
-Whoever needs a value that is not known raises Missing; the answer of plan() is then the list of what to fetch, and it
-is called again with it. Planning is pure, so planning again is safe.
+Code that needs an unknown value raises Missing. plan() then returns the values to fetch, and is called again with them.
+Planning is pure, so planning again is safe.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sleipnir.runs.values import Known, Wanted
 
 
 class Missing(Exception):
-    """Planning needs these values, and does not know them yet."""
+    """Planning needs values that were not fetched yet."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted

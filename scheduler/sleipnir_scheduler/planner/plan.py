@@ -1,13 +1,14 @@
-"""One event of one run: which visits close and open, what is written, whether the run ends.
+"""Plans one event of one run: which visits close and open, which values are written, whether the run ends.
 
     plan(graph, run, event, now_ms, known) -> Transition | NeedValues | Ignore
 
-`known` holds the values known so far. A control node renders templates, a condition looks at the state, a reducer
-folds; when one needs a value that is not known, the answer is NeedValues: fetch them and plan again. Planning is pure,
-so planning again is safe. See scheduler/README.md for the picture.
+`known` holds the values fetched so far. Templates of control nodes, conditions and reducers need values; when one is
+missing, the answer is NeedValues: fetch the values and plan again. Planning is pure, so planning again is safe.
+scheduler/README.md has a picture.
 
-An event about one visit changes something only if it is about the visit's attempt, and concerns its body (states.py).
-What it means then is in the tables of kinds.py; what events about the run itself mean is here and in retrying.py.
+An event about one visit has an effect only if it names the visit's current attempt and concerns its body (states.py).
+The tables of kinds.py then select the function that handles it. This module and retrying.py handle events about the run
+itself.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from sleipnir.runs.events import (
 from sleipnir.runs.run import RunView, changed
 from sleipnir.runs.transitions import Drop, Notice, Transition
 from sleipnir.runs.values import NOTHING, Known, Wanted
-from sleipnir.runs.visits import Call, ChildWait, Loop, Turn, Visit, Work, seq_of_timer
+from sleipnir.runs.visits import Call, ChildWait, Loop, Visit, Work, seq_of_timer
 from sleipnir_scheduler.planner import budgets, concurrency, holds, kinds, retries, retrying
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, Outcome, RunFailed
 from sleipnir_scheduler.planner.draft.draft import Draft
@@ -82,8 +83,8 @@ def plan(
     max_redeliveries: int = 3,
     generation: str = "",
 ) -> Transition | NeedValues | Ignore:
-    """What `event`, which happened at `now_ms`, changes in `run`. `generation` is Redis' (Generation.data): a visit
-    that must happen once is asked about if it is claimed in another one."""
+    """The changes that `event`, which happened at `now_ms`, makes to `run`. `generation` is that of Redis
+    (Generation.data): if a visit that must happen once is claimed in another generation, a person decides."""
     if run.is_final and not (run.may_go_on and isinstance(event, Retried)):
         if isinstance(event, ChildEnded) and event.usage:
             return _paid_late(graph, run, event, now_ms)
@@ -96,7 +97,7 @@ def plan(
             if not context.draft.clock.is_held:
                 context.fail(str(failure), failure.node)
                 return context.draft.transition()
-            # It fails for that once it goes on. What the event has brought is kept.
+            # It fails when it goes on. The values that the event brought are kept.
             context = _context(graph, run, now_ms, known, max_redeliveries, generation, defers=True)
             ignored = _plan(context, event)
     except Missing as missing:
@@ -105,8 +106,8 @@ def plan(
 
 
 def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition:
-    """End a run for a reason outside its graph (its bundle cannot be read, a bug in Sleipnir); one that was to go on
-    after it had failed, again."""
+    """End a run, or a failed run that a retry was to continue, for a reason outside its graph: an unreadable bundle, or
+    a bug in Sleipnir."""
     draft = Draft.of(run, now_ms)
     if run.is_final:
         draft.revives = True
@@ -115,7 +116,7 @@ def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition
 
 
 def cancel(run: RunView, event: Cancelled, now_ms: int) -> Transition | Ignore:
-    """End a run as its cancel asks, without its graph, which cannot be read here."""
+    """Cancel a run without its graph, which cannot be read here."""
     if run.is_final:
         return Ignore("the run is over")
     draft = Draft.of(run, now_ms)
@@ -134,7 +135,7 @@ def _context(
 
 
 def _paid_late(graph: Graph, run: RunView, event: ChildEnded, now_ms: int) -> Transition:
-    """A run that is over hears what a child has cost that ended with it, or was cancelled before."""
+    """Count the cost of a child that ended with its parent, or was cancelled before, in a run that is over."""
     context = _context(graph, run, now_ms, NOTHING, 0, "")
     agents.note_cost(context, event)
     return context.draft.transition()
@@ -148,7 +149,7 @@ def _late(event: Event) -> Notice | None:
 
 
 def _plan(context: Context, event: Event) -> Ignore | None:
-    """Decide about an event, and start what may start after it. Raises RunFailed and Missing."""
+    """Decide on an event, and start the visits that may start after it. Raises RunFailed and Missing."""
     ignored = _decide(context, event)
     if ignored is None:
         settle(context)
@@ -198,8 +199,8 @@ def _decide(context: Context, event: Event) -> Ignore | None:
 
 
 def _addressee(context: Context, event: Resulted | LeaseLost | Answered | ChildEnded | ChildGone) -> Visit | None:
-    """The visit that an event is about. None: the visit is over, another attempt owns it, or it waits for something
-    else: messages come late, and twice."""
+    """The visit that an event is about. None: the visit is over, has another attempt, or waits for something else,
+    because messages come late and repeat."""
     visit: Visit | None = context.run.frontier.get(event.seq)
     if visit is None or visit.attempt != event.attempt or type(visit.body) not in CONCERNS[type(event)]:
         return None
@@ -235,14 +236,14 @@ def _result(context: Context, event: Resulted) -> Ignore | None:
 
 
 def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> Outcome:
-    """What a worker has delivered."""
-    how = {
+    """The outcome that a worker has delivered."""
+    fields = {
         "started_ms": header.started_ms,
         "took_ms": header.took_ms,
         "worker": header.worker,
         "usage": header.usage,
     }
-    return Outcome(header.ok, header.error, header.keys, None, {}, header.next, header.sends, notes, how)
+    return Outcome(header.ok, header.error, header.keys, None, {}, header.next, header.sends, notes, fields)
 
 
 def _retry_or_not(context: Context, visit: Visit, work: Work, failure: Resulted) -> retries.Again | retries.GiveUp:
@@ -272,11 +273,11 @@ def _lease_lost(context: Context, event: LeaseLost) -> Ignore | None:
     if visit is None or not isinstance(visit.body, Work):
         return Ignore("the visit is over, or another attempt owns it")
     work, draft = visit.body, context.draft
-    what = "visit_handed_back" if event.handed_back else "visit_in_doubt" if event.restored else "worker_lost"
-    draft.record.notice(what, seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
+    notice = "visit_handed_back" if event.handed_back else "visit_in_doubt" if event.restored else "worker_lost"
+    draft.record.notice(notice, seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
     if context.deadline_passed():
         raise RunFailed(context.timed_out(f"at '{visit.node}'"))
-    # A missing directory counts as a lost worker does: if no worker has it, the visit must come to an end.
+    # A missing directory counts as a lost worker: if no worker has it, the visit must end.
     counts = event.lacks_directory or not event.handed_back
     if event.begun and once.applies_to(context.graph.nodes[visit.node], visit):
         once.ask(context, visit, work, event)
@@ -291,9 +292,9 @@ def _lease_lost(context: Context, event: LeaseLost) -> Ignore | None:
 def _why_given_up(context: Context, work: Work, event: LeaseLost) -> str:
     if not event.lacks_directory:
         return f"WorkerLost: {work.losses + 1} workers died while running this visit, last {event.worker}"
-    wanted = context.run.spec.cwd or context.run.spec.caller_dir
+    directory = context.run.spec.cwd or context.run.spec.caller_dir
     return (
-        f"no working directory: {wanted!r} was missing on the worker each time that one took this visit, "
+        f"no working directory: {directory!r} was missing on the worker each time that one took this visit, "
         f"{work.losses + 1} times, last on {event.worker}. Create it there, or give the node a `queue:` that only "
         "workers with this directory serve, or submit without --cwd"
     )
@@ -368,7 +369,7 @@ def _begin(context: Context) -> None:
     timeout, start, draft = context.graph.settings.timeout, context.graph.start, context.draft
     in_session = context.run.spec.session is not None and start == DYNAMIC
     if in_session and INSTRUCTIONS in context.values.state([INSTRUCTIONS]):
-        start = AGENT  # the session has kept its instructions
+        start = AGENT  # the session already has its instructions
     draft.clock.start()
     draft.record.notice("run_started", graph=context.graph.name, start=start, agent=context.run.spec.agent)
     if timeout:
@@ -406,16 +407,16 @@ def _somewhere(context: Context) -> str:
 
 
 def _retry(context: Context, event: Retried) -> Ignore | None:
-    """Run again what has failed. What has ended stays, a map keeps the items that are done."""
+    """Run failed visits again. Ended visits stay, and a map keeps its ended items."""
     run, draft = context.run, context.draft
     if not run.is_final:
         if run.spec.parent is None:
             return Ignore("only a failed run can be retried")
-        draft.revives = True  # should it have failed, its parent need not do anything: it has not ended
+        draft.revives = True  # the run has not ended, so its parent has nothing to do
         return None
     draft.revives = True
     if run.status == "cancelled" and not run.frontier:
-        # It was asked to go on while a person's cancel was on its way: its parent is told of that.
+        # A person cancelled it while its parent asked it to go on: it reports that to the parent.
         _cancel(context, Cancelled())
     elif context.graph.concurrency is not None:
         fresh = event.fresh_children
@@ -426,8 +427,8 @@ def _retry(context: Context, event: Retried) -> Ignore | None:
 
 
 def _deadline(context: Context) -> Ignore | None:
-    """The run's deadline. A visit that a worker has may finish, and the next step looks again then (spec 2.4),
-    unless the graph says `interrupt_on_timeout`."""
+    """The run's deadline. A visit on a worker may finish, and the next step checks the deadline again (spec 2.4),
+    unless the graph sets `interrupt_on_timeout`."""
     deadline_ms = context.deadline_ms()
     if deadline_ms is None or context.run.is_held:
         return Ignore("the run has no deadline, or is held, and its deadline with it")
@@ -440,8 +441,8 @@ def _deadline(context: Context) -> Ignore | None:
 
 
 def _step_deadline(context: Context, number: int) -> Ignore | None:
-    """The time of a super-step is up: its visits are stopped. One that was held has all its time again. So has one
-    where only visits are left that wait for a person: questions have expiries of their own."""
+    """The time limit of a super-step has passed: its visits are stopped. A step whose live visits all wait for a person
+    gets its whole time again: questions have their own expiry."""
     if context.run.is_held:
         return Ignore("the run is held, and the clock of its step with it")
     late = [visit for visit in context.draft.visits.group(number) if visit.state not in ("ended", "failed")]
@@ -457,9 +458,9 @@ def _step_deadline(context: Context, number: int) -> Ignore | None:
 
 
 def _waits_for_a_person(context: Context, visit: Visit) -> bool:
-    """Whether a visit, or a call of its loop, has a question open."""
+    """Whether a visit, or a call of its loop, waits for an answer."""
     if not isinstance(visit.body, Loop):
         return visit.is_asking
     loop = visit.body.id
-    calls = (each for each in context.draft.visits.all() if isinstance(each.place, (Turn, Call)) and each.is_asking)
-    return any(each.part is not None and each.part.loop == loop for each in calls)
+    parts = (part for call in context.draft.visits.all() if call.is_asking and (part := call.part) is not None)
+    return any(part.loop == loop for part in parts)

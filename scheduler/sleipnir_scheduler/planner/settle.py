@@ -1,16 +1,16 @@
 """After every event: start what may start, and see whether the run is over.
 
-A run has so many visits on workers at once, wherever those are (limits.max_concurrency, else settings.max_concurrency
-for the branches of a step and for each map). Those beyond wait, first come first served; a `dag` runs no node twice at
-once, but for the visits of one list of commands.
+limits.max_concurrency limits the visits of a run that are on workers at the same time; settings.max_concurrency limits
+the branches of a step, and the items of each map. Further visits wait in order. A `dag` runs one visit of a node at a
+time, except the visits of one list of commands.
 
-While a run is held, results, answers and retries that are due are taken into the frontier, and nothing starts or ends:
-no visit of any node, not the run either. Where it left off, it goes on when no hold is left.
+While a run is held, results, answers and due retries change the frontier, but no visit starts and the run does not end.
+It goes on when the last hold has ended.
 
-Of a map nothing more is started once the run's time is up: the run ends when what is on workers has.
+After the run's deadline no item of a map starts: the run ends when its visits on workers have ended.
 
-When a visit fails for good, a `dag` starts nothing more; the visits of a super-step all run to their end. Then the run
-fails, for the first failure in visit order, and keeps what has ended: `retry` runs only what has not.
+When a visit fails for good, a `dag` starts no more visits; the visits of a super-step all run to their end. Then the
+run fails, with the first failure in visit order, and keeps its ended visits: `retry` runs only the others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sleipnir_scheduler.planner.engines.entering import steps_are_used_up
 from sleipnir_scheduler.planner.nodes import maps
 
 MOST_STARTS = 1_000
-"""LiveVisits that one event may start: what a scheduler plans in 20 ms, and Redis commits in 10."""
+"""The most visits that one event may start: a scheduler plans them in 20 ms, and Redis commits them in 10 ms."""
 
 
 def settle(context: Context) -> None:
-    """Leave nothing that could start or end; of a run that is held, nothing does. Raises RunFailed."""
+    """Start all visits that may start, and end the run if it is done. Does nothing in a held run. Raises RunFailed."""
     draft = context.draft
     if (draft.slot is not None and not draft.slot.granted) or draft.clock.is_held:
         return
@@ -46,13 +46,13 @@ def settle(context: Context) -> None:
 
 
 def has_more_to_start(context: Context) -> bool:
-    """Whether settle may find something that waits to be started."""
+    """Whether there are visits that settle may start."""
     frontier = context.draft.visits.frontier
     return bool(frontier.ready or frontier.maps or frontier.commands)
 
 
 class _Capacity:
-    """What limits of concurrency allow, as the frontier is at the time of asking."""
+    """What the limits of concurrency allow for the current frontier."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._frontier = context, context.draft.visits.frontier
@@ -90,7 +90,7 @@ class _Capacity:
 
 
 def _start_some(context: Context) -> bool:
-    """Start what is ready and has a slot. True when that changed so much that it is worth another look."""
+    """Start ready visits that have a slot. True: visits may have become ready meanwhile."""
     draft = context.draft
     frontier = draft.visits.frontier
     if not (frontier.ready or frontier.maps or frontier.commands):
@@ -156,8 +156,8 @@ def _start_items(context: Context, capacity: _Capacity, seq: int) -> bool:
 
 
 def _is_too_late(context: Context) -> bool:
-    """Whether the run's time is up, and workers have visits still: its timer has come to nothing for that, and comes
-    once more. Raises RunFailed when they have none."""
+    """Whether the run's deadline has passed while workers have visits. The timer had no effect then, and is armed
+    again. Raises RunFailed if workers have none."""
     if not context.deadline_passed():
         return False
     if not context.draft.visits.frontier.queued:

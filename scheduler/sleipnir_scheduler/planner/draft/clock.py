@@ -1,6 +1,6 @@
-"""The clocks of a run while one event is planned: when it began, how long it was held, who holds it, its timers.
+"""The clocks of a run while one event is planned: its start, its holds and their durations, its timers.
 
-Bookkeeping alone: holds.py decides who holds a run, and what follows from that.
+Bookkeeping only: holds.py decides on holds and their effects.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from sleipnir.runs.run import Hold
 
 @dataclass
 class Clock:
-    """`idle_ms` is how long the holds lasted that have ended, `budget` what the run may use by now (None: as much as it
-    likes). While the answer to a question about its budget is open, the budget holds the run too. `is_started`: the
-    run's time begins with this event."""
+    """`idle_ms` is the duration of ended holds, `budget` the current budget (None: no limit). While a question about
+    the budget is open, the budget also holds the run. `is_started`: the run's time begins with this event."""
 
     run_id: str
     now_ms: int
@@ -30,17 +29,17 @@ class Clock:
     untimers: dict[str, None] = field(default_factory=dict)
 
     def start(self) -> None:
-        """The run's time begins now. Where it is held, what was before does not count."""
+        """The run's time begins now. If the run is held, earlier hold time does not count."""
         self.is_started, self.started_ms = True, self.now_ms
         self.idle_ms = 0 if self.held_since_ms is None else self.held_since_ms - self.now_ms
 
     def hold(self, holds: tuple[Hold, ...]) -> None:
-        """From here on these hold the run, besides its budget."""
+        """Replace the holds of the run, except that of its budget."""
         self.holds = holds
         self._count_holds()
 
     def allow(self, budget: Budget) -> None:
-        """From here on the run has this budget, which may hold it."""
+        """Set the budget of the run, which may hold it."""
         self.budget = budget
         self._count_holds()
 
@@ -56,7 +55,7 @@ class Clock:
 
     @property
     def held_since_ms(self) -> int | None:
-        """Since when the run is held, as far as `idle_ms` does not count that yet. None: it is not."""
+        """The start of the hold time that `idle_ms` does not include yet. None: the run is not held."""
         since = [hold.at_ms for hold in self.holds]
         if self.budget is not None and self.budget.asked is not None:
             since.append(self.budget.asked_ms)
@@ -70,6 +69,6 @@ class Clock:
         self.timers[RUN_DEADLINE] = deadline_ms + 1
 
     def disarm(self, timer: str) -> None:
-        """This event may have armed it, or an earlier one."""
+        """Remove a timer that this event or an earlier one armed."""
         self.timers.pop(timer, None)
         self.untimers[timer] = None

@@ -1,11 +1,11 @@
-"""What one event changes in a run, so far: the run's own fields, and four parts. None of them decides.
+"""The changes that one event has made to a run so far: the run's own fields, and four parts. None of them decides.
 
     visits   the visits, and the moves that they make       (visits.py)
     clock    the run's clocks, holds and timers             (clock.py)
     record   journal, values, notices, counters, gates      (record.py)
     owed     effects on other runs                          (owed.py)
 
-`transition` makes the planner's answer of it.
+`transition` turns the draft into the planner's answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sleipnir_scheduler.planner.draft.visits import LiveVisits
 
 @dataclass
 class Draft:
-    """Mutable, and never leaves one call of plan(). The fields are those of Transition, but for `status`, which is None
+    """Mutable, and used within one call of plan(). The fields are those of Transition, except `status`, which is None
     while the run is not over."""
 
     run: RunView
@@ -60,7 +60,7 @@ class Draft:
 
     @classmethod
     def of(cls, run: RunView, now_ms: int) -> Draft:
-        """Nothing has changed yet."""
+        """A draft without changes."""
         return cls(
             run,
             now_ms,
@@ -81,14 +81,14 @@ class Draft:
         return self.status is not None
 
     def deliver(self, visit: Visit, header: ResultHeader) -> None:
-        """This transition uses up what a worker has delivered."""
+        """This transition consumes the delivery of a worker."""
         self.delivered = visit.seq
         if header.usage:
             self.usage = header.usage
 
     @property
     def stays_over(self) -> bool:
-        """Whether the run was over before and stays so: it only learns what its children have cost."""
+        """Whether the run was over before and stays so: the event only counts the cost of its children."""
         return self.run.is_final and not self.revives
 
     def transition(self) -> Transition:
@@ -158,7 +158,7 @@ class Draft:
         )
 
     def _live_status(self) -> RunStatus:
-        """Waiting when every live visit waits for something else than a worker."""
+        """The status of a live run: `waiting` when no visit is on a worker or ready for a slot."""
         if self.stays_over:
             return self.run.status
         if self.clock.is_held:
@@ -170,7 +170,7 @@ class Draft:
 
 
 def _is_claimable(visit: Visit) -> bool:
-    """Whether workers or people know of the visit, so that what they hold must be taken from them."""
+    """Whether a worker or a person can act on the visit, so that closing it must revoke that."""
     if visit.state == "waiting":
         return visit.due_ms is not None or not isinstance(visit.body, (Fan, ChildWait))
     return visit.state == "queued"

@@ -1,5 +1,5 @@
-"""The engine `bsp`: visits run in super-steps. All visits of a step see the state as it was when the step began; when
-the last one has ended, what they wrote counts at once, and the next step opens."""
+"""The engine `bsp`: visits run in super-steps. All visits of a step see the state as it was when the step began. When
+the last one has ended, all their writes count, and the next step opens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sleipnir_scheduler.planner.values import InStep
 
 
 def goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
-    """The short way of a result whose visit is alone in its super-step, and leads to one node by plain edges."""
+    """The fast path for a result whose visit is alone in its super-step and leads to one node by plain edges."""
     graph, draft = context.graph, context.draft
     keys, node = outcome.keys, graph.nodes[visit.node]
     if (
@@ -69,7 +69,9 @@ def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], w
         return
     places: dict[tuple[str, str | None, int], tuple[Way, Visit | None]] = {}
     for position, way in enumerate(ways):
-        number = position if way.command is not None else -1  # edges to one node are one visit, commands one each
+        number = (
+            position if way.command is not None else -1
+        )  # edges to one node open one visit, each command opens its own
         if number < 0 and (way.target, way.join, -1) in places:
             continue
         places.setdefault((way.target, way.join, number), (way, sources[position] if position < len(sources) else None))
@@ -88,26 +90,26 @@ def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], w
 
 
 def _spread(context: Context, source: Visit, targets: list[str], group: int, index: dict[str, int]) -> None:
-    """Let the source stay, and its commands become visits as there are slots for them."""
-    left = {target: count for target, count in Counter(targets).items() if target}
-    commands = Commands(source.seq, tuple(targets), left=left, index=index)
+    """Keep the source until all its commands have become visits, as slots become free."""
+    remaining = {target: count for target, count in Counter(targets).items() if target}
+    commands = Commands(source.seq, tuple(targets), left=remaining, index=index)
     context.draft.visits.stay(source, commands, group=group)
 
 
 def open_commands(context: Context, visit: Visit, commands: Commands, most: int) -> None:
-    number, left, index = commands.next, dict(commands.left), dict(commands.index)
-    while left and most:
+    number, remaining, index = commands.next, dict(commands.left), dict(commands.index)
+    while remaining and most:
         target, way = commands.targets[number], Way(commands.targets[number], number)
         number += 1
         if not target:
             continue
         open_visit(context, way, visit, group=visit.group, depth=visit.group, index=index[target])
         index[target] += 1
-        most, left[target] = most - 1, left[target] - 1
-        if not left[target]:
-            del left[target]
-    if left:
-        context.draft.visits.move(visit, changed(commands, next=number, left=left, index=index))
+        most, remaining[target] = most - 1, remaining[target] - 1
+        if not remaining[target]:
+            del remaining[target]
+    if remaining:
+        context.draft.visits.move(visit, changed(commands, next=number, left=remaining, index=index))
     else:
         context.draft.visits.drop(visit)
 

@@ -1,9 +1,9 @@
-"""The engine `dag`: every visit is a step of its own, and leads on as soon as it has ended.
+"""The engine `dag`: every visit is its own step, and opens the next visits as soon as it has ended.
 
-What a visit writes counts at once (dag_folding.py). A visit has its place in the visit order by its rank, not by its
-end: `depth` is one more than that of its cause, `lineage` a hash of its causes, `index` tells the visits of one list
-of commands, or the firings of one join, apart. One node runs one visit at a time, those of a list of commands apart.
-When a visit fails for good, nothing more starts.
+The writes of a visit count immediately (dag_folding.py). Its rank, not the time of its end, is its position in the
+visit order: `depth` is one more than that of its cause, `lineage` a hash of its causes, `index` tells the visits of one
+list of commands, or the firings of one join, apart. One node runs one visit at a time, except visits of a list of
+commands. When a visit fails for good, no more visits start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sleipnir_scheduler.planner.engines.entering import check_limit, count_entry
 from sleipnir_scheduler.planner.folding import Folded, Writer
 
 OUTPUT = "\0output"
-"""Whose top says which end node the run's output is from; no key of the state is named so."""
+"""The pseudo key whose top is the rank of the end node that the output comes from; no state key has this name."""
 
 
 def goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
@@ -32,8 +32,8 @@ def goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
 def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]) -> None:
     for source in {source.seq: source for source in sources if source.seq in wide}.values():
         targets = wide[source.seq]
-        left = {target: count for target, count in Counter(targets).items() if target}
-        context.draft.visits.stay(source, Commands(source.seq, tuple(targets), left=left), group=source.group)
+        remaining = {target: count for target, count in Counter(targets).items() if target}
+        context.draft.visits.stay(source, Commands(source.seq, tuple(targets), left=remaining), group=source.group)
     counted: set[str] = set()
     for position, way in enumerate(ways):
         cause = sources[position] if position < len(sources) else None
@@ -45,31 +45,31 @@ def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], w
 
 
 def open_commands(context: Context, visit: Visit, commands: Commands, most: int) -> None:
-    number, left = commands.next, dict(commands.left)
+    number, remaining = commands.next, dict(commands.left)
     counted = set(commands.targets[:number])
-    while left and most:
+    while remaining and most:
         target, way = commands.targets[number], Way(commands.targets[number], number)
         number += 1
         if not target:
             continue
         _open(context, way, visit, counts=target not in counted)
         counted.add(target)
-        most, left[target] = most - 1, left[target] - 1
-        if not left[target]:
-            del left[target]
-    if left:
-        context.draft.visits.move(visit, changed(commands, next=number, left=left))
+        most, remaining[target] = most - 1, remaining[target] - 1
+        if not remaining[target]:
+            del remaining[target]
+    if remaining:
+        context.draft.visits.move(visit, changed(commands, next=number, left=remaining))
     else:
         context.draft.visits.drop(visit)
 
 
 def _open(context: Context, way: Way, source: Visit | None, *, counts: bool) -> None:
-    """One visit. What is wrong with it waits until the visits that run have ended. Of a list of commands to one node,
-    the first one `counts`."""
+    """Open one visit. If it breaks a limit, it fails, and the run ends when its running visits have ended. Of a list of
+    commands to one node, only the first `counts` as an entry."""
     draft = context.draft
     depth = way.depth if way.join else (source.depth if source else 0)
     lineage = _hash(way.join or "") if way.join or source is None else _lineage_after(source)
-    # Two firings of a join may have one depth; the second one comes later in the visit order, however fast either is.
+    # Two firings of a join may have the same depth; the second one comes later in the visit order.
     index = draft.record.count(f"\0{way.join}") - 1 if way.join else way.command or 0
     visit = open_visit(context, way, source, group=None, depth=depth + 1, lineage=lineage, index=index)
     try:
@@ -108,7 +108,7 @@ def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:
 
 
 def keep_windows(context: Context, folded: Folded) -> None:
-    """The writes count from here on: keep the tops and windows that they leave."""
+    """The writes count now: keep their tops and windows."""
     if isinstance(folded, FoldedVisit):
         context.draft.tops |= folded.tops
         context.draft.record.windows |= {key: window.to_json() for key, window in folded.windows.items()}
@@ -139,7 +139,7 @@ def owns_output(context: Context, visit: Visit) -> bool:
 
 
 def forget_tops(context: Context) -> None:
-    """Drop the tops and windows that no live visit can come before any more."""
+    """Drop the tops and windows that all live visits come after."""
     draft = context.draft
     if not draft.tops:
         return
@@ -156,7 +156,7 @@ def may_start(context: Context, visit: Visit | None = None) -> bool:
     if visit is None:
         return not frontier.failed
     if visit.kind == "end" and frontier.failed:
-        return False  # a visit has failed in this event: an end must not complete the run
+        return False  # a visit failed in this event: an end node must not complete the run
     return visit.place != BRANCH or not frontier.nodes.get(visit.node)
 
 
@@ -165,23 +165,24 @@ def is_awaited(visit: Visit) -> bool:
 
 
 def _window(context: Context, key: str) -> Window:
-    """The updates that a key is made of. It was fetched, or this event has made it."""
+    """The window of a key, as fetched or as made by this event."""
     windows = context.draft.record.windows
     return Window.from_json(windows[key] if key in windows else context.known.windows[key])
 
 
 def _lower_lives(context: Context, visit: Visit) -> bool:
-    """A failed visit counts: when the run is continued, it writes where it stands in visit order."""
+    """Whether a visit of a lower rank is live. A failed visit counts: after a retry it writes at its position in the
+    visit order."""
     depth, rank, seq = visit.depth, visit.rank, visit.seq
     return any(  # asked for each visit, of hundreds
-        other.place.is_branch and other.seq != seq and _lowest_rank(other) < rank
-        for other in context.draft.visits.frontier.values()
-        if other.depth <= depth
+        live.place.is_branch and live.seq != seq and _lowest_rank(live) < rank
+        for live in context.draft.visits.frontier.values()
+        if live.depth <= depth
     )
 
 
 def _lowest_rank(visit: Visit) -> Rank:
-    """Its rank; of one whose commands have not all become visits, no higher than the lowest of those to come."""
+    """The rank of a visit; if some of its commands have not become visits, a lower bound of their ranks."""
     commands = visit.body.was if isinstance(visit.body, Failed) else visit.body
     if not isinstance(commands, Commands):
         return visit.rank
@@ -189,7 +190,8 @@ def _lowest_rank(visit: Visit) -> Rank:
 
 
 def _lineage_after(source: Visit) -> str:
-    """Of what a visit leads to. What follows two firings of a join has one hash, and keeps their order."""
+    """The lineage of the visits that a visit opens. After two firings of a join these have the same hash, and keep the
+    order of the firings."""
     base, dot, firing = source.lineage.partition(".")
     is_one_of_a_list = isinstance(source.place, Branch) and source.place.batch is not None
     if source.index and not is_one_of_a_list:

@@ -1,9 +1,9 @@
-"""How the writes of a `dag` fold: one visit at a time, whatever order they end in.
+"""How the writes of a `dag` fold: one visit at a time, with the same result for any order of ends.
 
-A visit's writes count at once, while visits that come before it in visit order may still be live. A key written
-meanwhile has a *top*, the highest rank that has written it, and if it has a reducer, a *window*: its value before, and
-the updates since, by rank. A late write of a lower rank folds the window anew, or is superseded. Tops and windows go
-once no live visit has a lower rank.
+A visit's writes count immediately, while visits of lower rank may still be live. A key written meanwhile has a *top*,
+the highest rank that has written it, and if it has a reducer, a *window*: its earlier value, and the updates since, by
+rank. A late write of a lower rank folds the window again, or is superseded. Tops and windows are dropped when no live
+visit has a lower rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sleipnir_scheduler.planner.folding import Folded, Value, Writer, fold_with,
 
 @dataclass(frozen=True)
 class Window:
-    """What a key of a `dag` is made of since the oldest live visit: the value before, and the updates, by rank."""
+    """The history of a key of a `dag` since the oldest live visit: the earlier value, and the updates, by rank."""
 
     base: Json
     parts: tuple[tuple[Rank, Json], ...] = ()
@@ -39,7 +39,7 @@ class Window:
 
 @dataclass
 class FoldedVisit(Folded):
-    """What comes of the writes of one visit, and the tops and windows that they leave."""
+    """The result of folding the writes of one visit, with the new tops and windows."""
 
     tops: dict[str, Rank] = field(default_factory=dict)
     windows: dict[str, Window] = field(default_factory=dict)
@@ -64,16 +64,16 @@ def fold_visit(
                 folded.apart.add(key)
                 continue
         else:
-            seen = window(key) if top is not None else Window(current(key))
-            seen = seen.plus(writer.rank, value(writer.step, key))
-            updates = [update for _, update in seen.parts]
+            history = window(key) if top is not None else Window(current(key))
+            history = history.plus(writer.rank, value(writer.step, key))
+            updates = [update for _, update in history.parts]
             folded.apart.add(key)
             if is_custom(reducer):
-                folded.open[key] = open_fold(seen.base, updates)
+                folded.open[key] = open_fold(history.base, updates)
             else:
-                folded.values[key] = fold_with(key, reducer, seen.base, updates, strict=False)
+                folded.values[key] = fold_with(key, reducer, history.base, updates, strict=False)
             if lower_lives or top is not None:
-                folded.windows[key] = seen
+                folded.windows[key] = history
         if lower_lives or top is not None:
             folded.tops[key] = writer.rank if top is None else max(top, writer.rank)
     return folded

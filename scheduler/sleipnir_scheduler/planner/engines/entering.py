@@ -1,4 +1,4 @@
-"""Entries into nodes: they are counted, and limits hold for them (spec/graph-agents.md 2.10)."""
+"""Entries into nodes: their counts and their limits (spec/graph-agents.md 2.10)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def count_entry(context: Context, node: str) -> None:
 
 
 def check_entries(context: Context, nodes: list[str]) -> None:
-    """What Loki's executor checks before a super-step that enters these nodes, in its order. Raises RunFailed."""
+    """The checks of Loki's executor before a super-step that enters these nodes, in its order. Raises RunFailed."""
     if context.graph.limits.max_steps is not None:
         check_limit(context, context.draft.steps)
     if context.graph.settings.timeout is not None and context.deadline_passed():
@@ -42,7 +42,7 @@ def check_entries(context: Context, nodes: list[str]) -> None:
 
 
 def stops_before(context: Context, number: int) -> bool:
-    """Whether the run has used up its steps, and stops for that as its author wants."""
+    """Whether the run has used up its steps, and its graph says `on_max_steps: stop`."""
     limits = context.graph.limits
     if limits.max_steps is None or number <= limits.max_steps or limits.on_max_steps != "stop":
         return False
@@ -52,13 +52,14 @@ def stops_before(context: Context, number: int) -> bool:
 
 
 def steps_are_used_up(context: Context) -> bool:
-    """Whether the run may have stopped before what was to come, as its author wants."""
+    """Whether the run may have stopped early because its graph says `on_max_steps: stop`."""
     limits = context.graph.limits
     return limits.max_steps is not None and context.draft.steps >= limits.max_steps and limits.on_max_steps == "stop"
 
 
 def check_limit(context: Context, number: int) -> None:
-    """Raises RunFailed when the run has used up its steps. The visits beyond are open then: `retry` goes on there."""
+    """Raises RunFailed when the run has used up its steps. The visits beyond the limit are open, so `retry` goes on
+    there."""
     limits = context.graph.limits
     if limits.max_steps is not None and number > limits.max_steps:
         raise RunFailed(

@@ -1,10 +1,10 @@
-"""Joins: who has arrived, and what fires (spec/graph-package.md F17).
+"""Joins: which sources have arrived, and which joins fire (spec/graph-package.md F17).
 
-A join counts a source once until it fires: the second arrival of a source that is there already changes nothing, and
-firing starts the count anew, so joins work in loops. A quorum (`min`) fires early; each source that it did not wait for
-is noted, and its next arrival is then not counted. In a loop one source may be behind by several rounds.
+A join counts a source once until it fires: a second arrival of the same source changes nothing. Firing resets the
+count, so joins work in loops. A quorum (`min`) fires early; it notes each missing source, and ignores the next arrival
+of that source. In a loop one source may be several rounds behind.
 
-Edges from a source to the node that waits for it start nothing (routing.py): to have ended is to have arrived.
+Edges from a source to the node that waits for it open no visit (routing.py): a source arrives by ending.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sleipnir.graph.model import Graph, Join
 
 Arrived = Mapping[str, Mapping[str, int]]
-"""Join name -> source -> its depth; below nought, how many of its arrivals are not to be counted."""
+"""Join name -> source -> its depth; negative: the number of its arrivals still to ignore."""
 
 
 class Fired(NamedTuple):
@@ -28,7 +28,7 @@ class Fired(NamedTuple):
 
 
 def name_of(target: str, join: Join) -> str:
-    """Different sets of sources have different names, whatever the names of nodes look like."""
+    """The name of a join. Different sets of sources have different names, for any names of nodes."""
     return json.dumps([target, *join.sources], ensure_ascii=False)
 
 
@@ -39,30 +39,34 @@ def arrive(graph: Graph, arrived: Arrived, sources: Collection[tuple[str, int]])
     for source, depth in sources:
         for target, join in graph.joins.get(source, ()):
             name = name_of(target, join)
-            seen = dict(now.get(name, {}))
-            late = min(seen.get(source, 0), 0)
-            seen[source] = late + 1 if late else max(depth, seen.get(source, 0))
-            there = [at for at in seen.values() if at > 0]
-            if len(there) >= join.needed:
-                fired.append(Fired(name, target, max(there)))
-                seen = {other: seen.get(other, 0) - 1 for other in join.sources if seen.get(other, 0) <= 0}
-            if seen := {other: at for other, at in seen.items() if at}:
-                now[name] = seen
+            arrivals = dict(now.get(name, {}))
+            late = min(arrivals.get(source, 0), 0)
+            arrivals[source] = late + 1 if late else max(depth, arrivals.get(source, 0))
+            depths = [at for at in arrivals.values() if at > 0]
+            if len(depths) >= join.needed:
+                fired.append(Fired(name, target, max(depths)))
+                arrivals = {
+                    late_source: arrivals.get(late_source, 0) - 1
+                    for late_source in join.sources
+                    if arrivals.get(late_source, 0) <= 0
+                }
+            if arrivals := {other: at for other, at in arrivals.items() if at}:
+                now[name] = arrivals
             else:
                 now.pop(name, None)
     return now, fired
 
 
 def starved(graph: Graph, arrived: Arrived) -> str | None:
-    """What to say of the first join that has got some of its sources, in a run where nothing is left to run."""
+    """The error for the first join with some, but not enough, arrivals in a run without live visits."""
     for node in graph.nodes.values():
         for join in node.wait_for:
-            there = [source for source, depth in arrived.get(name_of(node.id, join), {}).items() if depth > 0]
-            if there:
-                lacking = [source for source in join.sources if source not in there]
+            present = [source for source, depth in arrived.get(name_of(node.id, join), {}).items() if depth > 0]
+            if present:
+                lacking = [source for source in join.sources if source not in present]
                 needed = f" ({join.min} of {len(join.sources)} are needed)" if join.min is not None else ""
                 return (
-                    f"the join before node '{node.id}' can never fire: {_listed(there)} arrived, and "
+                    f"the join before node '{node.id}' can never fire: {_listed(present)} arrived, and "
                     f"{_listed(lacking)} did not{needed}, and nothing is left to run"
                 )
     return None

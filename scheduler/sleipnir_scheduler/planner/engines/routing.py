@@ -1,10 +1,11 @@
 """Where an ended visit leads (spec/graph-agents.md 2.8, graph-package.md F10-F14).
 
-What the node itself chose wins over its edges: a list of commands, one visit each; else `_next`, a node or several.
-Else the edges are taken: all of `next`, and what the conditional edge chooses. A failure goes where failing.py says, or
-takes the edges as success does. A name is looked up among the node's `ends` first, then among the nodes.
+The choice of the node itself comes before its edges: a list of commands, one visit each; else `_next`, a node or
+several. Else the edges are taken: all of `next`, and what the conditional edge chooses. A failure goes to the handler
+that failing.py names, or takes the same edges as a success. A name is looked up among the node's `ends` first, then
+among the nodes.
 
-An edge into a node whose `wait_for` names the source starts nothing: the source arrives at that join by having ended
+An edge into a node whose `wait_for` names the source opens no visit: the source arrives at that join by ending
 (joins.py). Commands always become visits.
 """
 
@@ -33,17 +34,17 @@ def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
 
 
 def needing_calls(context: Context, members: Sequence[Member]) -> list[Visit]:
-    """Those of these ended visits whose conditional edge is chosen on a worker. Raises Missing."""
-    known: dict[tuple[str, bool], bool] = {}
+    """The ended visits whose conditional edge a worker evaluates. Raises Missing."""
+    needs: dict[tuple[str, bool], bool] = {}
     visits: list[Visit] = []
     for member in members:
         ended = member.ended
         if ended is None or ended.sends is not None or ended.next is not None:
             continue
         alike = (member.rank[1], ended.ok)
-        if alike not in known:
-            known[alike] = _needs_call(context, member.visit, ended)
-        if known[alike]:
+        if alike not in needs:
+            needs[alike] = _needs_call(context, member.visit, ended)
+        if needs[alike]:
             visits.append(member.visit)
     return visits
 
@@ -56,8 +57,8 @@ def _needs_call(context: Context, visit: Visit, ended: Ended) -> bool:
 
 
 def ways_on(context: Context, visit: Visit, ended: Ended, labels: Sequence[str] | None) -> list[Way]:
-    """The visits that an ended visit leads to, joins apart. `labels` is what a worker chose. Raises RunFailed,
-    and Missing: conditions look at the state as the whole step has left it."""
+    """The visits that an ended visit leads to, joins apart. `labels` are the labels that a worker chose. Raises
+    RunFailed, and Missing: conditions read the state after the whole step."""
     node = context.graph.nodes[visit.node]
     if ended.sends is not None:
         targets = command_targets(context, visit, ended)
@@ -104,7 +105,7 @@ def _taken_branch(context: Context, visit: Visit, ended: Ended) -> Branch | None
 
 
 def _labels(context: Context, node: Node, branch: Branch) -> list[str]:
-    """What the conditional edge chooses, by the state. Raises RunFailed and Missing."""
+    """The labels that the conditional edge chooses, by the state. Raises RunFailed and Missing."""
     try:
         return choice.chosen(branch, _reader(context))
     except (ExpressionError, TemplateError, ValueError) as error:

@@ -30,7 +30,7 @@ from sleipnir_scheduler.planner.engines import joins, routing
 from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer
 
 WIDE = 128
-"""A longer list of commands becomes visits as others end: so many of them wait for slots at once."""
+"""The most visits of a list of commands that wait for slots; further commands become visits as others end."""
 
 
 def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
@@ -57,7 +57,7 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
 
 
 def helper_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
-    """A function of the agent's own has chosen or folded."""
+    """A function of the agent has chosen a route, or folded values."""
     visits = context.draft.visits
     step = context.draft.record.write(
         visit,
@@ -79,19 +79,19 @@ def helper_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
 
 
 def end_reached(context: Context, visit: Visit) -> None:
-    """A visit of an end node: it sees what the others of its step write, and is journaled when the step closes."""
+    """A visit of an end node: it sees the writes of its step, and is journaled when the step closes."""
     context.draft.visits.move(visit, Ended(0))
     if context.draft.visits.has_ended_step(visit.group):
         close(context, visit.group, context.draft.record.last_step)
 
 
 def refuse(context: Context, visit: Visit, error: str) -> None:
-    """The visit cannot be made. The run fails for it once the visits that run have ended."""
+    """The visit cannot be made. The run fails when its running visits have ended."""
     context.draft.visits.move(visit, failed_body(visit, error))
 
 
 def failed_body(visit: Visit, error: str) -> Failed:
-    """What is kept of a visit that has failed: its node has had its say, so nothing of it is in doubt."""
+    """The body that is kept of a failed visit. Its node has reported the failure, so no work is in doubt."""
     match visit.body:
         case Fan() as fan:
             return Failed(error, fan)
@@ -103,8 +103,8 @@ def failed_body(visit: Visit, error: str) -> Failed:
 
 
 def close(context: Context, group: int, step: int) -> None:
-    """All visits of a step have ended. `step` is a journal step of this event, which tells what counts from here on.
-    While the run is held, what they wrote counts, and what could end the run waits (see `go_on_after_hold`)."""
+    """All visits of a step have ended. `step` is a journal step of this event that records which writes count now.
+    While the run is held, writes count, but anything that could end the run waits (`go_on_after_hold`)."""
     members = context.draft.visits.ranked(group)
     branches = [member for member in members if member.role == "node"]
     is_held = context.draft.clock.is_held
@@ -115,7 +115,7 @@ def close(context: Context, group: int, step: int) -> None:
                 return
         except RunFailed:
             if is_held:
-                return  # the same once it goes on
+                return  # it fails again when the run goes on
             raise
     if is_held and (context.defers or any(member.visit.kind == "end" for member in branches)):
         _note_applied(context, branches)
@@ -135,8 +135,7 @@ def close(context: Context, group: int, step: int) -> None:
 
 
 def go_on_after_hold(context: Context) -> None:
-    """The run is held no more: what has ended meanwhile and still waits for that finds its ways on. The last journal
-    step is of this event."""
+    """The last hold has ended: close the steps whose visits ended meanwhile. The last journal step is of this event."""
     if context.draft.clock.is_held:
         return
     groups: dict[int, list[Visit]] = {}
@@ -149,7 +148,7 @@ def go_on_after_hold(context: Context) -> None:
 
 
 def enter(context: Context, node: str) -> None:
-    """The run begins at a node; or goes on at one, as a failed run of an older release does when it is retried."""
+    """Open the first visit of the run at a node, also when a failed run of an older release is retried."""
     context.engine.open_step(context, [Way(node)], [], {})
 
 
@@ -216,7 +215,7 @@ def _apply(context: Context, members: list[Member], step: int, reduced: Member |
 
 
 def _hold(context: Context, writers: list[Writer]) -> None:
-    """What these have written in this event does not count by itself."""
+    """Hold the writes of this event's steps: they do not count by themselves."""
     for writer in writers:
         if context.draft.record.written(writer.step):
             context.draft.record.amend(writer.step, held=True)
@@ -319,7 +318,7 @@ def _leads(
 
 
 def _write_end(context: Context, visit: Visit, ended: Ended) -> bool:
-    """What an end node writes, and the run's output. False: reducers of the agent's own have to run first."""
+    """Write the values of an end node, and the run's output. False: reducers of the agent's own have to run first."""
     node = context.graph.nodes[visit.node]
     if not isinstance(node, EndNode):
         raise TypeError(f"node '{visit.node}' is no end node")
@@ -430,7 +429,7 @@ def _is_end(context: Context, node: str) -> bool:
 def _open_helper(
     context: Context, visit: Visit, role: Literal["branch", "reduce"], overlay: dict[str, Any] | None = None
 ) -> None:
-    """Let a worker run a function of the agent's own for a visit that has ended."""
+    """Let a worker run a function of the agent for an ended visit."""
     visits = context.draft.visits
     own_overlay = None
     if overlay is not None:
@@ -451,7 +450,7 @@ def _open_helper(
 
 
 def _note_applied(context: Context, members: Sequence[Member]) -> None:
-    """What these visits wrote counts already, should the run be retried."""
+    """Note, for a retry, that the writes of these visits count already."""
     for each in members:
         now = context.draft.visits.get(each.seq)
         if now is not None and isinstance(now.body, Ended):

@@ -20,7 +20,7 @@ from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.loops.model_loop import ModelLoop, change, loops, node_of
 
 ASKED, REPLIED = "asked", "replied"
-"""What runs tell each other: a question to the top, an answer from there."""
+"""The messages between runs: a question to the run at the top, an answer from it."""
 
 REPLY = "agent__reply_escalation"
 
@@ -32,7 +32,7 @@ _SHOWN = ("escalation_id", "from_agent_id", "from_agent_name", "question", "opti
 
 
 def ask(context: Context, visit: Visit, tool: str, arguments: Mapping[str, Json]) -> None:
-    """Let the run at the top know of a question of this one, if it is another one."""
+    """Send a question of this run to the run at the top, if that is another run."""
     spec = context.run.spec
     if spec.root is None:
         return
@@ -55,7 +55,7 @@ def listener(context: Context) -> ModelLoop | None:
 
 
 def noted(context: Context, model_loop: ModelLoop, question: Mapping[str, Any]) -> bool:
-    """Keep a question for the model of a loop. False: it has it already."""
+    """Keep a question for the model of a loop. False: the loop has the question already."""
     escalations = model_loop.loop.escalations
     if any(each["escalation_id"] == question["escalation_id"] for each in escalations):
         return False
@@ -64,7 +64,7 @@ def noted(context: Context, model_loop: ModelLoop, question: Mapping[str, Any]) 
 
 
 def taken_back(context: Context, model_loop: ModelLoop, id_: str) -> bool:
-    """A question needs no answer any more. False: the model does not have it."""
+    """Withdraw a question. False: the loop does not have it."""
     escalations = model_loop.loop.escalations
     open_ones = tuple(each for each in escalations if each["escalation_id"] != id_)
     if len(open_ones) == len(escalations):
@@ -74,7 +74,7 @@ def taken_back(context: Context, model_loop: ModelLoop, id_: str) -> bool:
 
 
 def reply(context: Context, model_loop: ModelLoop, id_: str, text: str) -> Json:
-    """What the model reads of an answer to a question."""
+    """The result of a call that answers a question, as the model reads it."""
     question = next((each for each in model_loop.loop.escalations if each["escalation_id"] == id_), None)
     if question is None:
         message = f"No pending escalation found with id '{id_}'. It may have already been replied to or timed out."
@@ -95,7 +95,8 @@ def pending(loop: Loop) -> list[Json]:
 
 
 def announcement(loop: Loop) -> str | None:
-    """What the model reads besides the results of its calls, as JSON text; None: no question waits."""
+    """The announcement of waiting questions that the model reads after the results of its calls, as JSON text; None: no
+    question waits."""
     if not (questions := pending(loop)):
         return None
     message = {"pending_escalations": questions, "instruction": _INSTRUCTION}

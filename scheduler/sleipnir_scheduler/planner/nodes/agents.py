@@ -2,9 +2,9 @@
 
     start the child ─► it ends ─► its output is the node's ─► (with a schema) a worker makes data of it
 
-The child's id follows from the visit, so a commit that is delivered twice starts it once. A child that no visit waits
-for any more is cancelled (owed.py). A failed visit that is run again waits for the same child again, which goes on from
-where it failed; where that is gone, another one is started.
+The child's id follows from the visit, so a commit that is delivered twice starts it once. A child is cancelled when no
+visit waits for it (owed.py). A failed visit that runs again waits for the same child again, which goes on from where it
+failed; if that child is gone, a new one starts.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sleipnir_scheduler.planner.nodes import maps
 
 
 def start(context: Context, visit: Visit, node: AgentNode) -> None:
-    """Start the child, or let the one go on that the visit has waited for before it failed. Raises VisitFailed for a
-    prompt that cannot be rendered, and at the limit of depth."""
+    """Start a child, or continue the child that the visit waited for before it failed. Raises VisitFailed for a prompt
+    that cannot be rendered, and at the limit of depth."""
     earlier = visit.body.resumes if isinstance(visit.body, Ready) else None
     if isinstance(earlier, Work):
         context.begin(visit, changed(earlier, queue=node.queue or QUEUE_OF["agent"]))
@@ -39,7 +39,7 @@ def start(context: Context, visit: Visit, node: AgentNode) -> None:
 
 
 def gone(context: Context, visit: Visit, waiting: ChildWait) -> None:
-    """The child that was to go on cannot: start another one. Raises Missing."""
+    """The child cannot go on: start another one. Raises Missing."""
     node, draft = _node(context, visit), context.draft
     draft.owed.ended.add(waiting.child.run)
     try:
@@ -73,13 +73,13 @@ def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> No
     else:
         given = f"{visit.seq}.output"
         draft.record.item(Take(given, RESULT))
-        # Another attempt, so that nothing that is still under way for this one can be taken for the worker's result.
+        # A new attempt, so that a late message for this one is not taken for the worker's result.
         work = Work(node.queue or QUEUE_OF["agent"], given=given)
         draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
 
 
 def timed_out(context: Context, visit: Visit, waiting: ChildWait) -> None:
-    """The child has taken too long; it is cancelled, as no visit waits for it any more."""
+    """The child has timed out; it is cancelled, because no visit waits for it."""
     node = _node(context, visit)
     visit = context.draft.visits.move(visit, ChildWait(waiting.child))
     error = f"Agent '{node.agent}' timed out after {node.timeout}s"
@@ -87,7 +87,7 @@ def timed_out(context: Context, visit: Visit, waiting: ChildWait) -> None:
 
 
 def count_child(context: Context, seq: int, node: str, child: Child, event: ChildEnded) -> None:
-    """A child run is over: count what it has cost, and its failed visits. Each end is counted once."""
+    """A child run is over: count its cost and its failed visits. Each end is counted once."""
     note_cost(context, event)
     draft = context.draft
     draft.failed_visits = draft.failed_visits.plus_child(node, child, event.failed_visits)
@@ -96,10 +96,10 @@ def count_child(context: Context, seq: int, node: str, child: Child, event: Chil
 
 
 def note_cost(context: Context, event: ChildEnded) -> None:
-    """A child run is over, or reports what it has cost in all; this transition uses up what it brought."""
+    """A child run is over, or reports its total cost; this transition consumes its delivery."""
     draft = context.draft
     draft.owed.ended.add(event.child)
-    if event.status == "refused":  # who has refused it may have died, and another has found no reason to
+    if event.status == "refused":  # after the refusing scheduler died, another one may have started the child
         draft.owed.recalled.append(event.child)
     draft.delivered = event.seq
     if event.usage:
@@ -129,8 +129,8 @@ def _start_child(context: Context, visit: Visit, child: Child, prompt: str) -> N
     _notify(context, "child_started", visit, child)
 
 
-def _notify(context: Context, what: str, visit: Visit, child: Child) -> None:
-    context.draft.record.notice(what, seq=visit.seq, node=visit.node, child=child.run, agent=child.agent)
+def _notify(context: Context, type_: str, visit: Visit, child: Child) -> None:
+    context.draft.record.notice(type_, seq=visit.seq, node=visit.node, child=child.run, agent=child.agent)
     hold_if_paused(context, child.run)
 
 
@@ -139,7 +139,8 @@ def _wait_for(context: Context, node: AgentNode, child: Child) -> ChildWait:
 
 
 def _values(context: Context, visit: Visit, node: AgentNode, text: str) -> dict[str, Json]:
-    """What the node writes: its state_updates; as the last body of a map also its own output, unless they do."""
+    """The values that the node writes: its state_updates; as the last body of a map also its output, unless they write
+    that key."""
     values = context.updates(node, context.values.state(updates_read(node), visit), text)
     item = visit.place
     if not isinstance(item, Item) or not maps.is_last_body(context, item):
