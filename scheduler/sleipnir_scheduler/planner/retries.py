@@ -1,8 +1,8 @@
 """Whether and when a failed visit is tried again (spec/graph-package.md F37).
 
-Policies are asked in order; the first one whose `on` matches the failure decides. An empty `on` never matches. The
-pause before try n+1 is `initial_interval * backoff ** (n - 1)`, at most `max_interval`, plus up to as much again of
-jitter. The jitter is drawn from the visit's name: planning twice must give the same answer.
+The first policy whose `on` matches the failure decides. An empty `on` never matches. The pause before try n+1 is
+`initial_interval * backoff ** (n - 1)`, at most `max_interval`, plus up to as much again of jitter. The jitter is drawn
+from the visit's name: planning twice must give the same answer.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def decide(
     now_ms: int,
     deadline_ms: int | None,
 ) -> Again | GiveUp:
-    """What becomes of `visit` after `failure`, which follows `failures` others. `deadline_ms` is the run's: no try is
-    put off beyond it."""
+    """Decide on `visit` after `failure`, which follows `failures` others. No try is put off beyond `deadline_ms`, the
+    run's deadline."""
     policy = next((policy for policy in policies if any(_matches(name, failure) for name in policy.on)), None)
     if policy is None or policy.max_attempts <= 1:
         return GiveUp()
@@ -60,7 +60,7 @@ def decide(
 
 
 def try_again(draft: Draft, visit: Visit, work: Work, header: ResultHeader, again: Again) -> None:
-    """Put a failed visit off, as its next attempt. What it delivered is dropped, its cost is not."""
+    """Put a failed visit off, as its next attempt. Its values are dropped, its cost is counted."""
     draft.deliver(visit, header)
     tried = changed(work, failures=work.failures + 1, error=header.error)
     draft.visits.move(visit, Backoff(tried, again.at_ms), attempt=visit.attempt + 1)
@@ -76,7 +76,7 @@ def try_again(draft: Draft, visit: Visit, work: Work, header: ResultHeader, agai
 
 
 def put_off(draft: Draft, visit: Visit, work: Work, header: ResultHeader, until_ms: int) -> None:
-    """Hand a visit back until then, as its next attempt: its worker met a limit before it began."""
+    """Put a visit off until `until_ms`, as its next attempt: its worker met a limit before it began."""
     draft.deliver(visit, header)
     waiting = Backoff(changed(work, error=header.error), until_ms, limited=True)
     draft.visits.move(visit, waiting, attempt=visit.attempt + 1)

@@ -1,4 +1,4 @@
-"""`retry` of a run that has failed, or of a child run that was cancelled: what has failed runs again."""
+"""`retry` of a failed run, or of a cancelled child run: its failed visits run again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sleipnir_scheduler.planner.nodes import maps, once
 
 
 def go_on(context: Context, fresh_children: bool, by: str) -> None:
-    """What has failed runs again, as visits of their own; what has ended stays. With `fresh_children`, agent nodes
-    start new child runs."""
+    """Run failed visits again, as new visits; ended visits stay. With `fresh_children`, agent nodes start new child
+    runs."""
     draft, graph = context.draft, context.graph
     failed = [visit for visit in draft.visits.all() if isinstance(visit.body, Failed)]
     nodes = sorted({visit.node for visit in failed if visit.is_branch and not isinstance(_was(visit), Commands)})
@@ -44,7 +44,7 @@ def go_on(context: Context, fresh_children: bool, by: str) -> None:
 
 
 def _revive(context: Context, nodes: list[str], by: str) -> None:
-    """Bring the run back: its clock and the caps of the nodes it failed at start anew."""
+    """Revive the run: restart its clock, and reset the counts of the nodes at which it failed."""
     draft = context.draft
     draft.revives = True
     draft.clock.start()

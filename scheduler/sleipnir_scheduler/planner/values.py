@@ -1,6 +1,6 @@
-"""The state while one event is planned: as this event leaves it so far, and as a visit alone sees it.
+"""The state while one event is planned: with the changes of the event so far, and with the overlay of a visit.
 
-Each reader raises Missing for what was not fetched (known.py).
+Each reader raises Missing for values that were not fetched (known.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sleipnir_scheduler.planner.known import require
 
 @dataclass(frozen=True)
 class InStep:
-    """A value that stands in a journal step."""
+    """A value that a journal step holds."""
 
     step: int
 
@@ -79,7 +79,7 @@ class Values:
         return {key: json.loads(value) for key, value in overlay_of(text).items()}
 
     def require_overlays(self, fields: Iterable[str], node: str) -> None:
-        """Ask at once for the values that visits of a node see alone, if they are needed to start them."""
+        """Request the overlays of visits of a node together, if starting the visits needs them."""
         started = self.graph.nodes.get(node)
         if started is None or isinstance(started, (ScriptNode, FunctionNode, LlmNode, ToolNode, RagNode)):
             return
@@ -87,8 +87,8 @@ class Values:
         require(self.known, Wanted(items=frozenset(fields) - record.overlays.keys() - record.changed_items.keys()))
 
     def item(self, field_: str) -> str | None:
-        """The text of one of the run's items, as this event leaves it, unless it was taken from what the event has
-        delivered. None: there is none."""
+        """The text of one of the run's items after the changes of this event, except items that Take changed. None: it
+        does not exist."""
         changed = self.draft.record.changed_items.get(field_)
         if isinstance(changed, Fill):
             return changed.text
@@ -96,7 +96,7 @@ class Values:
         return self.known.items.get(field_)
 
     def step_value(self, step: int, key: str) -> Json:
-        """What a step of this event, or of the past, wrote to a key."""
+        """The value that a step of this event, or an earlier one, wrote to a key."""
         if step <= self.draft.run.step and step in self.known.steps:  # of a wide step, thousands
             return self.known.steps[step][key]
         require(self.known, self._for_step(step, [key]))
@@ -108,7 +108,7 @@ class Values:
         return self._collected(write.collect) if write.collect else self.known.delta[key]
 
     def require_folds(self, writers: Sequence[Writer], keys: Iterable[str], windows: Collection[str] = ()) -> None:
-        """Ask for all that folding these keys takes, at once."""
+        """Request all values that folding these keys needs."""
         folding = frozenset(keys)
         past: list[int] = []
         writes: list[Wanted] = []
@@ -131,7 +131,8 @@ class Values:
         self.latest |= dict.fromkeys(keys, InStep(step))
 
     def _next_overlays(self, visit: Visit) -> list[str]:
-        """What visits see alone that start after this one, as many as were fetched before: each fetch doubles them."""
+        """The overlays of the ready visits after this one, as many as were fetched before: each fetch doubles their
+        number."""
         fetched = self.known.wanted.items
         if not fetched or visit.overlay in fetched:
             return []
@@ -140,7 +141,7 @@ class Values:
         return [each.overlay for each in islice(later, len(fetched)) if each.overlay is not None]
 
     def _taken(self, overlay: str, taken: Take) -> dict[str, Json]:
-        """An overlay of which a result of this event is a part from now on."""
+        """An overlay with the result of this event that was added to it."""
         keys = frozenset(taken.keys)
         require(self.known, Wanted(items=frozenset([overlay]), delta=keys))
         before = overlay_of(self.known.items.get(overlay, ""))

@@ -1,7 +1,8 @@
-"""What a transition owes to other runs, and to the batch: effects that planning asks for, and those that follow.
+"""The effects that a transition owes to other runs and to the batch: those that planning adds, and those that follow
+from its changes.
 
-What closes a visit does not need to know which child run no visit waits for from then on: `all_of` compares the visits
-before and after.
+Code that closes a visit does not look for child runs that no visit waits for: `all_of` compares the visits before and
+after.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sleipnir.runs.transitions import (
 from sleipnir.runs.visits import Call, Visit
 
 SETTLED = "settled"
-"""What a run tells the one at the top: a question needs no answer any more."""
+"""The event that withdraws a question at the run at the top."""
 
 _SHOWN_AT_THE_TOP = ("gate_opened", "gate_answered", "gate_expired", "child_started", "child_retried", "child_ended")
 
@@ -35,7 +36,7 @@ Changes = list[tuple[Visit | None, Visit | None]]
 @dataclass
 class Owed:
     """`ended` are child runs that this event is about: they are over, gone, or cannot go on, so nothing cancels them.
-    `recalled` are those that are cancelled all the same."""
+    `recalled` are child runs that are cancelled nevertheless."""
 
     effects: list[Effect] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
@@ -55,10 +56,10 @@ def all_of(
     ends: bool,
     stays_over: bool,
 ) -> Iterator[Effect]:
-    """The effects, and what follows from the changes: child runs that no visit waits for are cancelled; the run at the
-    top hears of questions and children, and which questions need no answer any more; the slot of a run that `ends`
-    becomes free; and its parent or its batch is notified. The parent of one that `stays_over` hears what it has cost
-    since."""
+    """The added effects, and those that follow from the changes: child runs that no visit waits for are cancelled; the
+    run at the top receives notices of questions and children, and withdrawals of questions; the slot of a run that
+    `ends` becomes free, and its parent or its batch is notified. The parent of a run that `stays_over` receives its
+    later cost."""
     yield from owed.effects
     if changes:
         yield from _cancelled_children(owed, changes)
@@ -86,13 +87,13 @@ def children_of(visits: Iterable[Visit | None]) -> dict[str, None]:
 
 
 def _cancelled_children(owed: Owed, changes: Changes) -> Iterator[Effect]:
-    """Those that no visit waits for any more. One that a failed visit has waited for keeps what it has done: it may go
-    on when the visit is run again."""
+    """Cancels of child runs that no visit waits for now. The child of a failed visit keeps its results: it may go on
+    when the visit runs again."""
     started = [effect.child for effect in owed.effects if isinstance(effect, (StartChild, RetryChild))]
-    had, kept = children_of(before for before, _ in changes), children_of(after for _, after in changes)
+    former, current = children_of(before for before, _ in changes), children_of(after for _, after in changes)
     may_go_on = {after.former.run for _, after in changes if after is not None and after.former is not None}
-    for child in dict.fromkeys((*had, *started)):
-        if child not in kept and child not in owed.ended:
+    for child in dict.fromkeys((*former, *started)):
+        if child not in current and child not in owed.ended:
             yield TellChild(child, "cancelled", keeps=child in may_go_on)
 
 

@@ -1,6 +1,6 @@
-"""The record of what happened while one event is planned: journal steps, values, notices, counters, open gates.
+"""The record of one event while it is planned: journal steps, values, notices, counters, open gates.
 
-Bookkeeping alone: callers decide what is written.
+Bookkeeping only: callers decide what is written.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ class EventRecord:
         return self.last_step
 
     def write_request(self, kind: str, by: str, **fields: Any) -> None:
-        """Write what somebody wants of the run, and who that is."""
+        """Write a request about the run, with its actor."""
         self.last_step += 1
         self.writes.append(Write(Step(step=self.last_step, kind=kind, at_ms=self.now_ms, by=by, **fields)))
 
     def written(self, step: int) -> Write | None:
-        """What this event journals as `step`; None for a step of the past."""
+        """The write of this event with the number `step`; None for an earlier step."""
         index = step - self.before.step - 1
         return self.writes[index] if index >= 0 else None
 
@@ -119,7 +119,7 @@ class EventRecord:
         """Add to a step of this event."""
         index = step - self.before.step - 1
         if index < 0:
-            raise ValueError(f"step {step} is of the past: it cannot be changed")
+            raise ValueError(f"step {step} is committed: it cannot be changed")
         self.writes[index] = changed(self.writes[index], step=changed(self.writes[index].step, **fields))
         if "next" in fields:
             self._closings[step]["next"] = fields["next"]
@@ -127,7 +127,7 @@ class EventRecord:
     # Answers
 
     def ask(self, visit: Visit, gate: Gate) -> None:
-        """A question of a visit is open from here on; asking it again is possible."""
+        """Open a question of a visit, or ask it again."""
         self.gates[visit.seq] = changed(gate, seq=visit.seq, attempt=visit.attempt)
         self.notice(
             "gate_opened",
@@ -162,7 +162,7 @@ class EventRecord:
         return before + 1
 
     def forgive(self, nodes: list[str]) -> None:
-        """The counts of these nodes start anew."""
+        """Reset the counts of these nodes."""
         self._forgiven.update(nodes)
 
     def item(self, op: ItemOp) -> None:

@@ -1,6 +1,6 @@
 """The visits of a run while one event is planned: opened, moved along the table of states.py, and dropped.
 
-Bookkeeping alone: what opens, and where a visit moves, is decided by the callers.
+Bookkeeping only: callers decide which visits open and move.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sleipnir_scheduler.planner.states import MOVES, Closed, IllegalMove, New, c
 
 
 class Member(NamedTuple):
-    """A visit of a step, and what is asked of thousands when the step closes: each is looked at once. `rests`: it has
-    ended, and nothing else is stored of it."""
+    """A visit of a step, with the fields that closing the step reads; each visit is read once, because there may be
+    thousands. `rests`: it has ended, and nothing else is stored of it."""
 
     rank: Rank
     seq: int
@@ -39,7 +39,7 @@ def member(visit: Visit) -> Member:
 
 @dataclass
 class LiveVisits:
-    """Never leaves one call of plan(). Each method that changes a visit returns it as it is from then on.
+    """Used within one call of plan(). Each method that changes a visit returns the changed visit.
 
     `last_seq` is the number that was given last; `touched` are the visits that this event has opened (None), moved or
     dropped, as they were before it. `gone` are visits that are closed at once with their super-step, by its number.
@@ -59,7 +59,7 @@ class LiveVisits:
     # Changing
 
     def number(self) -> int:
-        """A number for something that is no visit itself."""
+        """A number for something other than a visit."""
         self.last_seq += 1
         return self.last_seq
 
@@ -79,7 +79,7 @@ class LiveVisits:
         return self._put(changed(visit, body=body, **fields))
 
     def begin(self, visit: Visit, body: Body) -> Visit:
-        """A visit starts, or (with the body that it has) ends at once. Its time begins with its first attempt."""
+        """A visit starts, or (with its current body) ends immediately. Its time begins with its first attempt."""
         if body is not visit.body and type(body) not in MOVES[type(visit.body)]:
             raise IllegalMove(_illegal(visit, type(body).__name__))
         if visit.attempt > 1:
@@ -94,7 +94,7 @@ class LiveVisits:
         self._touch(visit.seq)
 
     def drop_step(self, group: int, members: Sequence[Member]) -> list[str]:
-        """The visits of a step that has closed are over. Returns the overlays that they alone have seen."""
+        """Drop the visits of a closed step. Returns their overlays."""
         had, have, overlays = self.before, self.frontier, []
         resting: list[int] = []
         for _, seq, _, _, overlay, rests, visit in members:
@@ -110,7 +110,7 @@ class LiveVisits:
         return overlays
 
     def stay(self, visit: Visit, body: Body, group: int) -> Visit:
-        """A visit of a step that has closed stays, in another super-step. What it alone saw is dropped."""
+        """Keep a visit of a closed step, in another super-step and without its overlay."""
         if type(body) not in MOVES[type(visit.body)]:
             raise IllegalMove(_illegal(visit, type(body).__name__))
         return self._put(changed(visit, body=body, group=group, place=BRANCH, overlay=None))
@@ -135,12 +135,12 @@ class LiveVisits:
         return visit
 
     def group(self, number: int) -> list[Visit]:
-        """The visits of a super-step in visit order; items of maps are their map's business."""
+        """The visits of a super-step in visit order; without items of maps."""
         members = self._members(number)
         return sorted(members, key=lambda visit: visit.rank) if len(members) > 1 else members
 
     def ranked(self, number: int) -> list[Member]:
-        """The same, with what closing the step asks of each."""
+        """The visits of a super-step in visit order, as members."""
         return sorted(map(member, self._members(number)))
 
     def has_mates(self, visit: Visit) -> bool:

@@ -2,8 +2,8 @@
 
     a child asks ─► a gate of its own, and a word to the run at the top ─► who answers first, a person or that model
 
-The runs between are passed over. A question that is answered or expired, or whose run is over, is taken back at the top
-(draft/owed.py). With the results of its calls that model reads which questions wait, until none does.
+The question skips the runs between. A question that is answered or expired, or whose run is over, is withdrawn at the
+top (draft/owed.py). That model reads the waiting questions with the results of its calls.
 """
 
 from __future__ import annotations

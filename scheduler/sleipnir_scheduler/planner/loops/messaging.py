@@ -1,10 +1,10 @@
 """Messages between the models of one tree of runs (spec/graph-agents.md 6.7).
 
-    to an agent that it has spawned, or its parent: straight there
-    to one beside it: by way of their parent, which alone knows whether there is one, and reports that
+    to an agent that it has spawned, or its parent: directly
+    to a sibling: through the parent, which knows its agents and reports whether the sibling exists
 
-A message waits among the items of the run that it is for, until that looks into its inbox. It may be delivered twice,
-and counts once: those of one sender come in order, and have numbers that go up.
+A message waits in the items of its receiver until the model there reads its inbox. It may be delivered twice, and
+counts once: messages of one sender come in order, with increasing numbers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.loops.model_loop import loops
 
 SENT, PASSED_ON, ARRIVED = "sent", "passed_on", "arrived"
-"""What runs tell each other: a message for the run that hears it, one for an agent that it has spawned, and whether
-there was one."""
+"""The events between runs: a message for the receiving run, a message for an agent that it has spawned, and the report
+whether that agent exists."""
 
 PATIENCE_S = 60
-"""How long the parent may take to report that."""
+"""The time that the parent has for that report."""
 
 PARENT = "parent"
 
@@ -35,7 +35,7 @@ _INBOX = "inbox"
 
 
 def send(context: Context, loop: Loop, visit: Visit, to: str, text: str) -> Json | None:
-    """What the model of a loop reads of the call `visit`; None: the parent has to report first."""
+    """The result of the call `visit`, as the model reads it; None: the parent has to report first."""
     spec, owed = context.run.spec, context.draft.owed
     message = {
         "run": context.run.id,
@@ -59,7 +59,7 @@ def send(context: Context, loop: Loop, visit: Visit, to: str, text: str) -> Json
 
 
 def receipt(to: str, *, exists: bool) -> Json:
-    """What the model reads of a message, by whether there was an agent for it."""
+    """The result of sending a message, as the model reads it."""
     if exists:
         return {"status": "ok", "message": f"Message delivered to agent '{to}'"}
     reason = f"No agent found with id '{to}'. Agent may not exist or may have already completed."
@@ -67,14 +67,14 @@ def receipt(to: str, *, exists: bool) -> Json:
 
 
 def no_receipt(to: str) -> Json:
-    """What it reads when the parent has not reported in time."""
+    """The result when the parent has not reported in time."""
     reason = f"It could not be found out within {PATIENCE_S} seconds whether the message has reached agent '{to}'."
     return {"status": "error", "message": reason}
 
 
 def pass_on(context: Context, data: Mapping[str, Any]) -> bool:
-    """A message for an agent that a model of this run has spawned, or for this run itself. The sender hears whether
-    there is one. Raises Missing."""
+    """Pass a message on to an agent that a model of this run has spawned, or to this run itself. Reports to the sender
+    whether the addressee exists. Raises Missing."""
     to, message, owed = data["to"], data["message"], context.draft.owed
     agent = next((agent for each in loops(context) if (agent := _find(each.loop, to))), None)
     exists = agent is not None or to == _name(context)
@@ -87,7 +87,7 @@ def pass_on(context: Context, data: Mapping[str, Any]) -> bool:
 
 
 def receive(context: Context, message: Mapping[str, Any]) -> bool:
-    """A message for this run. False: it has come before. Raises Missing."""
+    """Keep a message for this run. False: it was delivered before. Raises Missing."""
     inbox = _inbox(context)
     if message["number"] <= inbox["seen"].get(message["run"], 0):
         return False
@@ -97,7 +97,7 @@ def receive(context: Context, message: Mapping[str, Any]) -> bool:
 
 
 def read(context: Context) -> Json:
-    """What the model reads that looks into its inbox, which is empty then. Raises Missing."""
+    """Read and empty the inbox, as the result of a call. Raises Missing."""
     inbox = _inbox(context)
     messages = [
         {
@@ -113,7 +113,7 @@ def read(context: Context) -> Json:
 
 
 def _name(context: Context) -> str:
-    """What others call this run."""
+    """The name that other models use for this run."""
     spec = context.run.spec
     return spec.agent if spec.parent is None else agent_id(context.run.id, spec.agent)
 

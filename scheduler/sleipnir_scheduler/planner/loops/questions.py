@@ -1,7 +1,7 @@
-"""Questions that a model asks a person with the `user__*` tools (spec/graph-agents.md 7): gates, and what their answers
-mean.
+"""Questions that a model asks a person with the `user__*` tools (spec/graph-agents.md 7): gates, and the results of
+their answers.
 
-The worker of the turn has looked at the arguments already: a question that cannot be asked never comes here.
+The worker of the turn has checked the arguments already.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _YES, _NO = frozenset({"yes", "y", "true"}), frozenset({"no", "n", "false"})
 
 
 class Unclear(Exception):
-    """An answer that cannot be understood; the text says why, to the person."""
+    """An invalid answer; the text explains that to the person."""
 
 
 def asked(message: Mapping[str, Json], call: int) -> dict[str, Json]:
@@ -31,8 +31,8 @@ def asked(message: Mapping[str, Json], call: int) -> dict[str, Json]:
     function = message["tool_calls"][call]["function"]
     arguments = json.loads(function["arguments"])
     options = arguments.get("options") if present(function["name"]) in _CHOOSING else None
-    found = json.loads(options) if isinstance(options, str) else options or []
-    texts = [storable(option) for option in found if isinstance(option, str)]
+    values = json.loads(options) if isinstance(options, str) else options or []
+    texts = [storable(option) for option in values if isinstance(option, str)]
     return {"question": storable(arguments["question"]), "options": texts}
 
 
@@ -48,7 +48,7 @@ def gate_of(visit: Visit, tool: str, arguments: Mapping[str, Json], now_ms: int,
 
 
 def result_of(tool: str, arguments: Mapping[str, Json], text: str) -> dict[str, Json]:
-    """What the model reads of an answer. Raises Unclear."""
+    """The result that the model reads for an answer. Raises Unclear."""
     if tool == "user__confirm":
         return {"answer": _yes_or_no(text)}
     if tool == "user__checkbox":
@@ -72,12 +72,12 @@ def _yes_or_no(text: str) -> str:
 
 def _chosen(options: Sequence[str], text: str) -> list[str]:
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except ValueError:
-        found = text.split(",")
-    if not isinstance(found, list):
-        found = [text]
-    chosen = [str(option).strip() for option in found if str(option).strip()]
+        values = text.split(",")
+    if not isinstance(values, list):
+        values = [text]
+    chosen = [str(option).strip() for option in values if str(option).strip()]
     for option in chosen:
         if option not in options:
             raise Unclear(f"'{option[:40]}' is none of the options.")

@@ -1,14 +1,14 @@
-"""Agents that a model starts and asks after, by the `agent__*` tools (spec/graph-agents.md 6).
+"""Agents that a model starts and collects with the `agent__*` tools (spec/graph-agents.md 6).
 
     agent__spawn ─► a child run, which no visit waits for ─► it ends ─► agent__collect, agent__check: its output
 
-A loop keeps which agents its model has (visits.Spawned); their output is among the run's items until it is collected.
-Both go when the loop ends, and agents that still run are cancelled then (owed.py). A call is answered at
-once. Only one that collects from an agent that still runs waits, without a worker; and of what is too long for the
-model to read, a worker makes a summary first. Tasks (tasks.py) start agents by themselves. While questions of child
-runs wait for an answer of the model (escalating.py), it waits for no agent.
+A loop keeps the agents of its model (visits.Spawned); their outputs are in the run's items until the model collects
+them. Both are dropped when the loop ends, and agents that still run are cancelled (owed.py). A call ends immediately,
+with two exceptions: a call that collects from a running agent waits without a worker, and a worker summarizes a result
+that is too long. Tasks (tasks.py) start agents automatically. While questions of child runs wait for the model
+(escalating.py), the model waits for no agent.
 
-The worker of the turn has looked at the arguments already: a call that lacks some never comes here.
+The worker of the turn has checked the arguments already.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from sleipnir_scheduler.planner.nodes import agents
 
 
 class CannotDo(Exception):
-    """A call that fails as such; the text says why, to the model."""
+    """A failed call; the text explains it to the model."""
 
 
 def asked(message: Mapping[str, Json], call: int) -> dict[str, Json]:
-    """The arguments of a call: `message` is the assistant's, as providers speak. Texts are such that can be stored."""
+    """The arguments of a call: `message` is the assistant's, as providers speak. All texts can be stored."""
     arguments = json.loads(message["tool_calls"][call]["function"]["arguments"])
     stored: dict[str, Json] = json.loads(storable(json.dumps(arguments, ensure_ascii=False)))
     return stored
@@ -46,7 +46,7 @@ def asked(message: Mapping[str, Json], call: int) -> dict[str, Json]:
 def call(
     context: Context, model_loop: ModelLoop, visit: Visit, place: Call, arguments: Mapping[str, Json]
 ) -> Json | None:
-    """What the model of a loop reads of the call `visit`; None: that waits for an agent. Raises CannotDo."""
+    """The result of the call `visit`, as the model reads it; None: the call waits for an agent. Raises CannotDo."""
     match place.tool:
         case "agent__spawn":
             return _spawn(context, model_loop, visit.seq, arguments["agent"], arguments["prompt"])
@@ -86,12 +86,12 @@ def ended(context: Context, model_loop: ModelLoop, event: ChildEnded) -> None:
     agents.count_child(context, agent.seq, model_loop.visit.node, Child(agent.run, agent.agent), event)
     if event.status == "completed":
         context.draft.record.item(Take(loop.output_of(agent), RESULT))
-    rest = (changed(each, exit=_exit_of(event)) if each is agent else each for each in loop.agents)
-    change(context, model_loop, agents=tuple(rest))
+    agents_now = (changed(each, exit=_exit_of(event)) if each is agent else each for each in loop.agents)
+    change(context, model_loop, agents=tuple(agents_now))
 
 
 def collected_for(context: Context, model_loop: ModelLoop, visit: Visit, child: Child) -> Json | None:
-    """What the model reads of a call that has waited for an agent; None: it still has to. Raises Missing."""
+    """The result of a call that waited for an agent; None: it still waits. Raises Missing."""
     agent = next((each for each in model_loop.loop.agents if each.run == child.run), None)
     if agent is not None:
         return _still_runs(model_loop, agent) if agent.exit is None else _take(context, model_loop, visit, agent)
@@ -102,7 +102,7 @@ def collected_for(context: Context, model_loop: ModelLoop, visit: Visit, child: 
 
 
 def start_tasks(context: Context, model_loop: ModelLoop) -> None:
-    """Start the agents of tasks that wait for them, while there is room for one. Raises Missing."""
+    """Start the agents of tasks that are ready, up to the limit of agents. Raises Missing."""
     loop = model_loop.loop
     if not loop.has_tasks or len(loop.agents) >= _limits(context).max_concurrent_agents:
         return
@@ -117,7 +117,7 @@ def patience_s(context: Context) -> int | None:
 
 
 def _spawn(context: Context, model_loop: ModelLoop, seq: int, agent: str, prompt: str) -> dict[str, Json]:
-    """`seq` is the number by which the agent's run is known, of a call or its own."""
+    """Start an agent. `seq`, from which its run's id follows, is the number of the call, or a new one."""
     loop, limits = model_loop.loop, _limits(context)
     if limits.spawnable_agents is not None and agent not in limits.spawnable_agents:
         return _error(
@@ -175,7 +175,7 @@ _ANSWER_FIRST = "child agents have pending escalations that need your reply. Rep
 
 
 def _still_runs(model_loop: ModelLoop, agent: Spawned) -> Json | None:
-    """What the model reads instead of the result of an agent that runs while others have questions; None: none has."""
+    """The result of collecting from a running agent while questions wait; None: no question waits."""
     if not (questions := escalating.pending(model_loop.loop)):
         return None
     message = f"Agent '{agent.id}' is still running, but {_ANSWER_FIRST}, then call agent__collect again."
@@ -192,7 +192,7 @@ def _list(context: Context, model_loop: ModelLoop) -> Json:
 
 
 def _available(context: Context) -> Json:
-    """The agents that the model may start, sorted by name, with what their files say of them."""
+    """The agents that the model may start, sorted by name, with their descriptions."""
     spec, allowed = context.run.spec, _limits(context).spawnable_agents
     names = sorted(name for name in spec.agents if allowed is None or name in allowed)
     entries = [
@@ -211,8 +211,7 @@ def _cancel(context: Context, model_loop: ModelLoop, id_: str) -> Json:
 
 
 def shortened(context: Context, item: str, error: str) -> Json:
-    """What the model reads where a summary of an item has failed: the beginning of the agent's output. Raises
-    Missing."""
+    """The result when a summary has failed: the beginning of the agent's output. Raises Missing."""
     result, most = json.loads(context.values.item(item) or "{}"), _limits(context).summarization_threshold
     output = result["output"].encode()
     note = f"[The first {most:,} of {len(output):,} bytes: a summary of the output has failed: {error}]"
@@ -254,8 +253,8 @@ def _fail_task(context: Context, model_loop: ModelLoop, id_: str) -> Json:
 
 
 def _start(context: Context, model_loop: ModelLoop, tasks: Tasks, startable: Sequence[Task]) -> list[Json]:
-    """Start the agents of tasks, and keep these. A task whose agent is refused stays as it is, and is tried again when
-    another agent has left. Returns what came of each."""
+    """Start the agents of tasks, and store the tasks. A task whose agent is refused stays unchanged, and is tried again
+    when another agent has left. Returns the results."""
     results: list[Json] = []
     for task in startable:
         seq = context.draft.visits.number()
@@ -281,8 +280,8 @@ def _keep(context: Context, model_loop: ModelLoop, tasks: Tasks) -> None:
 
 
 def _take(context: Context, model_loop: ModelLoop, visit: Visit, agent: Spawned) -> Json | None:
-    """How an agent has ended; from here on the model has it no more, and there is room for another. None: its output is
-    so long that a worker makes a summary first, for `visit`. Raises Missing."""
+    """The result of an ended agent, which leaves the loop and makes room for another. None: a worker first summarizes
+    its long output, for `visit`. Raises Missing."""
     loop, node = model_loop.loop, model_loop.visit.node
     output = _output(context, loop.output_of(agent)) if agent.exit == _COMPLETED else ""
     _drop(context, model_loop, agent)
@@ -310,9 +309,9 @@ def _drop(context: Context, model_loop: ModelLoop, agent: Spawned) -> None:
     loop = model_loop.loop
     if agent.exit == _COMPLETED:
         context.draft.record.item(Drop(loop.output_of(agent)))
-    rest = tuple(each for each in loop.agents if each is not agent)
+    others = tuple(each for each in loop.agents if each is not agent)
     questions = tuple(each for each in loop.escalations if each["from_agent_id"] != agent.id)
-    change(context, model_loop, agents=rest, escalations=questions)
+    change(context, model_loop, agents=others, escalations=questions)
 
 
 _COMPLETED = "Completed"
@@ -321,8 +320,8 @@ _COMPLETED = "Completed"
 def _exit_of(event: ChildEnded) -> str:
     if event.status == "completed":
         return _COMPLETED
-    why = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
-    return f"Failed({json.dumps(why, ensure_ascii=False)})"
+    reason = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
+    return f"Failed({json.dumps(reason, ensure_ascii=False)})"
 
 
 def _not_there(id_: str) -> Json:
@@ -338,5 +337,5 @@ def _find(model_loop: ModelLoop, id_: str) -> Spawned | None:
 
 
 def _limits(context: Context) -> LoopAgent:
-    """What the agent's file says; a graph cannot, and has the defaults."""
+    """The limits from the agent's file; a graph has the defaults."""
     return context.graph.loop or LoopAgent()

@@ -1,10 +1,10 @@
-"""The task queue of an agent that starts agents: what is to be done, in which order, and by whom
-(spec/graph-agents.md 6.4). Pure: spawning.py keeps it, and starts the agents.
+"""The task queue of an agent that starts agents: tasks, their order, and the agents that do them (spec/graph-agents.md
+6.4). Pure: spawning.py stores it, and starts the agents.
 
     pending ─► in_progress (its agent was started) ─► completed, failed
     blocked ─► pending (all that it depends on is completed)
 
-What is completed when a task is made blocks it not; what has failed blocks for good.
+A dependency that is already completed does not block a new task; a failed one blocks it for good.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sleipnir.graph.model import Json
 
 @dataclass(frozen=True)
 class Task:
-    """One task. `blocked_by` are those that it waits for, `blocks` those that were made to wait for it. With an `agent`
-    it is started by itself, with the `prompt`, as soon as nothing blocks it."""
+    """One task. `blocked_by` are the tasks that it waits for, `blocks` those that wait for it. With an `agent`, it
+    starts automatically with the `prompt` as soon as nothing blocks it."""
 
     id: str
     subject: str
@@ -38,12 +38,12 @@ class Task:
 
 
 class Tasks:
-    """The tasks by id, in the order in which they were made. Mutable, and never leaves one call of plan()."""
+    """The tasks by id, in the order in which they were made. Mutable, and used within one call of plan()."""
 
     def __init__(self, text: str | None) -> None:
-        """From what `text` gives, or none."""
-        found = (Task(**{**each, **_tuples(each)}) for each in json.loads(text or "[]"))
-        self._tasks = {task.id: task for task in found}
+        """The tasks in a JSON text; None: no tasks."""
+        tasks = (Task(**{**each, **_tuples(each)}) for each in json.loads(text or "[]"))
+        self._tasks = {task.id: task for task in tasks}
 
     def text(self) -> str:
         return json.dumps([vars(task) for task in self._tasks.values()], ensure_ascii=False, separators=(",", ":"))
@@ -52,11 +52,11 @@ class Tasks:
         return self._tasks.get(id_)
 
     def startable(self) -> list[Task]:
-        """Those that wait for an agent alone."""
+        """The tasks that only wait for an agent."""
         return [task for task in self._tasks.values() if task.may_start]
 
     def create(self, arguments: Mapping[str, Json]) -> tuple[Task, list[str]]:
-        """A new task, and what is wrong with what it is said to depend on."""
+        """A new task, and warnings about its dependencies."""
         id_, blocked_by, warnings = str(len(self._tasks) + 1), [], []
         for dependency in _ids(arguments.get("blocked_by")):
             if dependency == id_:
@@ -84,19 +84,19 @@ class Tasks:
         self._change(id_, status="in_progress", owner=f"auto:{self._tasks[id_].agent}")
 
     def complete(self, id_: str) -> list[Task]:
-        """The tasks that nothing blocks from here on."""
+        """Complete a task. Returns the tasks that became unblocked."""
         self._change(id_, status="completed")
         runnable = []
-        for each in self._tasks[id_].blocks:
-            left = tuple(other for other in self._tasks[each].blocked_by if other != id_)
-            self._change(each, blocked_by=left)
-            if not left and self._tasks[each].status == "blocked":
-                self._change(each, status="pending")
-                runnable.append(self._tasks[each])
+        for dependent in self._tasks[id_].blocks:
+            blockers = tuple(blocker for blocker in self._tasks[dependent].blocked_by if blocker != id_)
+            self._change(dependent, blocked_by=blockers)
+            if not blockers and self._tasks[dependent].status == "blocked":
+                self._change(dependent, status="pending")
+                runnable.append(self._tasks[dependent])
         return runnable
 
     def fail(self, id_: str) -> list[str]:
-        """The tasks that it blocks for good."""
+        """Fail a task. Returns the tasks that it blocks for good."""
         self._change(id_, status="failed")
         return [each for each in self._tasks[id_].blocks if self._tasks[each].status == "blocked"]
 
@@ -119,20 +119,20 @@ def task_id(text: str) -> str:
 
 
 def _ids(given: Json) -> list[str]:
-    """A list of ids that a model wrote, or such a list as JSON text, each once. What is no id is passed over."""
+    """The ids in a list that a model wrote, or in such a list as JSON text, each once. Other values are ignored."""
     if isinstance(given, str):
         given = _list_in(given)
-    found = given if isinstance(given, list) else []
-    return list(dict.fromkeys(task_id(str(each)) for each in found if isinstance(each, str | int)))
+    ids = given if isinstance(given, list) else []
+    return list(dict.fromkeys(task_id(str(each)) for each in ids if isinstance(each, str | int)))
 
 
 def _list_in(text: str) -> Json:
     """The list that a text is as JSON; else the text as the only id."""
     try:
-        found = json.loads(text)
+        ids = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, list) else [text]
+        ids = None
+    return ids if isinstance(ids, list) else [text]
 
 
 def _text(given: Json) -> str | None:

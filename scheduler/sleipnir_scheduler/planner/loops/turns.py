@@ -1,15 +1,15 @@
-"""Llm nodes with tools: one visit that waits, a visit for each turn of the model and one for each call of a tool
+"""Llm nodes with tools: one visit that waits, one visit for each turn of the model, and one for each call of a tool
 (spec/graph-agents.md 2.7.1, 4.5).
 
     turn 0 ─► its calls, all at once ─► turn 1 ─► ... ─► a turn without calls: the node has ended
 
-A turn without calls may go on too, where its worker says so: the next one follows at once (auto-continuation, spec 5).
-Calls about agents are answered here (spawning.py).
+If its worker says so, a turn without calls goes on too: the next turn follows immediately (auto-continuation, spec 5).
+The planner itself answers calls about agents (spawning.py).
 
-The conversation is put aside among the run's items: `<loop>.first` is what the model was told, `<loop>.<turn>` the
-message that it replied with, `<loop>.<turn>.<call>` a call's result, `<loop>.<turn>.user` what the model is told after
-a reply without calls, or besides the results of calls (escalating.py). The values never pass through here, so what a
-commit has recorded is never asked or done again: a turn whose worker dies is repeated alone.
+The conversation is stored in the run's items: `<loop>.first` are the first messages to the model, `<loop>.<turn>` is
+its reply, `<loop>.<turn>.<call>` the result of a call, `<loop>.<turn>.user` a message to the model after a reply
+without calls, or after the results of calls (escalating.py). The planner does not read these values. A committed turn
+or call never runs again: only a turn whose worker is lost is repeated.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from sleipnir_scheduler.planner.loops.model_loop import ModelLoop, change, loop_
 
 
 def start(context: Context, visit: Visit, node: LlmNode) -> None:
-    """Open the first turn. The node's `timeout` is over all of them."""
+    """Open the first turn. The node's `timeout` covers all turns."""
     due_ms = None if node.timeout is None else context.now_ms + node.timeout * 1000
     loop = Loop(visit.seq, due_ms=due_ms)
     _open_turn(context, ModelLoop(context.begin(visit, loop), loop))
 
 
 def turn_replied(context: Context, visit: Visit, outcome: Outcome, header: ResultHeader) -> None:
-    """The model has replied: its calls are opened, or its next turn is, or the node has ended, well or not."""
+    """The model has replied: open its calls or its next turn, or end the node, with success or failure."""
     model_loop, draft = loop_of(context, visit), context.draft
     loop, turn = model_loop.loop.id, model_loop.loop.turn
     names = tuple(call.name for call in header.calls)
@@ -67,7 +67,7 @@ def turn_replied(context: Context, visit: Visit, outcome: Outcome, header: Resul
 
 
 def call_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
-    """A tool has answered; an error is an answer too, for the model to read."""
+    """A call has ended; the model also reads an error as its result."""
     if visit.role == "summary" and not outcome.ok and isinstance(visit.body, Work):
         shortened = spawning.shortened(context, visit.body.given or "", outcome.error or "failed")
         outcome = changed(outcome, values={RESULT: shortened})
@@ -75,7 +75,7 @@ def call_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
 
 
 def agent_ended(context: Context, event: ChildEnded) -> bool:
-    """The run of an agent that a model has spawned is over. False: it is none of those that the model still has."""
+    """The run of a spawned agent is over. False: no model of this run has that agent now."""
     model_loop = next((each for each in loops(context) if event.child in each.visit.children), None)
     if model_loop is None:
         return False
@@ -88,7 +88,7 @@ def agent_ended(context: Context, event: ChildEnded) -> bool:
 
 
 def answered(context: Context, visit: Visit, text: str, by: str) -> None:
-    """A person has answered a call of a `user__*` tool; an answer that cannot be understood is asked for again."""
+    """A person has answered a call of a `user__*` tool; after an invalid answer, ask again."""
     call = _call(visit)
     message = context.values.item(f"{call.loop}.{call.turn}")
     arguments = questions.asked(json.loads(message or "{}"), call.call)
@@ -104,8 +104,8 @@ def answered(context: Context, visit: Visit, text: str, by: str) -> None:
 
 
 def notified(context: Context, event: Told) -> bool:
-    """Another run lets this one know of a message, a question, or the answer to one of this run's. False: it changes
-    nothing. Raises Missing."""
+    """Another run sent a message, a question, or the answer to a question of this run. False: it changes nothing.
+    Raises Missing."""
     if event.what == messaging.SENT:
         return messaging.receive(context, event.data)
     if event.what == messaging.PASSED_ON:
@@ -127,18 +127,18 @@ def notified(context: Context, event: Told) -> bool:
 
 
 def _replied(context: Context, seq: int, attempt: int, text: str) -> bool:
-    """The model at the top has answered a question of this run's."""
+    """The model at the top has answered a question of this run."""
     visit = context.draft.visits.get(seq)
     if visit is None or not isinstance(visit.place, Call) or not visit.is_asking or visit.attempt != attempt:
         return False
-    context.draft.unless_answered = True  # a person was told that the answer was taken
+    context.draft.unless_answered = True  # an accepted answer of a person comes first
     context.answered(visit, text, f"the model of run {context.run.spec.root}")
     call_ended(context, visit, Outcome(values={RESULT: {"answer": text}}))
     return True
 
 
 def _arrived(context: Context, data: Mapping[str, Json]) -> bool:
-    """The parent reports whether there was an agent for a message of this run's."""
+    """The parent reports whether the addressee of a message of this run exists."""
     visit = context.draft.visits.get(data["seq"])
     if visit is None or not isinstance(visit.body, Receipt):
         return False
@@ -148,7 +148,7 @@ def _arrived(context: Context, data: Mapping[str, Json]) -> bool:
 
 
 def unanswered(context: Context, visit: Visit) -> None:
-    """No person has answered a call of a `user__*` tool in time; the model goes on without that."""
+    """A call of a `user__*` tool has expired; the model goes on without an answer."""
     context.draft.record.notice("gate_expired", seq=visit.seq, node=visit.node)
     waited_s = spawning.patience_s(context)
     error = f"Escalation timed out after {waited_s} seconds waiting for user response"
@@ -157,28 +157,28 @@ def unanswered(context: Context, visit: Visit) -> None:
 
 
 def unreported(context: Context, visit: Visit, receipt: Receipt) -> None:
-    """The parent has not reported in time whether a message has arrived; the model goes on without that."""
+    """The parent has not reported in time whether a message arrived; the model goes on without the report."""
     call_ended(context, visit, Outcome(values={RESULT: messaging.no_receipt(receipt.addressee)}))
 
 
 def turn_given_up(context: Context, visit: Visit, error: str) -> None:
-    """No worker could do a turn: the node fails."""
+    """No worker could execute a turn: the node fails."""
     fail(context, loop_of(context, visit), error)
 
 
 def timed_out(context: Context, visit: Visit, loop: Loop) -> None:
-    """The node's time is up. What its workers still do is dropped."""
+    """The node has timed out. Results that its workers still deliver are dropped."""
     error = f"llm node timed out after {node_of(context, visit).timeout}s"
     fail(context, ModelLoop(visit, loop), error)
 
 
 def fail(context: Context, model_loop: ModelLoop, error: str) -> None:
-    """The node fails for a reason that no worker has reported."""
+    """Fail the node for a reason that no worker reported."""
     _end(context, model_loop, context.given_up(model_loop.visit, error))
 
 
 def _answer_waiting(context: Context, model_loop: ModelLoop) -> bool:
-    """Answer the calls that have waited for agents that are over now, or gone. False: there are none."""
+    """End the calls that waited for agents that are over or gone. False: there are none."""
     any_answered = False
     for visit in context.draft.visits.all():
         place, body = visit.place, visit.body
@@ -192,7 +192,7 @@ def _answer_waiting(context: Context, model_loop: ModelLoop) -> bool:
 
 
 def _close_call(context: Context, visit: Visit, outcome: Outcome) -> ModelLoop:
-    """A call has its result. Returns its loop."""
+    """End a call, and store its result. Returns its loop."""
     model_loop, call, record = loop_of(context, visit), _call(visit), context.draft.record
     close(context.draft, visit)
     record.write(visit, ok=outcome.ok, error=outcome.error, **outcome.how)
@@ -217,7 +217,7 @@ def _open_turn(context: Context, model_loop: ModelLoop) -> None:
 def _open_call(context: Context, model_loop: ModelLoop, number: int, call: ToolCall) -> None:
     visit, loop = model_loop
     place = Call(loop.id, loop.turn, number, call.name, call.id)
-    if not call.where:  # the worker of the turn has answered it already, and has delivered the result
+    if not call.where:  # the worker of the turn has delivered the result already
         context.draft.record.item(Take(f"{loop.id}.{loop.turn}.{number}", f"{RESULT}.{number}"))
         change(context, model_loop, open=loop.open - 1)
         return
@@ -269,8 +269,8 @@ def _open(context: Context, model_loop: ModelLoop, place: Turn | Call, overlay: 
 
 
 def _go_on_if_answered(context: Context, model_loop: ModelLoop) -> None:
-    """Open the next turn once all calls have ended. The run's timer may have come while a worker had a part of the
-    loop, and does not come again: raises RunFailed then."""
+    """Open the next turn once all calls have ended. Raises RunFailed after the run's deadline: its timer may have fired
+    while a worker had a part of the loop, and does not fire again."""
     visit, loop = model_loop
     if context.deadline_passed():
         raise RunFailed(context.timed_out(f"at '{visit.node}'"))
@@ -286,7 +286,7 @@ def _go_on_if_answered(context: Context, model_loop: ModelLoop) -> None:
 
 
 def _end(context: Context, model_loop: ModelLoop, outcome: Outcome) -> None:
-    """The node has ended, whatever of it is still under way."""
+    """End the node, and close its live turns and calls."""
     loop, draft = model_loop.loop, context.draft
     for visit in draft.visits.all():
         if isinstance(visit.place, (Turn, Call)) and visit.place.loop == loop.id:
@@ -296,7 +296,7 @@ def _end(context: Context, model_loop: ModelLoop, outcome: Outcome) -> None:
 
 
 def _notice(context: Context, what: str, model_loop: ModelLoop, **data: Any) -> None:
-    """For watchers, who may not want to know of each item of a map."""
+    """Add a notice for watchers, with the item, so that they can leave items of maps out."""
     visit = model_loop.visit
     item = {"item": visit.place.index} if isinstance(visit.place, Item) else {}
     context.draft.record.notice(what, node=visit.node, seq=visit.seq, **data, **item)

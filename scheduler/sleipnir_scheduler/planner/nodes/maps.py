@@ -1,12 +1,12 @@
 """Maps: one visit that waits, and a visit for each item (spec/graph-agents.md 2.7.8, graph-package.md F15).
 
-A map's items are put aside when it starts, one overlay each. An item that has been through the last body leaves its
-result in the overlay's place; when all have, the results become one list, in input order, whatever ended first. The
-results never pass through here. settle.py starts items, never more at once than the map allows.
+A map's items are stored when it starts, one overlay each. When an item has ended its last body, its result replaces the
+overlay; when all have, the results become one list, in input order. The planner does not read the results. settle.py
+starts items, at most as many as the map allows.
 
-A map of more than CHUNK items works in chunks, so that no commit grows with the map: when it starts, each chunk is put
-aside as one text; a chunk becomes overlays when its first item starts; when all items have ended, each chunk of results
-becomes one piece, by one event of the run's own each (events.Continued), and the pieces become the list.
+A map of more than CHUNK items works in chunks, so that no commit grows with the map. When it starts, each chunk is
+stored as one text. A chunk becomes overlays when its first item starts. When all items have ended, one events.Continued
+per chunk gathers its results into one piece, and the pieces become the list.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 from sleipnir_scheduler.planner.engines import steps
 
 CHUNK = 1_000
-"""Items that one commit puts aside, or whose results it gathers: 2 ms of Redis."""
+"""The most items that one commit stores, or whose results it gathers: 2 ms of Redis."""
 
 
 BLOCK = 64
-"""Items whose values are fetched at once, where starting one takes its values."""
+"""The number of items whose values are fetched together, if starting them needs values."""
 
 
 def start(context: Context, visit: Visit, node: MapNode) -> None:
-    """Put the items aside; or go on after a retry, with what is left to do. Raises VisitFailed."""
+    """Store the items; or, after a retry, go on with the items that have not ended. Raises VisitFailed."""
     record = context.draft.record
     if isinstance(visit.body, Ready) and isinstance(visit.body.resumes, Fan):
         fan = visit.body.resumes
@@ -65,7 +65,7 @@ def open_item(context: Context, visit: Visit, fan: Fan) -> Visit:
 
 
 def _put_chunk(context: Context, visit: Visit, fan: Fan, node: MapNode) -> Fan:
-    """Put the items of the next chunk aside one by one. Raises Missing."""
+    """Store the items of the next chunk one by one. Raises Missing."""
     first = fan.put or 0
     field, private = _chunk_field(fan.id, first), context.values.overlay(visit)
     overlays = tuple({**private, node.item: item} for item in json.loads(context.values.item(field) or "[]"))
@@ -75,12 +75,13 @@ def _put_chunk(context: Context, visit: Visit, fan: Fan, node: MapNode) -> Fan:
 
 
 def _chunk_field(fan: int, first: int) -> str:
-    """Where among the run's items the chunk of a map's items is that begins with the item `first`."""
+    """The field of the run's items that holds the chunk of a map that begins with the item `first`."""
     return f"{fan}.chunk.{first}"
 
 
 def with_failed_items_to_do(fan: Fan, node: Node | None) -> Fan:
-    """A map that is run again: the items that failed it are to do. Those that it skips or reports are done."""
+    """The fan of a map that runs again: with `on_item_error: fail`, failed items run again. Items that the map skips or
+    reports have ended."""
     if not isinstance(node, MapNode) or node.on_item_error != "fail":
         return fan
     return changed(fan, done=fan.done - fan.failed, failed=0)
@@ -176,7 +177,7 @@ def _open(context: Context, map_visit: Visit, item: Item, body: str) -> Visit:
 
 
 def _item_failed(context: Context, visit: Visit, node: MapNode, field: str, error: str) -> None:
-    """What the map's author wants of it. A failure that fails the map keeps its place: `retry` runs it again."""
+    """Apply `on_item_error` to a failed item. A failure that fails the map stays as a visit: `retry` runs it again."""
     if node.on_item_error == "fail":
         context.draft.visits.move(visit, steps.failed_body(visit, error))
     else:
@@ -185,7 +186,7 @@ def _item_failed(context: Context, visit: Visit, node: MapNode, field: str, erro
 
 
 def _more(context: Context, visit: Visit, field: str, outcome: Outcome) -> Take | Fill:
-    """What the next body sees besides: delivered, or decided here."""
+    """Add the values of this body to the overlay for the next body: delivered, or decided by the planner."""
     if not outcome.values:
         return Take(field, None, outcome.keys)
     visible = {**context.values.overlay(visit), **outcome.values}
@@ -193,7 +194,7 @@ def _more(context: Context, visit: Visit, field: str, outcome: Outcome) -> Take 
 
 
 def _result(node: MapNode, field: str, outcome: Outcome) -> Take | Fill:
-    """The item's result: delivered under one key, or decided here."""
+    """The item's result: delivered under one key, or decided by the planner."""
     if not outcome.values:
         return Take(field, node.output_key)
     return Fill(field, _text(outcome.values.get(node.output_key, dict(outcome.values))))

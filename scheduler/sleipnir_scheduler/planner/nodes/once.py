@@ -1,5 +1,5 @@
-"""Nodes with `effect: once` whose worker was lost, or that were queued before Redis went back in time: whether the work
-was done is not known, and it must not be done twice, so a person decides."""
+"""Nodes with `effect: once` whose worker was lost, or that were queued before Redis lost writes. It is unknown whether
+the work was done, and it must not run twice, so a person decides."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def ask(context: Context, visit: Visit, work: Work, lost: LeaseLost) -> None:
             "must happen once, and may have happened in what was lost."
         )
     else:
-        how = "stopped" if lost.handed_back else "died"
+        end = "stopped" if lost.handed_back else "died"
         cause = (
-            f"{lost.worker} {how} while it ran node '{visit.node}', whose effect must happen once, and left no result."
+            f"{lost.worker} {end} while it ran node '{visit.node}', whose effect must happen once, and left no result."
         )
     _ask(context, visit, work, f"{cause}\n{_WHAT_TO_DO}")
 
 
 def ask_again(context: Context, visit: Visit, failed: Failed) -> None:
-    """Let a visit of a run that goes on wait for a decision, if it may have done its work when the run ended. One that
-    has failed by itself has reported that."""
+    """After a retry, let a visit wait for a decision if it may have done its work when the run ended. A visit whose
+    node failed has reported that."""
     if not failed.begun or not isinstance(failed.was, (Work, Doubt)):
         return
     cause = f"The run ended while node '{visit.node}' ran, whose effect must happen once, and has no result of it."
@@ -47,24 +47,24 @@ def ask_again(context: Context, visit: Visit, failed: Failed) -> None:
 
 
 def answered(context: Context, visit: Visit, doubt: Doubt, text: str, by: str) -> None:
-    """Do as the person decides; an answer that cannot be understood is asked for again."""
+    """Apply the person's decision; after an invalid answer, ask again."""
     node = context.graph.nodes[visit.node]
     if not isinstance(node, (ScriptNode, FunctionNode)):
         raise TypeError(f"node '{visit.node}' has no effect")
     context.answered(visit, text, by)
     try:
-        verdict = read_effect_answer(text)
+        answer = read_effect_answer(text)
     except ValueError as error:
         _ask(context, visit, doubt.work, f"{error}. What became of node '{visit.node}'?")
         return
-    if verdict == RUN_AGAIN:
+    if answer == RUN_AGAIN:
         work = changed(doubt.work, queue=queue_of(node), generation=None, error=None)
         context.draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
-    elif verdict == FAIL:
-        lost = "WorkerLost: its worker died, and it was decided not to run it again"
-        context.kinds.ended(context, visit, context.given_up(visit, lost))
+    elif answer == FAIL:
+        message = "WorkerLost: its worker died, and it was decided not to run it again"
+        context.kinds.ended(context, visit, context.given_up(visit, message))
     else:
-        context.kinds.ended(context, visit, _as_printed(context, visit, node, verdict))
+        context.kinds.ended(context, visit, _as_printed(context, visit, node, answer))
 
 
 def _ask(context: Context, visit: Visit, work: Work, question: str) -> None:

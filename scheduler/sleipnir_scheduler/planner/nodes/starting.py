@@ -1,4 +1,4 @@
-"""What starting a visit means for the node types that need no module of their own (kinds.py has the table of all)."""
+"""The start of visits for the node types without a module of their own (kinds.py has the table of all)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def work_once(context: Context, visit: Visit, node: ScriptNode | FunctionNode) -
 
 
 def rag(context: Context, visit: Visit, node: RagNode) -> None:
-    """A worker searches. An agent with documents of which no knowledge base was made runs without them (spec 8.7)."""
+    """A worker searches. An agent whose documents have no knowledge base runs without them (spec 8.7)."""
     if context.graph.loop is not None and context.run.spec.base_of(node.id) is None:
         steps.ended(context, context.pass_by(visit), Outcome())
     else:
@@ -58,7 +58,7 @@ def end(context: Context, visit: Visit, node: EndNode) -> None:
 
 
 def pass_through(context: Context, visit: Visit, node: RouterNode | JoinNode) -> None:
-    """Nothing is to be done but to write `state_updates`. Raises VisitFailed."""
+    """Only write `state_updates`. Raises VisitFailed."""
     values = updated(context, visit, node)
     steps.ended(context, context.pass_by(visit), Outcome(values=values))
 
@@ -70,11 +70,11 @@ def updated(context: Context, visit: Visit, node: Node) -> dict[str, Json]:
 
 def ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None:
     """Let a person answer. Raises VisitFailed."""
-    what = "approval" if isinstance(node, ApprovalNode) else "input"
+    kind = "approval" if isinstance(node, ApprovalNode) else "input"
     try:
         question = render(node.question, context.values.state(keys_read(node.question), visit))
     except TemplateError as error:
-        raise VisitFailed(f"Failed to interpolate {what} question: {error}") from None
+        raise VisitFailed(f"Failed to interpolate {kind} question: {error}") from None
     default = None
     if isinstance(node, InputNode) and node.default:
         default = _default(context, visit, node) or None
@@ -94,7 +94,7 @@ def answered(context: Context, visit: Visit, text: str, by: str) -> None:
 
 
 def unanswered(context: Context, visit: Visit) -> None:
-    """No answer has come in time: `on_timeout`, else an input's default, else the visit fails."""
+    """The question has expired: take `on_timeout`, else an input's default, else the visit fails."""
     node = _asking_node(context, visit)
     context.draft.record.notice("gate_expired", seq=visit.seq, node=visit.node)
     if node.on_timeout is not None:
