@@ -18,23 +18,23 @@ from sleipnir.runs.events import Answered, Continued, Event, Resulted, Submitted
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.transitions import (
-    Drop,
-    Fill,
-    Forget,
-    Gather,
+    DropValue,
+    ForgetConversation,
+    GatherResults,
     ItemOp,
-    Put,
-    Split,
+    PutValues,
+    SetValue,
+    SplitCommands,
     Step,
-    Take,
+    TakeResult,
     Transition,
     piece_field,
 )
-from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.runs.visits import Backoff, Doubt, Failed, Part, Ready, Visit, Work
 from sleipnir.store.commit import usage_fields
 from sleipnir.store.record_text import dumps, record
-from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
+from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 
 
 def graph_of(text: str) -> Graph:
@@ -88,9 +88,11 @@ class Memory:
         self.windows: dict[str, Any] = {}
         self.costs: dict[str, dict[str, float]] = {}
 
-    def fetch(self, wanted: Wanted, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()) -> Known:
+    def fetch(
+        self, wanted: WantedValues, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()
+    ) -> KnownValues:
         state = self.state if wanted.whole else {key: self.state[key] for key in wanted.state if key in self.state}
-        return Known(
+        return KnownValues(
             wanted,
             copy.deepcopy(dict(state)),
             {key: delta[key] for key in wanted.delta if key in delta},
@@ -155,23 +157,23 @@ class Memory:
 
     def _item(self, op: ItemOp, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...]) -> None:
         match op:
-            case Put(of, values, first):
+            case PutValues(of, values, first):
                 self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(values, first)}
-            case Gather(of, first, count, piece):
+            case GatherResults(of, first, count, piece):
                 texts = [self.items.pop(f"{of}.{index}", "") for index in range(first, first + count)]
                 self.items[piece_field(of, piece)] = ",".join(text for text in texts if text)
-            case Split(of):
+            case SplitCommands(of):
                 self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(overlays)}
-            case Take(field, None):
+            case TakeResult(field, None):
                 lines = [text for text in (self.items.get(field), _overlay(delta)) if text]
                 self.items[field] = "\n".join(lines)
-            case Take(field, key):
+            case TakeResult(field, key):
                 self.items[field] = json.dumps(delta[str(key)])
-            case Fill(field, text):
+            case SetValue(field, text):
                 self.items[field] = text
-            case Drop(field):
+            case DropValue(field):
                 self.items.pop(field, None)
-            case Forget(id, turn, calls):
+            case ForgetConversation(id, turn, calls):
                 gone = {f"{id}.first", *(f"{id}.{number}" for number in range(turn + 1))}
                 for field in list(self.items):
                     of, _, call = field.rpartition(".")
@@ -197,7 +199,7 @@ def fetch_and_plan(
     delta: Mapping[str, Any],
     max_redeliveries: int = 3,
     overlays: tuple[Mapping[str, Any], ...] = (),
-) -> Transition | Ignore:
+) -> Transition | IgnoredEvent:
     """Plan, and fetch what planning asks for, as the scheduler does."""
     outcome = plan(graph, run, event, now_ms, max_redeliveries=max_redeliveries)
     for _ in range(20):
@@ -228,7 +230,7 @@ class Driver:
         delta: Mapping[str, Any] | None = None,
         overlays: tuple[Mapping[str, Any], ...] = (),
         after_ms: int = 1,
-    ) -> Transition | Ignore:
+    ) -> Transition | IgnoredEvent:
         """What an event changes, if it changes something."""
         self.now_ms += after_ms
         outcome = self._plan_and_apply(event, delta or {}, overlays)
@@ -240,7 +242,7 @@ class Driver:
 
     def _plan_and_apply(
         self, event: Event, values: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()
-    ) -> Transition | Ignore:
+    ) -> Transition | IgnoredEvent:
         outcome = fetch_and_plan(self.graph, self.run, event, self.now_ms, self.memory, values, overlays=overlays)
         if isinstance(outcome, Transition):
             self.memory.apply(outcome, values, overlays)

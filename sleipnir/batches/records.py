@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.messages import Usage
 from sleipnir.runs.actor import Change
-from sleipnir.runs.budgets import Budget, Spent
+from sleipnir.runs.budgets import Budget, BudgetUse
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
 
 PRIORITIES: Final = range(1, 6)
@@ -250,7 +250,7 @@ def may_admit(kept: BatchCounts, plan: BatchPlan) -> int:
 
 
 def is_over_budget(kept: BatchCounts, plan: BatchPlan) -> bool:
-    return Budget(plan.max_cost_usd, plan.max_tokens).is_used_up(Spent(kept.tokens, kept.cost_usd))
+    return Budget(plan.max_cost_usd, plan.max_tokens).is_used_up(BudgetUse(kept.tokens, kept.cost_usd))
 
 
 def _spent(usage: Usage) -> str:

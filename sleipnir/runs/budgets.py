@@ -22,17 +22,17 @@ _YES, _NO = frozenset({YES, "y"}), frozenset({NO, "n"})
 
 
 @dataclass(frozen=True)
-class Spent:
+class BudgetUse:
     """The usage so far: tokens of prompts and answers, and the cost of calls with a known price."""
 
     tokens: int = 0
     cost_usd: float = 0.0
 
-    def plus(self, tokens: int, cost_usd: float) -> Spent:
-        return Spent(self.tokens + tokens, self.cost_usd + cost_usd)
+    def plus(self, tokens: int, cost_usd: float) -> BudgetUse:
+        return BudgetUse(self.tokens + tokens, self.cost_usd + cost_usd)
 
 
-NOTHING_SPENT: Final = Spent()
+NOTHING_SPENT: Final = BudgetUse()
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Budget:
     asked_ms: int = 0
     v: int = VERSION
 
-    def is_used_up(self, spent: Spent) -> bool:
+    def is_used_up(self, spent: BudgetUse) -> bool:
         return self.is_cost_used_up(spent) or (self.max_tokens is not None and spent.tokens >= self.max_tokens)
 
-    def is_cost_used_up(self, spent: Spent) -> bool:
+    def is_cost_used_up(self, spent: BudgetUse) -> bool:
         return self.max_cost_usd is not None and spent.cost_usd >= self.max_cost_usd
 
 
@@ -61,7 +61,7 @@ def check_budget(max_cost_usd: float | None, max_tokens: int | None) -> None:
         raise UsageError(f"max_tokens must be a whole number of more than 0, not {max_tokens}")
 
 
-def question(submitted: Budget, now: Budget, spent: Spent, remark: str = "") -> str:
+def question(submitted: Budget, now: Budget, spent: BudgetUse, remark: str = "") -> str:
     """The text of the question. `submitted` is the budget that the run began with; `remark` is the reason to ask again.
     The first line states the event."""
     limits = " and ".join(_limits(submitted))
@@ -72,7 +72,7 @@ def question(submitted: Budget, now: Budget, spent: Spent, remark: str = "") -> 
     )
 
 
-def in_words(budget: Budget, spent: Spent) -> str:
+def in_words(budget: Budget, spent: BudgetUse) -> str:
     """`cost 0.5312 USD of 0.50 (12,400 tokens)`, `used 12,400 tokens of 10,000 (0.5312 USD)`."""
     if _means_cost(budget, spent):
         assert budget.max_cost_usd is not None
@@ -99,7 +99,7 @@ def read_budget_answer(text: str) -> Literal["yes", "no"] | float:
     return number
 
 
-def raised(submitted: Budget, now: Budget, spent: Spent, answer: Literal["yes"] | float) -> Budget:
+def raised(submitted: Budget, now: Budget, spent: BudgetUse, answer: Literal["yes"] | float) -> Budget:
     """The new budget of a run. YES adds the submitted budget to what is spent. A number replaces the limit that is used
     up; if both are, that of the cost. Raises ValueError for a number that allows nothing more; its message is for the
     person who answered.
@@ -121,7 +121,7 @@ def raised(submitted: Budget, now: Budget, spent: Spent, answer: Literal["yes"] 
     return Budget(now.max_cost_usd, int(answer))
 
 
-def _means_cost(budget: Budget, spent: Spent) -> bool:
+def _means_cost(budget: Budget, spent: BudgetUse) -> bool:
     """Whether the used-up limit is the cost rather than tokens."""
     return budget.max_tokens is None or budget.is_cost_used_up(spent)
 

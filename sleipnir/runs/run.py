@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from sleipnir.decoding import read
 from sleipnir.messages import FINAL, MOST_KEYS, VERSION, RunStatus
-from sleipnir.runs.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
 from sleipnir.runs.visits import Child, Rank, Visit
 
 
@@ -324,7 +324,7 @@ class RunView:
     batch: str | None = None
     slot: Slot | None = None
     budget: Budget | None = None
-    spent: Spent = NOTHING_SPENT
+    spent: BudgetUse = NOTHING_SPENT
     failed_visits: FailedVisits = NO_FAILED_VISITS
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from sleipnir.decoding import needed_by, read, read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import VERSION, Role, RunStatus
-from sleipnir.runs.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Gate, Hold, RunView, Slot, Timing, changed
 from sleipnir.runs.visits import Part, Rank, Visit
@@ -77,7 +77,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Collect:
+class CollectResults:
     """The result of a map: the results of the fan `id`, those of `total` items in input order, become the value of
     `key`. `pieces` is the number of texts that hold them; 0: one per item."""
 
@@ -93,12 +93,12 @@ class Write:
 
     step: Step
     delta: bool = False
-    collect: Collect | None = None
+    collect: CollectResults | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Put:
+class PutValues:
     """Values that belong to single visits: fields `<of>.<first>`, `<of>.<first + 1>`, ... of the run's items."""
 
     of: int
@@ -107,14 +107,14 @@ class Put:
 
 
 @dataclass(frozen=True)
-class Split:
-    """As Put, with the updates of the commands in the applied result."""
+class SplitCommands:
+    """As PutValues, with the updates of the commands in the applied result."""
 
     of: int
 
 
 @dataclass(frozen=True)
-class Take:
+class TakeResult:
     """The applied result's `key` becomes the result of an item; None: all its `keys` go to the item's overlay."""
 
     field: str
@@ -123,7 +123,7 @@ class Take:
 
 
 @dataclass(frozen=True)
-class Fill:
+class SetValue:
     """Set a value to this text: an overlay, or the JSON text of an item's result; empty: no result."""
 
     field: str
@@ -131,7 +131,7 @@ class Fill:
 
 
 @dataclass(frozen=True)
-class Gather:
+class GatherResults:
     """The results of the items `first` to `first + count - 1` of the fan `of` become one text, the piece number
     `piece`: JSON texts in input order, separated by commas."""
 
@@ -147,14 +147,14 @@ def piece_field(fan: int, piece: int) -> str:
 
 
 @dataclass(frozen=True)
-class Drop:
+class DropValue:
     """Delete a value."""
 
     field: str
 
 
 @dataclass(frozen=True)
-class Forget:
+class ForgetConversation:
     """Delete the conversation of a loop. All calls before turn `turn` have ended; some of the `calls` of that turn may
     not have."""
 
@@ -163,7 +163,7 @@ class Forget:
     calls: int
 
 
-ItemOp: TypeAlias = Put | Split | Take | Fill | Gather | Drop | Forget
+ItemOp: TypeAlias = PutValues | SplitCommands | TakeResult | SetValue | GatherResults | DropValue | ForgetConversation
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,7 @@ class Transition:
     effects: tuple[Effect, ...] = ()
     continues: bool = False
     budget: Budget | None = None
-    spent: Spent = NOTHING_SPENT
+    spent: BudgetUse = NOTHING_SPENT
     failed_visits: FailedVisits = NO_FAILED_VISITS
     frontier: Frontier | None = field(default=None, compare=False, repr=False)
     """The result of `visits_after` for the run that this was planned on, if the planner has computed it."""

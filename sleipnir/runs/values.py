@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedValues:
     """The values to fetch: `state` keys as last committed (`whole`: all of them), keys of the `delta` of the event, the
     `updates` of its commands, the writes of journal `steps`, fields of the run's `items`, `windows` of keys, and the
     `costs` of child runs as counted so far. Absent values are left out."""
@@ -25,8 +25,8 @@ class Wanted:
     updates: bool = False
     costs: frozenset[str] = frozenset()
 
-    def __or__(self, other: Wanted) -> Wanted:
-        return Wanted(
+    def __or__(self, other: WantedValues) -> WantedValues:
+        return WantedValues(
             self.state | other.state,
             self.whole or other.whole,
             self.delta | other.delta,
@@ -38,7 +38,7 @@ class Wanted:
         )
 
     @classmethod
-    def together(cls, parts: Iterable[Wanted]) -> Wanted:
+    def together(cls, parts: Iterable[WantedValues]) -> WantedValues:
         """The union of these, at the cost of one union per field, even of thousands."""
         parts = list(parts)
         return cls(
@@ -56,18 +56,18 @@ class Wanted:
         return self != NONE
 
 
-NONE = Wanted()
+NONE = WantedValues()
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownValues:
     """The fetched values that were `wanted`: a value missing in the mappings is absent from the store.
 
     `items` are the texts of overlays or of items' results; `windows` are as in planner/dag_folding.py; `updates` are
     the texts of overlays, by the number of the command; `costs` use the names of the run's own sums (store/keys.py).
     """
 
-    wanted: Wanted = NONE
+    wanted: WantedValues = NONE
     state: Mapping[str, Any] = field(default_factory=dict)
     delta: Mapping[str, Any] = field(default_factory=dict)
     steps: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -77,4 +77,4 @@ class Known:
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-NOTHING = Known()
+NOTHING = KnownValues()

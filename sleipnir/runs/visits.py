@@ -1,9 +1,9 @@
 """The live visits of a run: the place and the body of each.
 
 A visit is two unions. Its *place* is what it is part of, which decides what its end means: a branch of a super-step, an
-item of a map, a turn or a call of a model loop, a helper of another visit, or the run itself. Its *body* is what it
-does or waits for now, with only the fields of that; the state of a visit is the state of its body. So the types rule
-out a visit that waits for a person and has a queue, or one on a worker with a deadline.
+item of a map, a turn or a call of a model loop, a function of the agent for another visit, or the run itself. Its
+*body* is what it does or waits for now, with only the fields of that; the state of a visit is the state of its body. So
+the types rule out a visit that waits for a person and has a queue, or one on a worker with a deadline.
 
 planner/states.py has the legal moves between bodies. stored_visits.py reads and writes the JSON of a visit.
 """
@@ -121,7 +121,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Helper:
+class OwnFunction:
     """A function of the agent's own that a worker calls for a visit that has ended: `branch` chooses its way on,
     `reduce` folds what its step has written. `visit` is the number of that visit."""
 
@@ -143,7 +143,7 @@ class WholeRun:
 
 WHOLE_RUN: Final = WholeRun()
 
-Place: TypeAlias = Branch | Item | Turn | Call | Helper | WholeRun
+Place: TypeAlias = Branch | Item | Turn | Call | OwnFunction | WholeRun
 
 
 # Bodies: what a visit does now

@@ -12,16 +12,16 @@ from sleipnir.runs.actor import Change, change_text
 from sleipnir.runs.run import Gate, RunView
 from sleipnir.runs.sessions import SessionName, instructions_of
 from sleipnir.runs.transitions import (
-    Drop,
-    Fill,
-    Forget,
-    Gather,
+    DropValue,
+    ForgetConversation,
+    GatherResults,
     ItemOp,
-    Put,
+    PutValues,
     RetryChild,
-    Split,
+    SetValue,
+    SplitCommands,
     StartChild,
-    Take,
+    TakeResult,
     Transition,
     Write,
     effect_fields,
@@ -188,11 +188,11 @@ def _drops_apart(ops: tuple[ItemOp, ...]) -> tuple[list[str], list[ItemOp]]:
     others: list[ItemOp] = []
     filled: set[str] = set()
     for op in reversed(ops):
-        if isinstance(op, Drop) and op.field not in filled:
+        if isinstance(op, DropValue) and op.field not in filled:
             drops.append(op.field)
             continue
         others.append(op)
-        if isinstance(op, Fill | Take):
+        if isinstance(op, SetValue | TakeResult):
             filled.add(op.field)
     others.reverse()
     return drops, others
@@ -200,21 +200,21 @@ def _drops_apart(ops: tuple[ItemOp, ...]) -> tuple[list[str], list[ItemOp]]:
 
 def _item_op(op: ItemOp, texts: list[Arg]) -> dict[str, Any]:
     match op:
-        case Put(of, overlays, first):
+        case PutValues(of, overlays, first):
             texts += (overlay_text({key: dumps(value) for key, value in overlay.items()}) for overlay in overlays)
             return {"op": "put", "of": of, "first": first, "count": len(overlays)}
-        case Gather(of, first, count, piece):
+        case GatherResults(of, first, count, piece):
             return {"op": "gather", "of": of, "first": first, "count": count, "field": piece_field(of, piece)}
-        case Split(of):
+        case SplitCommands(of):
             return {"op": "split", "of": of}
-        case Take(field, key, _):
+        case TakeResult(field, key, _):
             return {"op": "take", "field": field, "key": key} if key is not None else {"op": "take", "field": field}
-        case Fill(field, text):
+        case SetValue(field, text):
             texts.append(text)
             return {"op": "fill", "field": field}
-        case Drop(field):
+        case DropValue(field):
             return {"op": "drop", "field": field}
-        case Forget(id, turn, calls):
+        case ForgetConversation(id, turn, calls):
             return {"op": "forget", "id": id, "turn": turn, "calls": calls}
 
 

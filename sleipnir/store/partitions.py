@@ -17,7 +17,7 @@ import structlog
 from sleipnir.decoding import check_version, decoded, decoded_object, number, read, read_text, whole
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, STATUSES, ResultHeader, Usage, VisitCall
-from sleipnir.runs.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
 from sleipnir.runs.events import (
     Answered,
     Cancelled,
@@ -37,7 +37,7 @@ from sleipnir.runs.events import (
 )
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner, RunSpec, RunView, Slot, Timing
 from sleipnir.runs.transitions import Notice, Transition
-from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.runs.visits import Rank, Visit, Work
 from sleipnir.store.commit import commit_keys, control, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, clock_ms, is_passing
@@ -344,7 +344,7 @@ class Partitions:
                     views[run_id] = view
         return views
 
-    def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known | RecordUnreadable]:
+    def read_values(self, wanted: Sequence[tuple[Entry, WantedValues]]) -> list[KnownValues | RecordUnreadable]:
         """Values for planning, per entry; one round trip for all. For a run with a damaged value, the error."""
         pipe = self._client.pipeline(transaction=False)
         for entry, want in wanted:
@@ -776,9 +776,9 @@ def _rank(parts: list[Any], run_id: str) -> Rank:
     return parts[0], parts[1], parts[2], parts[3]
 
 
-def _spent(run_id: str, record: Mapping[str, str]) -> Spent:
+def _spent(run_id: str, record: Mapping[str, str]) -> BudgetUse:
     tokens = sum(int(number(record.get(name, "0"), name, run_id)) for name in ("tokens_in", "tokens_out"))
-    return Spent(tokens, number(record.get("cost_usd", "0"), "cost", run_id))
+    return BudgetUse(tokens, number(record.get("cost_usd", "0"), "cost", run_id))
 
 
 def _event(fields: Mapping[str, str]) -> Event:
@@ -860,7 +860,7 @@ def _hmget(pipe: Any, key: str, fields: Collection[str]) -> None:
         pipe.hmget(key, sorted(fields))
 
 
-def _known_if_readable(run_id: str, wanted: Wanted, replies: Iterator[Any]) -> Known | RecordUnreadable:
+def _known_if_readable(run_id: str, wanted: WantedValues, replies: Iterator[Any]) -> KnownValues | RecordUnreadable:
     """The values, or why they are unreadable. Always consumes its replies, because the next ones belong to others."""
     own = list(islice(replies, _replies_to(wanted)))
     try:
@@ -873,14 +873,14 @@ def _known_if_readable(run_id: str, wanted: Wanted, replies: Iterator[Any]) -> K
         return RecordUnreadable("state", run_id, f"damaged: {ascii(str(error))[1:200]}")
 
 
-def _replies_to(wanted: Wanted) -> int:
+def _replies_to(wanted: WantedValues) -> int:
     """The number of commands that `read_values` sends for one entry."""
     fields = (wanted.delta, wanted.items, wanted.windows, wanted.costs)
     state = 1 if wanted.whole or wanted.state else 0
     return state + sum(map(bool, fields)) + bool(wanted.updates) + len(_ranges(wanted.steps))
 
 
-def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
+def _known(wanted: WantedValues, replies: Iterator[Any]) -> KnownValues:
     """The values from the replies to the commands of `read_values` for one entry."""
 
     def texts(fields: Collection[str]) -> dict[str, str]:
@@ -897,7 +897,7 @@ def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
     updates = (next(replies) or "").split(OVERLAY_END) if wanted.updates else ()
     elements = [element for _ in _ranges(wanted.steps) for element in next(replies)]
     steps = {step: journaled(element) for step, element in zip(sorted(wanted.steps), elements, strict=True)}
-    return Known(wanted, state, delta, steps, items, windows, tuple(updates), costs)
+    return KnownValues(wanted, state, delta, steps, items, windows, tuple(updates), costs)
 
 
 def _ranges(steps: Collection[int]) -> list[tuple[int, int]]:

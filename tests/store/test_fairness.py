@@ -15,7 +15,7 @@ from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.store import partitions
 from sleipnir.store.store import Store
-from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
+from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 from sleipnir_scheduler.services import advance as service
 from sleipnir_scheduler.services.watchdog import PlanningWatchdog
 from tests.store.test_advance import ASKS, advance_of
@@ -60,7 +60,9 @@ def test_an_entry_that_is_planned_for_too_long_parks_its_run_and_no_other(
     slow, other = two_runs(store)
     planned: list[str] = []
 
-    def slowly(graph: Graph, run: RunView, event: Event, *args: Any, **more: Any) -> Transition | NeedValues | Ignore:
+    def slowly(
+        graph: Graph, run: RunView, event: Event, *args: Any, **more: Any
+    ) -> Transition | NeedValues | IgnoredEvent:
         planned.append(run.id)
         if run.id == slow and isinstance(event, TimerFired):
             for _ in itertools.count():

@@ -11,11 +11,11 @@ import pytest
 
 from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
 from sleipnir.messages import ResultHeader, VisitCall
-from sleipnir.runs.budgets import Budget, Spent
+from sleipnir.runs.budgets import Budget, BudgetUse
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Notice, Step, Transition, Write
-from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.runs.views import Reason
 from sleipnir.runs.visits import Body, Ended, Failed, Ready, Visit, Work
 from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Entry, IgnoredEntry
@@ -243,12 +243,12 @@ def test_planning_may_ask_for_the_state_and_for_what_was_delivered(bench: Bench)
     bench.claim(call)
     bench.deliver(call, x="new")
     entry = bench.entries()[0]
-    wanted = Wanted(state=frozenset(["x", "y", "z"]), delta=frozenset(["x"]), steps=frozenset([0]))
+    wanted = WantedValues(state=frozenset(["x", "y", "z"]), delta=frozenset(["x"]), steps=frozenset([0]))
     [known] = bench.store.partitions.read_values([(entry, wanted)])
-    assert known == Known(
+    assert known == KnownValues(
         wanted, {"x": "old", "y": "kept"}, {"x": "new"}, {0: {"initial_prompt": "hi", "x": "old", "y": "kept"}}
     )
-    [known] = bench.store.partitions.read_values([(entry, Wanted(whole=True))])
+    [known] = bench.store.partitions.read_values([(entry, WantedValues(whole=True))])
     assert known.state == {"initial_prompt": "hi", "x": "old", "y": "kept"}
 
 
@@ -476,7 +476,7 @@ def test_a_budget_and_what_was_used_of_it_are_kept(bench: Bench) -> None:
     asks = Budget(0.5, asked=2, asked_ms=7)
     call = bench.open_visit(usage=usage, budget=asks, status="paused")
     view = bench.store.partitions.load([RUN])[RUN]
-    assert (view.budget, view.spent, view.is_held) == (asks, Spent(7, 0.6), True)
+    assert (view.budget, view.spent, view.is_held) == (asks, BudgetUse(7, 0.6), True)
     assert bench.store.runs.info(RUN).visits[0].reason == Reason("paused", queue="scripts", by="its budget")
     assert bench.claim(call) == ClaimRefused("paused")
     bench.store.runs.cancel(RUN)
@@ -490,7 +490,7 @@ def test_planning_may_ask_for_what_children_have_cost(bench: Bench) -> None:
     usage = {"input_tokens": 5, "output_tokens": 2, "calls": 1, "cost_usd": 0.25}
     bench.open_visit(usage=usage, usage_of="child1")
     bench.store.runs.cancel(RUN)
-    wanted = Wanted(costs=frozenset(["child1", "child2"]))
+    wanted = WantedValues(costs=frozenset(["child1", "child2"]))
     [known] = bench.store.partitions.read_values([(bench.entries()[0], wanted)])
     assert known.costs == {"child1": {"tokens_in": 5, "tokens_out": 2, "model_calls": 1, "cost_usd": 0.25}}
 

@@ -12,7 +12,7 @@ from sleipnir.messages import ResultHeader
 from sleipnir.runs.events import Resulted, Submitted
 from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.store.partitions import APPLIED, Commit, Entry
 from sleipnir_scheduler.services import advance
 from sleipnir_scheduler.services.advance import Advance
@@ -48,8 +48,8 @@ class PlayedStore:
     def load(self, run_ids: Sequence[str], unreadable: object = None) -> dict[str, RunView]:
         return {run_id: self._views[run_id] for run_id in run_ids}
 
-    def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known]:
-        return [Known(want, self._states[entry.run]) for entry, want in wanted]
+    def read_values(self, wanted: Sequence[tuple[Entry, WantedValues]]) -> list[KnownValues]:
+        return [KnownValues(want, self._states[entry.run]) for entry, want in wanted]
 
     def commit(self, commits: Sequence[Commit], epochs: object) -> list[int]:
         self.transitions |= {commit.run.id: commit.transition for commit in commits}

@@ -17,9 +17,9 @@ from sleipnir.runs.visits import (
     Ended,
     Failed,
     Fan,
-    Helper,
     Item,
     Loop,
+    OwnFunction,
     Question,
     Ready,
     Receipt,
@@ -44,7 +44,7 @@ def test_every_place_and_every_body_is_among_the_stored_visits() -> None:
     visits = list(map(read_visit, STORED))
     places = {type(visit.place) for visit in visits}
     bodies = {type(visit.body) for visit in visits}
-    assert places >= {Item, Turn, Call, Helper, WholeRun}
+    assert places >= {Item, Turn, Call, OwnFunction, WholeRun}
     assert bodies == {
         Backoff, ChildWait, Commands, Delay, Doubt, Ended, Failed, Fan, Loop, Question, Ready, Receipt, Work,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from sleipnir.runs.budgets import BUDGET, NO, YES, in_words, question, raised, read_budget_answer
 from sleipnir.runs.run import Gate, changed
-from sleipnir.runs.values import Wanted
+from sleipnir.runs.values import WantedValues
 from sleipnir.runs.visits import WHOLE_RUN, Question, Visit
 from sleipnir_scheduler.planner import holds
 from sleipnir_scheduler.planner.context import Context
@@ -23,7 +23,7 @@ from sleipnir_scheduler.planner.known import require
 
 
 def count(context: Context) -> None:
-    """Count the cost of an event, and ask a person if the budget is used up. Raises Missing."""
+    """Count the cost of an event, and ask a person if the budget is used up. Raises MissingValues."""
     draft = context.draft
     budget = draft.clock.budget
     if budget is None or not draft.usage or draft.is_over:
@@ -78,8 +78,8 @@ def _of_call(usage: Mapping[str, Any]) -> tuple[int, float]:
 
 
 def _of_child(context: Context, usage: Mapping[str, Any], child: str) -> tuple[int, float]:
-    """The cost of a child run since its last report, as commit.lua counts it. Raises Missing."""
-    require(context.known, Wanted(costs=frozenset([child])))
+    """The cost of a child run since its last report, as commit.lua counts it. Raises MissingValues."""
+    require(context.known, WantedValues(costs=frozenset([child])))
     counted = context.known.costs.get(child, {})
     if usage.get("calls", 0) <= counted.get("model_calls", 0):
         return 0, 0.0

@@ -15,12 +15,12 @@ from sleipnir.messages import RunStatus
 from sleipnir.redaction import REDACTED, is_secret_name
 from sleipnir.runs.run import RunView, child_id
 from sleipnir.runs.sessions import SessionName
-from sleipnir.runs.transitions import Collect, Notice
-from sleipnir.runs.values import Known
+from sleipnir.runs.transitions import CollectResults, Notice
+from sleipnir.runs.values import KnownValues
 from sleipnir.runs.visits import Body, Branch, Commands, Visit
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
-from sleipnir_scheduler.planner.folding import Folded, Writer
+from sleipnir_scheduler.planner.folding import FoldResult, Writer
 from sleipnir_scheduler.planner.values import Values
 
 STEP_TIMER = "step/"
@@ -40,14 +40,14 @@ class VisitFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VisitOutcome:
     """How a visit ended: `keys` were delivered by its worker, a map's results are to be collected, `values` are the
     planner's own. `next` and `sends` are the choices of the node itself. `how` are fields of the journal step."""
 
     ok: bool = True
     error: str | None = None
     keys: tuple[str, ...] = ()
-    collect: Collect | None = None
+    collect: CollectResults | None = None
     values: Mapping[str, Json] = field(default_factory=dict)
     next: str | tuple[str, ...] | None = None
     sends: tuple[str, ...] | None = None
@@ -63,7 +63,7 @@ class Outcome:
         return (*dict.fromkeys((*self.keys, *collected, *self.values)),)
 
 
-class Way(NamedTuple):
+class NextVisit(NamedTuple):
     """One visit to be made. `command` is the number of the command that asks for it, the first of as many `commands`
     with this target; `join` the join that does."""
 
@@ -77,11 +77,11 @@ class Way(NamedTuple):
 class Engine(Protocol):
     """The interface of bsp.py and dag.py: how steps open, and how writes count."""
 
-    def goes_straight_on(self, context: Context, visit: Visit, outcome: Outcome) -> bool:
+    def goes_straight_on(self, context: Context, visit: Visit, outcome: VisitOutcome) -> bool:
         """A branch has ended well. True: only the next step had to open, and it is open."""
 
     def open_step(
-        self, context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]
+        self, context: Context, ways: Sequence[NextVisit], sources: Sequence[Visit], wide: Mapping[int, list[str]]
     ) -> None:
         """Make the visits that ended visits lead to. `sources` are those of the first ways; `wide` are the targets of
         commands that become visits later, by source."""
@@ -89,10 +89,10 @@ class Engine(Protocol):
     def open_commands(self, context: Context, visit: Visit, commands: Commands, most: int) -> None:
         """Make visits of the next commands, at most `most`."""
 
-    def fold(self, context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:
-        """Fold the writes of a step into the state; `writers` in visit order. Raises Unfoldable and Missing."""
+    def fold(self, context: Context, first: Visit, writers: Sequence[Writer]) -> FoldResult:
+        """Fold the writes of a step into the state; `writers` in visit order. Raises FoldError and MissingValues."""
 
-    def keep_windows(self, context: Context, folded: Folded) -> None:
+    def keep_windows(self, context: Context, folded: FoldResult) -> None:
         """These writes count now: keep the windows that folding later writes needs."""
 
     def journal_fields(self, context: Context, visit: Visit, folds: Mapping[str, str] | None) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Engine(Protocol):
 class Kinds(Protocol):
     """The behaviour by kind of visit (kinds.py has the table)."""
 
-    def ended(self, context: Context, visit: Visit, outcome: Outcome) -> None:
+    def ended(self, context: Context, visit: Visit, outcome: VisitOutcome) -> None:
         """A visit has ended, well or not: what it is part of learns of that."""
 
     def start(self, context: Context, visit: Visit) -> None:
@@ -132,7 +132,7 @@ class Context:
     graph: Graph
     run: RunView
     now_ms: int
-    known: Known
+    known: KnownValues
     max_redeliveries: int
     generation: str
     engine: Engine
@@ -160,7 +160,7 @@ class Context:
                     )
         return values
 
-    def given_up(self, visit: Visit, error: str) -> Outcome:
+    def given_up(self, visit: Visit, error: str) -> VisitOutcome:
         """The outcome of a visit that ended without a result: a failure of its node."""
         node = self.graph.nodes[visit.node]
         values: dict[str, Json] = {}
@@ -170,7 +170,7 @@ class Context:
                 state, text = self.values.state(updates_read(node), visit), f"LLM node failed: {error}"
                 with suppress(TemplateError):
                     values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
-        return Outcome(ok=False, error=error, values=values)
+        return VisitOutcome(ok=False, error=error, values=values)
 
     def begin(self, visit: Visit, body: Body) -> Visit:
         """A visit leaves the state `ready`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sleipnir.messages import RunStatus
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import Drop
+from sleipnir.runs.transitions import DropValue
 from sleipnir.runs.visits import (
     Backoff,
     Call,
@@ -55,7 +55,7 @@ def end_run(
 def close(draft: Draft, visit: Visit) -> None:
     """Close a visit, and drop the value that was given to a part of a loop."""
     if isinstance(visit.place, (Turn, Call)) and isinstance(visit.body, Work) and visit.body.given is not None:
-        draft.record.item(Drop(visit.body.given))
+        draft.record.item(DropValue(visit.body.given))
     draft.visits.drop(visit)
 
 
@@ -65,10 +65,10 @@ def without_agents(draft: Draft, visit: Visit) -> Visit:
     if not isinstance(loop, Loop):
         return visit
     if loop.has_tasks:
-        draft.record.item(Drop(loop.tasks))
+        draft.record.item(DropValue(loop.tasks))
     for agent in loop.agents:
         if agent.exit is not None:
-            draft.record.item(Drop(loop.output_of(agent)))
+            draft.record.item(DropValue(loop.output_of(agent)))
     return draft.visits.move(visit, changed(loop, agents=(), has_tasks=False, escalations=()))
 
 

@@ -15,12 +15,12 @@ from typing import Literal, TypeAlias
 
 from sleipnir.graph.model import CONTINUE, FAIL, FunctionNode, Graph, LlmNode, Node, ScriptNode
 from sleipnir.runs.visits import Visit
-from sleipnir_scheduler.planner.context import Context, Outcome
+from sleipnir_scheduler.planner.context import Context, VisitOutcome
 
 Reaction: TypeAlias = Literal["handled", "continue", "fail"]
 
 
-def failed(context: Context, visit: Visit, outcome: Outcome) -> tuple[Outcome, str | None]:
+def failed(context: Context, visit: Visit, outcome: VisitOutcome) -> tuple[VisitOutcome, str | None]:
     """Handle a failed visit whose node chose no target: its outcome for the journal, and the error of the run (None: it
     goes on). Counts a failed visit."""
     node, error = context.graph.nodes[visit.node], outcome.error or "failed"

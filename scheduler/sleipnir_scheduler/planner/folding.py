@@ -21,7 +21,7 @@ from sleipnir.graph.reducers import ABSENT, ReducerError, fold_all, is_custom
 from sleipnir.runs.visits import Rank
 
 
-class Unfoldable(Exception):
+class FoldError(Exception):
     """The writes contradict each other, or a reducer refuses them. Fails the run."""
 
 
@@ -35,7 +35,7 @@ class Writer(NamedTuple):
 
 
 @dataclass
-class Folded:
+class FoldResult:
     """The result of folding. `values` go to the state; keys in `apart` are not copied from the journal. `skips` are
     writes that do not count, by step. `open` are the inputs of the agent's own reducers: {current, incoming}."""
 
@@ -52,12 +52,12 @@ Value = Callable[[int, str], Json]
 """Reads the value that a step wrote to a key."""
 
 
-def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], Json], value: Value) -> Folded:
+def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], Json], value: Value) -> FoldResult:
     """The writes of a super-step; `writers` in visit order. `current` gives a key's value before it, or ABSENT.
 
-    Raises Unfoldable.
+    Raises FoldError.
     """
-    folded = Folded()
+    folded = FoldResult()
     by_key: dict[str, list[Writer]] = {}
     for writer in writers:
         for key in writer.keys:
@@ -90,7 +90,7 @@ def open_fold(current: Json, incoming: list[Json]) -> dict[str, Json]:
 
 
 def _changing_writers(
-    key: str, writers: list[Writer], current: Callable[[str], Json], value: Value, folded: Folded
+    key: str, writers: list[Writer], current: Callable[[str], Json], value: Value, folded: FoldResult
 ) -> list[Writer]:
     """Loki's diff: the writers whose value differs from the earlier one. The others go to the `skips` of `folded`."""
     before, changed = current(key), []
@@ -115,15 +115,15 @@ def _same(one: Json, other: Json) -> bool:
 
 def _refuse_collision(key: str, writers: list[Writer]) -> None:
     if len(writers) > 1:
-        raise Unfoldable(
+        raise FoldError(
             f"Key '{key}' was written by {len(writers)} parallel branches but has no reducer declared. Add a reducer "
             f"for '{key}' to the graph's `reducers:` block, or rename one writer."
         )
 
 
 def fold_with(key: str, reducer: str, value: Json, updates: list[Json], strict: bool) -> Json:
-    """The value of a key after updates. Raises Unfoldable."""
+    """The value of a key after updates. Raises FoldError."""
     try:
         return fold_all(reducer, value, updates, strict=strict)
     except ReducerError as error:
-        raise Unfoldable(f"state key '{key}': {error}") from None
+        raise FoldError(f"state key '{key}': {error}") from None

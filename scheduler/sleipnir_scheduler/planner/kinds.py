@@ -38,9 +38,9 @@ from sleipnir.runs.visits import (
     ChildWait,
     Delay,
     Doubt,
-    Helper,
     Item,
     Loop,
+    OwnFunction,
     Place,
     Question,
     Ready,
@@ -51,7 +51,7 @@ from sleipnir.runs.visits import (
     Work,
 )
 from sleipnir_scheduler.planner import budgets, failing
-from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
+from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.engines import steps
 from sleipnir_scheduler.planner.loops import turns
 from sleipnir_scheduler.planner.nodes import agents, maps, once, starting, waiting
@@ -65,12 +65,12 @@ class PlaceKind(NamedTuple):
     `cannot_start`: its node cannot be started.
     """
 
-    ended: Callable[[Context, Visit, Outcome], None]
+    ended: Callable[[Context, Visit, VisitOutcome], None]
     given_up: Callable[[Context, Visit, str], None]
     answered: Callable[[Context, Visit, str, str], None]
     unanswered: Callable[[Context, Visit], None]
     cannot_start: Callable[[Context, Visit, Node, str], None]
-    replied: Callable[[Context, Visit, Outcome, ResultHeader], None] | None = None
+    replied: Callable[[Context, Visit, VisitOutcome, ResultHeader], None] | None = None
 
 
 class BodyKind(NamedTuple):
@@ -88,7 +88,7 @@ class BodyKind(NamedTuple):
 Start: TypeAlias = Callable[[Context, Visit, Any], None]
 
 
-# Branches, items and helpers
+# Branches, items and the agent's own functions
 
 
 def _given_up(context: Context, visit: Visit, error: str) -> None:
@@ -100,18 +100,18 @@ def _cannot_start(context: Context, visit: Visit, node: Node, error: str) -> Non
         failing.count_failed_visit(context, node.id, error, ends_run=True)
         steps.refuse(context, visit, at_node(node.id, error))
     else:
-        steps.ended(context, context.pass_by(visit), Outcome(ok=False, error=error))
+        steps.ended(context, context.pass_by(visit), VisitOutcome(ok=False, error=error))
 
 
 def _item_cannot_start(context: Context, visit: Visit, node: Node, error: str) -> None:
-    maps.item_ended(context, visit, Outcome(ok=False, error=error))
+    maps.item_ended(context, visit, VisitOutcome(ok=False, error=error))
 
 
 def _call_given_up(context: Context, visit: Visit, error: str) -> None:
-    turns.call_ended(context, visit, Outcome(ok=False, error=error))
+    turns.call_ended(context, visit, VisitOutcome(ok=False, error=error))
 
 
-def _turn_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+def _turn_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     turns.turn_given_up(context, visit, outcome.error or "failed")
 
 
@@ -124,7 +124,7 @@ PLACES: Final[Mapping[type[Place], PlaceKind]] = {
     Item: PlaceKind(maps.item_ended, _given_up, starting.answered, starting.unanswered, _item_cannot_start),
     Turn: PlaceKind(_turn_ended, turns.turn_given_up, _refused, _refused, _refused, turns.turn_replied),
     Call: PlaceKind(turns.call_ended, _call_given_up, turns.answered, turns.unanswered, _refused),
-    Helper: PlaceKind(steps.helper_ended, _given_up, _refused, _refused, _refused),
+    OwnFunction: PlaceKind(steps.own_function_ended, _given_up, _refused, _refused, _refused),
     WholeRun: PlaceKind(_refused, _refused, budgets.answered, _refused, _refused),
 }
 
@@ -182,7 +182,7 @@ NODES: Final[Mapping[type[Node], Start]] = {
 }
 
 
-def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+def ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     """A visit has ended, with success or failure: call the handler of its place."""
     PLACES[type(visit.place)].ended(context, visit, outcome)
 
@@ -190,7 +190,7 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
 def start(context: Context, visit: Visit) -> None:
     """A visit leaves the state `ready`. One that cannot be made fails; others of its step may still end."""
     node = context.graph.nodes.get(visit.node)
-    if not isinstance(visit.place, (Branch, Item)):  # a part of a loop or a helper that is tried again
+    if not isinstance(visit.place, (Branch, Item)):  # a part of a loop, or a function of the agent, that is tried again
         earlier = visit.body.resumes if isinstance(visit.body, Ready) else None
         context.draft.visits.begin(visit, earlier if isinstance(earlier, Work) else Work(QUEUE_OF["function"]))
     elif node is None:

@@ -1,25 +1,24 @@
 """How planning requests values (sleipnir/runs/values.py defines them).
 
-Code that needs an unknown value raises Missing. plan() then returns the values to fetch, and is called again with them.
-Planning is pure, so planning again is safe.
-"""
+Code that needs an unknown value raises MissingValues. plan() then returns the values to fetch, and is called again with
+them. Planning is pure, so planning again is safe."""
 
 from __future__ import annotations
 
-from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.values import KnownValues, WantedValues
 
 
-class Missing(Exception):
+class MissingValues(Exception):
     """Planning needs values that were not fetched yet."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: WantedValues) -> None:
         self.wanted = wanted
 
 
-def require(known: Known, wanted: Wanted) -> None:
-    """Raise Missing unless all of this was fetched."""
+def require(known: KnownValues, wanted: WantedValues) -> None:
+    """Raise MissingValues unless all of this was fetched."""
     have = known.wanted
-    lacking = Wanted(
+    lacking = WantedValues(
         frozenset() if have.whole else wanted.state - have.state,
         wanted.whole and not have.whole,
         wanted.delta - have.delta,
@@ -30,4 +29,4 @@ def require(known: Known, wanted: Wanted) -> None:
         wanted.costs - have.costs,
     )
     if lacking:
-        raise Missing(have | lacking)
+        raise MissingValues(have | lacking)

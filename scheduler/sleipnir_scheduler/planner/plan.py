@@ -1,15 +1,14 @@
 """Plans one event of one run: which visits close and open, which values are written, whether the run ends.
 
-    plan(graph, run, event, now_ms, known) -> Transition | NeedValues | Ignore
+    plan(graph, run, event, now_ms, known) -> Transition | NeedValues | IgnoredEvent
 
 `known` holds the values fetched so far. Templates of control nodes, conditions and reducers need values; when one is
 missing, the answer is NeedValues: fetch the values and plan again. Planning is pure, so planning again is safe.
 scheduler/README.md has a picture.
 
 An event about one visit has an effect only if it names the visit's current attempt and concerns its body (states.py).
-The tables of kinds.py then select the function that handles it. This module and retrying.py handle events about the run
-itself.
-"""
+The tables of kinds.py then select the function that handles it. This module and retried_run.py handle events about the
+run itself."""
 
 from __future__ import annotations
 
@@ -39,15 +38,15 @@ from sleipnir.runs.events import (
     Told,
 )
 from sleipnir.runs.run import RunView, changed
-from sleipnir.runs.transitions import Drop, Notice, Transition
-from sleipnir.runs.values import NOTHING, Known, Wanted
+from sleipnir.runs.transitions import DropValue, Notice, Transition
+from sleipnir.runs.values import NOTHING, KnownValues, WantedValues
 from sleipnir.runs.visits import Call, ChildWait, Loop, Visit, Work, seq_of_timer
-from sleipnir_scheduler.planner import budgets, concurrency, holds, kinds, retries, retrying
-from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, Outcome, RunFailed
+from sleipnir_scheduler.planner import budgets, concurrency, holds, kinds, retried_run, retry_policy
+from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, RunFailed, VisitOutcome
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.engines import bsp, dag, steps
-from sleipnir_scheduler.planner.known import Missing
+from sleipnir_scheduler.planner.known import MissingValues
 from sleipnir_scheduler.planner.loops import turns
 from sleipnir_scheduler.planner.nodes import agents, maps, once
 from sleipnir_scheduler.planner.settle import has_more_to_start, settle
@@ -59,11 +58,11 @@ from sleipnir_scheduler.planner.values import Values
 class NeedValues:
     """Plan again with these values known."""
 
-    wanted: Wanted
+    wanted: WantedValues
 
 
 @dataclass(frozen=True)
-class Ignore:
+class IgnoredEvent:
     """The event changes nothing; `notice` is for watchers (a late result)."""
 
     reason: str
@@ -78,17 +77,17 @@ def plan(
     run: RunView,
     event: Event,
     now_ms: int,
-    known: Known = NOTHING,
+    known: KnownValues = NOTHING,
     *,
     max_redeliveries: int = 3,
     generation: str = "",
-) -> Transition | NeedValues | Ignore:
+) -> Transition | NeedValues | IgnoredEvent:
     """The changes that `event`, which happened at `now_ms`, makes to `run`. `generation` is that of Redis
     (Generation.data): if a visit that must happen once is claimed in another generation, a person decides."""
     if run.is_final and not (run.may_go_on and isinstance(event, Retried)):
         if isinstance(event, ChildEnded) and event.usage:
             return _paid_late(graph, run, event, now_ms)
-        return Ignore(f"run is {run.status}", _late(event))
+        return IgnoredEvent(f"run is {run.status}", _late(event))
     context = _context(graph, run, now_ms, known, max_redeliveries, generation)
     try:
         try:
@@ -100,7 +99,7 @@ def plan(
             # It fails when it goes on. The values that the event brought are kept.
             context = _context(graph, run, now_ms, known, max_redeliveries, generation, defers=True)
             ignored = _plan(context, event)
-    except Missing as missing:
+    except MissingValues as missing:
         return NeedValues(missing.wanted)
     return context.draft.transition() if ignored is None else ignored
 
@@ -115,10 +114,10 @@ def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition
     return draft.transition()
 
 
-def cancel(run: RunView, event: Cancelled, now_ms: int) -> Transition | Ignore:
+def cancel(run: RunView, event: Cancelled, now_ms: int) -> Transition | IgnoredEvent:
     """Cancel a run without its graph, which cannot be read here."""
     if run.is_final:
-        return Ignore("the run is over")
+        return IgnoredEvent("the run is over")
     draft = Draft.of(run, now_ms)
     oldest = min(run.frontier.values(), key=lambda visit: visit.seq, default=None)
     place = f" at '{oldest.node}'" if oldest else ""
@@ -127,7 +126,14 @@ def cancel(run: RunView, event: Cancelled, now_ms: int) -> Transition | Ignore:
 
 
 def _context(
-    graph: Graph, run: RunView, now_ms: int, known: Known, most_losses: int, generation: str, *, defers: bool = False
+    graph: Graph,
+    run: RunView,
+    now_ms: int,
+    known: KnownValues,
+    most_losses: int,
+    generation: str,
+    *,
+    defers: bool = False,
 ) -> Context:
     draft = Draft.of(run, now_ms)
     engine, values = ENGINES[graph.engine], Values(graph, known, draft)
@@ -148,8 +154,8 @@ def _late(event: Event) -> Notice | None:
     return Notice("late_result", detail)
 
 
-def _plan(context: Context, event: Event) -> Ignore | None:
-    """Decide on an event, and start the visits that may start after it. Raises RunFailed and Missing."""
+def _plan(context: Context, event: Event) -> IgnoredEvent | None:
+    """Decide on an event, and start the visits that may start after it. Raises RunFailed and MissingValues."""
     ignored = _decide(context, event)
     if ignored is None:
         settle(context)
@@ -158,9 +164,9 @@ def _plan(context: Context, event: Event) -> Ignore | None:
     return ignored
 
 
-def _decide(context: Context, event: Event) -> Ignore | None:
+def _decide(context: Context, event: Event) -> IgnoredEvent | None:
     if context.run.waits_for_slot and not concurrency.concerns_one_that_waits(event):
-        return Ignore("the run waits for a slot of its agent", _late(event))
+        return IgnoredEvent("the run waits for a slot of its agent", _late(event))
     match event:
         case Resulted():
             return _result(context, event)
@@ -188,11 +194,13 @@ def _decide(context: Context, event: Event) -> Ignore | None:
         case Told() if event.what == SLOT_GRANTED:
             return _slot_granted(context, event)
         case Continued():
-            return None if maps.gather(context) or has_more_to_start(context) else Ignore("nothing is left to start")
+            return (
+                None if maps.gather(context) or has_more_to_start(context) else IgnoredEvent("nothing is left to start")
+            )
         case Told():
-            return None if turns.notified(context, event) else Ignore("no visit here waits for that")
+            return None if turns.notified(context, event) else IgnoredEvent("no visit here waits for that")
         case _:
-            return Ignore(f"unknown event {event!r}")
+            return IgnoredEvent(f"unknown event {event!r}")
 
 
 # Events about one visit
@@ -207,26 +215,26 @@ def _addressee(context: Context, event: Resulted | LeaseLost | Answered | ChildE
     return visit
 
 
-def _result(context: Context, event: Resulted) -> Ignore | None:
+def _result(context: Context, event: Resulted) -> IgnoredEvent | None:
     visit = _addressee(context, event)
     if visit is None or not isinstance(visit.body, Work):
-        return Ignore("the visit is over, or another attempt owns it", _late(event))
+        return IgnoredEvent("the visit is over, or another attempt owns it", _late(event))
     header = event.header
     notes = header.notes
     if header.later_ms is not None:
-        retries.put_off(context.draft, visit, visit.body, header, header.later_ms)
+        retry_policy.put_off(context.draft, visit, visit.body, header, header.later_ms)
         return None
     if header.error_kind == DEFINITION:
         raise RunFailed(f"node '{visit.node}': {header.error}", visit.node)
     if not header.ok:
         verdict = _retry_or_not(context, visit, visit.body, event)
-        if isinstance(verdict, retries.Again):
-            retries.try_again(context.draft, visit, visit.body, header, verdict)
+        if isinstance(verdict, retry_policy.RetryTime):
+            retry_policy.try_again(context.draft, visit, visit.body, header, verdict)
             return None
         notes = (*notes, verdict.why) if verdict.why else notes
     context.draft.deliver(visit, header)
     if visit.body.given is not None and not isinstance(visit.place, Call):
-        context.draft.record.item(Drop(visit.body.given))
+        context.draft.record.item(DropValue(visit.body.given))
     kind, outcome = kinds.PLACES[type(visit.place)], _outcome_of(header, notes)
     if kind.replied is not None:
         kind.replied(context, visit, outcome, header)
@@ -235,7 +243,7 @@ def _result(context: Context, event: Resulted) -> Ignore | None:
     return None
 
 
-def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> Outcome:
+def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> VisitOutcome:
     """The outcome that a worker has delivered."""
     fields = {
         "started_ms": header.started_ms,
@@ -243,13 +251,15 @@ def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> Outcome:
         "worker": header.worker,
         "usage": header.usage,
     }
-    return Outcome(header.ok, header.error, header.keys, None, {}, header.next, header.sends, notes, fields)
+    return VisitOutcome(header.ok, header.error, header.keys, None, {}, header.next, header.sends, notes, fields)
 
 
-def _retry_or_not(context: Context, visit: Visit, work: Work, failure: Resulted) -> retries.Again | retries.GiveUp:
+def _retry_or_not(
+    context: Context, visit: Visit, work: Work, failure: Resulted
+) -> retry_policy.RetryTime | retry_policy.GiveUp:
     graph = context.graph
     policies = graph.retries_of(graph.nodes[visit.node]) if visit.role in ("node", "turn") else []
-    return retries.decide(
+    return retry_policy.decide(
         policies,
         visit,
         work.failures,
@@ -260,18 +270,18 @@ def _retry_or_not(context: Context, visit: Visit, work: Work, failure: Resulted)
     )
 
 
-def _answer(context: Context, event: Answered) -> Ignore | None:
+def _answer(context: Context, event: Answered) -> IgnoredEvent | None:
     visit = _addressee(context, event)
     if visit is None or (answered := kinds.BODIES[type(visit.body)].answered) is None:
-        return Ignore("the question is closed, or another one")
+        return IgnoredEvent("the question is closed, or another one")
     answered(context, visit, visit.body, event.text, event.by)
     return None
 
 
-def _lease_lost(context: Context, event: LeaseLost) -> Ignore | None:
+def _lease_lost(context: Context, event: LeaseLost) -> IgnoredEvent | None:
     visit = _addressee(context, event)
     if visit is None or not isinstance(visit.body, Work):
-        return Ignore("the visit is over, or another attempt owns it")
+        return IgnoredEvent("the visit is over, or another attempt owns it")
     work, draft = visit.body, context.draft
     notice = "visit_handed_back" if event.handed_back else "visit_in_doubt" if event.restored else "worker_lost"
     draft.record.notice(notice, seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
@@ -300,40 +310,40 @@ def _why_given_up(context: Context, work: Work, event: LeaseLost) -> str:
     )
 
 
-def _child_ended(context: Context, event: ChildEnded) -> Ignore | None:
+def _child_ended(context: Context, event: ChildEnded) -> IgnoredEvent | None:
     if turns.agent_ended(context, event):
         return None
     visit = _addressee(context, event)
     if visit is None or not isinstance(visit.body, ChildWait) or visit.body.child.run != event.child:
         if not event.usage:
-            return Ignore("no visit waits for that child any more")
+            return IgnoredEvent("no visit waits for that child any more")
         agents.note_cost(context, event)
         return None
     agents.ended(context, visit, visit.body.child, event)
     return None
 
 
-def _child_gone(context: Context, event: ChildGone) -> Ignore | None:
+def _child_gone(context: Context, event: ChildGone) -> IgnoredEvent | None:
     visit = _addressee(context, event)
     if visit is None or not isinstance(visit.body, ChildWait) or visit.body.child.run != event.child:
-        return Ignore("no visit waits for that child any more")
+        return IgnoredEvent("no visit waits for that child any more")
     agents.gone(context, visit, visit.body)
     return None
 
 
-def _timer(context: Context, event: TimerFired) -> Ignore | None:
+def _timer(context: Context, event: TimerFired) -> IgnoredEvent | None:
     if event.name == RUN_DEADLINE:
         return _deadline(context)
     if event.name.startswith(STEP_TIMER):
         return _step_deadline(context, int(event.name.removeprefix(STEP_TIMER)))
     visit = context.run.frontier.get(seq_of_timer(event.name))
     if visit is None or visit.timer != event.name or visit.due_ms is None:
-        return Ignore("the visit is over, or another attempt of it is on its way")
+        return IgnoredEvent("the visit is over, or another attempt of it is on its way")
     kind = kinds.BODIES[type(visit.body)]
     if kind.due is None:
-        return Ignore("the visit waits for no timer")
+        return IgnoredEvent("the visit waits for no timer")
     if kind.stands_still and context.run.is_held:
-        return Ignore("the run is held, and the clocks of its nodes with it")
+        return IgnoredEvent("the run is held, and the clocks of its nodes with it")
     if kind.stands_still and context.now_ms < visit.due_ms:  # this was the timer of a deadline that has moved since
         context.draft.clock.arm(visit.timer, visit.due_ms)
         return None
@@ -344,9 +354,9 @@ def _timer(context: Context, event: TimerFired) -> Ignore | None:
 # Events about the run
 
 
-def _submitted(context: Context) -> Ignore | None:
+def _submitted(context: Context) -> IgnoredEvent | None:
     if context.run.seq or context.run.slot is not None:
-        return Ignore("already started")
+        return IgnoredEvent("already started")
     if context.graph.concurrency is not None:
         concurrency.ask(context, context.graph.concurrency)
     else:
@@ -354,12 +364,12 @@ def _submitted(context: Context) -> Ignore | None:
     return None
 
 
-def _slot_granted(context: Context, event: Told) -> Ignore | None:
+def _slot_granted(context: Context, event: Told) -> IgnoredEvent | None:
     slot = concurrency.granted(context, event)
     if slot is None:
-        return Ignore("the run does not wait for that slot")
+        return IgnoredEvent("the run does not wait for that slot")
     if slot.again:
-        retrying.go_on(context, slot.fresh_children, slot.by)
+        retried_run.go_on(context, slot.fresh_children, slot.by)
     else:
         _begin(context)
     return None
@@ -377,16 +387,16 @@ def _begin(context: Context) -> None:
     steps.enter(context, start)
 
 
-def _pause(context: Context, event: Paused) -> Ignore | None:
+def _pause(context: Context, event: Paused) -> IgnoredEvent | None:
     if any(hold.owner == event.owner for hold in context.run.holds):
-        return Ignore("the run has that hold already")
+        return IgnoredEvent("the run has that hold already")
     holds.pause(context.draft, event.by, event.reason, event.owner)
     return None
 
 
-def _resume(context: Context, event: Resumed) -> Ignore | None:
+def _resume(context: Context, event: Resumed) -> IgnoredEvent | None:
     if not any(hold.ends_with(event.owner) for hold in context.run.holds):
-        return Ignore("the run has no such hold")
+        return IgnoredEvent("the run has no such hold")
     holds.resume(context.draft, event.owner, event.by)
     if not context.run.waits_for_slot:
         context.restart_clocks()
@@ -406,12 +416,12 @@ def _somewhere(context: Context) -> str:
     return oldest.node if oldest else context.graph.start
 
 
-def _retry(context: Context, event: Retried) -> Ignore | None:
+def _retry(context: Context, event: Retried) -> IgnoredEvent | None:
     """Run failed visits again. Ended visits stay, and a map keeps its ended items."""
     run, draft = context.run, context.draft
     if not run.is_final:
         if run.spec.parent is None:
-            return Ignore("only a failed run can be retried")
+            return IgnoredEvent("only a failed run can be retried")
         draft.revives = True  # the run has not ended, so its parent has nothing to do
         return None
     draft.revives = True
@@ -422,16 +432,16 @@ def _retry(context: Context, event: Retried) -> Ignore | None:
         fresh = event.fresh_children
         concurrency.ask(context, context.graph.concurrency, again=True, fresh_children=fresh, by=event.by)
     else:
-        retrying.go_on(context, event.fresh_children, event.by)
+        retried_run.go_on(context, event.fresh_children, event.by)
     return None
 
 
-def _deadline(context: Context) -> Ignore | None:
+def _deadline(context: Context) -> IgnoredEvent | None:
     """The run's deadline. A visit on a worker may finish, and the next step checks the deadline again (spec 2.4),
     unless the graph sets `interrupt_on_timeout`."""
     deadline_ms = context.deadline_ms()
     if deadline_ms is None or context.run.is_held:
-        return Ignore("the run has no deadline, or is held, and its deadline with it")
+        return IgnoredEvent("the run has no deadline, or is held, and its deadline with it")
     if not context.deadline_passed():  # this was the timer of a deadline that has moved since
         context.draft.clock.arm_deadline(deadline_ms)
         return None
@@ -440,14 +450,14 @@ def _deadline(context: Context) -> Ignore | None:
     raise RunFailed(context.timed_out(f"at '{_somewhere(context)}'"))
 
 
-def _step_deadline(context: Context, number: int) -> Ignore | None:
+def _step_deadline(context: Context, number: int) -> IgnoredEvent | None:
     """The time limit of a super-step has passed: its visits are stopped. A step whose live visits all wait for a person
     gets its whole time again: questions have their own expiry."""
     if context.run.is_held:
-        return Ignore("the run is held, and the clock of its step with it")
+        return IgnoredEvent("the run is held, and the clock of its step with it")
     late = [visit for visit in context.draft.visits.group(number) if visit.state not in ("ended", "failed")]
     if not late:
-        return Ignore("the step is over")
+        return IgnoredEvent("the step is over")
     late = [visit for visit in late if not _waits_for_a_person(context, visit)]
     if not late:
         context.arm_step(number)

@@ -43,7 +43,7 @@ State: TypeAlias = type[Body] | type[New] | type[Closed]
 
 MOVES: Final[Mapping[State, Mapping[State, str]]] = {
     New: {
-        Ready: "an event that opens a step, an item, a turn, a call, a helper, or a question about the budget",
+        Ready: "an event that opens a step, an item, a turn, a call, a function of the agent, or a question of the run",
         Commands: "`retry`, for commands that had not become visits",
     },
     Ready: {
@@ -124,7 +124,7 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
         Closed: "the step closes; the end of the run",
     },
     Failed: {
-        Closed: "`retry`, which opens a new visit in its place; the end of a run that cannot be retried",
+        Closed: "`retry`, which opens a new visit in its place; a map whose failure is handled; the end of the run",
     },
     Closed: {},
 }

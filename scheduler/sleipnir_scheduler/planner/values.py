@@ -1,6 +1,6 @@
 """The state while one event is planned: with the changes of the event so far, and with the overlay of a visit.
 
-Each reader raises Missing for values that were not fetched (known.py).
+Each reader raises MissingValues for values that were not fetched (known.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from sleipnir.graph.model import FunctionNode, Graph, Json, LlmNode, RagNode, ScriptNode, ToolNode
 from sleipnir.graph.reducers import ABSENT
 from sleipnir.messages import overlay_of
-from sleipnir.runs.transitions import Collect, Fill, Take, piece_field
-from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.transitions import CollectResults, SetValue, TakeResult, piece_field
+from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.runs.visits import Visit
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.folding import Writer
@@ -34,7 +34,7 @@ class Values:
     """`latest` are the keys that this event has changed so far: their values, or the journal step that has them."""
 
     graph: Graph
-    known: Known
+    known: KnownValues
     draft: Draft
     latest: dict[str, Any] = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class Values:
         return {**values, **{key: own[key] for key in keys if key in own}}
 
     def whole_state(self) -> dict[str, Json]:
-        require(self.known, Wanted(whole=True))
+        require(self.known, WantedValues(whole=True))
         self._require(self.latest)
         return {**self.known.state, **{key: self._value(key) for key in self.latest}}
 
@@ -63,18 +63,18 @@ class Values:
         source, _, index = visit.overlay.rpartition(".")
         record = self.draft.record
         changed = record.changed_items.get(visit.overlay)
-        if isinstance(changed, Fill):
+        if isinstance(changed, SetValue):
             text = changed.text
-        elif isinstance(changed, Take):
+        elif isinstance(changed, TakeResult):
             return self._taken(visit.overlay, changed)
         elif (private := record.overlays.get(visit.overlay)) is not None:
             return dict(private)
         elif int(source) == record.split:
-            require(self.known, Wanted(updates=True))
+            require(self.known, WantedValues(updates=True))
             # where no command has an update, none is delivered
             text = self.known.updates[int(index)] if self.known.updates else ""
         else:
-            require(self.known, Wanted(items=frozenset([visit.overlay, *self._next_overlays(visit)])))
+            require(self.known, WantedValues(items=frozenset([visit.overlay, *self._next_overlays(visit)])))
             text = self.known.items.get(visit.overlay, "")
         return {key: json.loads(value) for key, value in overlay_of(text).items()}
 
@@ -84,15 +84,17 @@ class Values:
         if started is None or isinstance(started, (ScriptNode, FunctionNode, LlmNode, ToolNode, RagNode)):
             return
         record = self.draft.record
-        require(self.known, Wanted(items=frozenset(fields) - record.overlays.keys() - record.changed_items.keys()))
+        require(
+            self.known, WantedValues(items=frozenset(fields) - record.overlays.keys() - record.changed_items.keys())
+        )
 
     def item(self, field_: str) -> str | None:
         """The text of one of the run's items after the changes of this event, except items that Take changed. None: it
         does not exist."""
         changed = self.draft.record.changed_items.get(field_)
-        if isinstance(changed, Fill):
+        if isinstance(changed, SetValue):
             return changed.text
-        require(self.known, Wanted(items=frozenset([field_])))
+        require(self.known, WantedValues(items=frozenset([field_])))
         return self.known.items.get(field_)
 
     def step_value(self, step: int, key: str) -> Json:
@@ -111,7 +113,7 @@ class Values:
         """Request all values that folding these keys needs."""
         folding = frozenset(keys)
         past: list[int] = []
-        writes: list[Wanted] = []
+        writes: list[WantedValues] = []
         for each in writers:
             if folding.isdisjoint(each.keys):
                 continue
@@ -119,8 +121,8 @@ class Values:
                 past.append(each.step)
             else:
                 writes.append(self._for_step(each.step, folding & set(each.keys)))
-        stored = Wanted(steps=frozenset(past), windows=frozenset(windows))
-        require(self.known, Wanted.together([*writes, stored, self._for_keys(folding)]))
+        stored = WantedValues(steps=frozenset(past), windows=frozenset(windows))
+        require(self.known, WantedValues.together([*writes, stored, self._for_keys(folding)]))
 
     def set(self, key: str, value: Json) -> None:
         """From here on the key has this value."""
@@ -140,10 +142,10 @@ class Values:
         later = (frontier[seq] for seq in sorted(frontier.ready) if seq > visit.seq)
         return [each.overlay for each in islice(later, len(fetched)) if each.overlay is not None]
 
-    def _taken(self, overlay: str, taken: Take) -> dict[str, Json]:
+    def _taken(self, overlay: str, taken: TakeResult) -> dict[str, Json]:
         """An overlay with the result of this event that was added to it."""
         keys = frozenset(taken.keys)
-        require(self.known, Wanted(items=frozenset([overlay]), delta=keys))
+        require(self.known, WantedValues(items=frozenset([overlay]), delta=keys))
         before = overlay_of(self.known.items.get(overlay, ""))
         return {
             **{key: json.loads(value) for key, value in before.items()},
@@ -159,28 +161,30 @@ class Values:
     def _require(self, keys: Iterable[str]) -> None:
         require(self.known, self._for_keys(keys))
 
-    def _for_keys(self, keys: Iterable[str]) -> Wanted:
-        committed, wanted = [], Wanted()
+    def _for_keys(self, keys: Iterable[str]) -> WantedValues:
+        committed, wanted = [], WantedValues()
         for key in keys:
             latest = self.latest.get(key, ABSENT)
             if isinstance(latest, InStep):
                 wanted |= self._for_step(latest.step, [key])
             elif latest is ABSENT:
                 committed.append(key)
-        return wanted | Wanted(state=frozenset(committed))
+        return wanted | WantedValues(state=frozenset(committed))
 
-    def _for_step(self, step: int, keys: Iterable[str]) -> Wanted:
+    def _for_step(self, step: int, keys: Iterable[str]) -> WantedValues:
         write = self.draft.record.written(step)
         if write is None:
-            return Wanted(steps=frozenset([step]))
+            return WantedValues(steps=frozenset([step]))
         delivered = {key for key in keys if key not in write.values}
         if write.collect and delivered:
             changed = self.draft.record.changed_items
-            taken = {op.key for op in changed.values() if isinstance(op, Take) and op.key is not None}
-            return Wanted(items=frozenset(set(_result_fields(write.collect)) - changed.keys()), delta=frozenset(taken))
-        return Wanted(delta=frozenset(delivered))
+            taken = {op.key for op in changed.values() if isinstance(op, TakeResult) and op.key is not None}
+            return WantedValues(
+                items=frozenset(set(_result_fields(write.collect)) - changed.keys()), delta=frozenset(taken)
+            )
+        return WantedValues(delta=frozenset(delivered))
 
-    def _collected(self, collect: Collect) -> Json:
+    def _collected(self, collect: CollectResults) -> Json:
         if collect.pieces:
             texts = (self.known.items.get(field_) for field_ in _result_fields(collect))
             return json.loads(f"[{','.join(text for text in texts if text)}]")
@@ -190,13 +194,13 @@ class Values:
     def _item_result(self, field_: str) -> Json:
         """The result of a map's item; ABSENT if it has none."""
         changed = self.draft.record.changed_items.get(field_)
-        if isinstance(changed, Take):
+        if isinstance(changed, TakeResult):
             return self.known.delta[str(changed.key)]
-        text = changed.text if isinstance(changed, Fill) else self.known.items.get(field_)
+        text = changed.text if isinstance(changed, SetValue) else self.known.items.get(field_)
         return json.loads(text) if text else ABSENT
 
 
-def _result_fields(collect: Collect) -> list[str]:
+def _result_fields(collect: CollectResults) -> list[str]:
     """The items that hold a map's results: of each item, or in pieces."""
     if collect.pieces:
         return [piece_field(collect.id, piece) for piece in range(collect.pieces)]

@@ -29,7 +29,7 @@ from sleipnir.messages import VisitCall
 from sleipnir.runs.events import Answered, Cancelled, ChildEnded, LeaseLost, Resulted, Retried, Unreadable
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.values import NOTHING, Known, Wanted
+from sleipnir.runs.values import NOTHING, KnownValues, WantedValues
 from sleipnir.store.partitions import (
     APPLIED,
     CLAIMED,
@@ -46,7 +46,7 @@ from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.narration import log_transition
-from sleipnir_scheduler.planner.plan import Ignore, NeedValues, cancel, fail, plan
+from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, cancel, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
 from sleipnir_scheduler.services.parking import Parking
 from sleipnir_scheduler.services.views import RunViews
@@ -233,10 +233,10 @@ class Advance:
         """Plan the entries; missing values are read for all runs in one round trip, then their entries are planned."""
         commits: list[Commit] = []
         drops: list[IgnoredEntry] = []
-        known: dict[tuple[str, str], Known] = {}  # entries of two partitions may have the same id
+        known: dict[tuple[str, str], KnownValues] = {}  # entries of two partitions may have the same id
         todo: Iterable[str] = by_run
         while todo:
-            needs: dict[str, tuple[Entry, Wanted]] = {}
+            needs: dict[str, tuple[Entry, WantedValues]] = {}
             for run_id in todo:
                 wanted = self._plan_run(by_run[run_id], known, commits, drops)
                 if wanted is not None:
@@ -254,10 +254,10 @@ class Advance:
     def _plan_run(
         self,
         queue: deque[Entry],
-        known: Mapping[tuple[str, str], Known],
+        known: Mapping[tuple[str, str], KnownValues],
         commits: list[Commit],
         drops: list[IgnoredEntry],
-    ) -> Wanted | None:
+    ) -> WantedValues | None:
         """Plan entries of one run and remove them from `queue`. Returns the values that the first one needs, if it
         cannot be planned without.
 
@@ -286,11 +286,13 @@ class Advance:
                 return None
         return None
 
-    def _plan(self, entry: Entry, run: RunView | None, known: Known) -> Transition | NeedValues | Ignore | str:
+    def _plan(
+        self, entry: Entry, run: RunView | None, known: KnownValues
+    ) -> Transition | NeedValues | IgnoredEvent | str:
         """The outcome of planning an entry; a text: why its run must be parked."""
         if run is None:
             unreadable = self._unreadable.get(entry.run)
-            return str(unreadable) if unreadable is not None else Ignore("the run has expired")
+            return str(unreadable) if unreadable is not None else IgnoredEvent("the run has expired")
         try:
             if isinstance(entry.event, Unreadable):
                 return _unreadable(run, entry.event)
@@ -322,7 +324,7 @@ class Advance:
         except (BundleError, GraphError) as error:
             # Another release may read it, or the bundle may be restored: the accepted run must not fail.
             if run.is_final and not isinstance(entry.event, Retried):
-                return Ignore("the run is over")
+                return IgnoredEvent("the run is over")
             if isinstance(entry.event, Cancelled):
                 return cancel(run, entry.event, entry.at_ms)
             return f"its graph cannot be used: {error}"
@@ -353,9 +355,9 @@ def _journal_is_full(steps: int) -> str:
     )
 
 
-def _unreadable(run: RunView, event: Unreadable) -> Ignore | str:
+def _unreadable(run: RunView, event: Unreadable) -> IgnoredEvent | str:
     if run.is_final and not event.newer:
-        return Ignore("the run is over")
+        return IgnoredEvent("the run is over")
     return f"inbox entry {event.type!r} cannot be read: {event.why}"
 
 
@@ -368,7 +370,7 @@ def _about(entry: Entry, run: RunView | None) -> handling:
     return handling(entry.run, None if visit is None else visit.node, event.seq, event.attempt)
 
 
-def _failed(run: RunView, entry: Entry, message: str) -> Transition | Ignore:
+def _failed(run: RunView, entry: Entry, message: str) -> Transition | IgnoredEvent:
     if run.is_final and not isinstance(entry.event, Retried):
-        return Ignore("the run is over")
+        return IgnoredEvent("the run is over")
     return fail("graph", run, message, entry.at_ms)

@@ -11,7 +11,7 @@ from sleipnir.runs.events import Cancelled, ChildEnded, ChildGone, Paused, Resum
 from sleipnir.runs.run import RunSpec, child_id
 from sleipnir.runs.transitions import RetryChild, StartChild, TellChild, TellParent, TellRoot, Transition
 from sleipnir.store.keys import Keys
-from sleipnir_scheduler.planner.plan import Ignore
+from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver, bad, ok, work_of
 
 GRAPH = """
@@ -90,12 +90,12 @@ def test_the_output_of_a_child_is_taken_once() -> None:
     assert isinstance(ended, Transition)
     assert (ended.status, ended.output, ended.effects) == ("completed", "<hello>", ())
     assert (ended.delivered, ended.usage) == (1, {"calls": 2, "input_tokens": 5})
-    assert isinstance(driver.try_(over(), {RESULT: "hello"}), Ignore)
+    assert isinstance(driver.try_(over(), {RESULT: "hello"}), IgnoredEvent)
 
 
 @pytest.mark.parametrize("event", [over(attempt=2), over(child="another"), ChildEnded(7, 1, CHILD, "completed")])
 def test_the_end_of_a_child_that_nobody_waits_for_changes_nothing(event: ChildEnded) -> None:
-    assert isinstance(started().try_(event, {RESULT: "hello"}), Ignore)
+    assert isinstance(started().try_(event, {RESULT: "hello"}), IgnoredEvent)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_data_is_made_by_a_worker_in_another_attempt() -> None:
     [visit] = driver.run.frontier.values()
     assert (visit.state, visit.queue, visit.attempt, work_of(visit).given) == ("queued", "llm", 2, "1.output")
     assert driver.memory.items == {"1.output": '"three"'}
-    assert isinstance(driver.try_(over(), {RESULT: "three"}), Ignore)
+    assert isinstance(driver.try_(over(), {RESULT: "three"}), IgnoredEvent)
     driver.try_(ok(1, attempt=2, keys=("n",)), {"n": 3})
     assert (driver.run.status, driver.state["n"], driver.memory.items) == ("completed", 3, {})
 
@@ -129,7 +129,7 @@ def test_the_time_of_a_child_stands_still_while_its_parent_is_held() -> None:
     driver = started()
     held = driver.send(Paused("me"), after_ms=100_000)
     assert held.effects == (TellChild(CHILD, "paused", "me"),)
-    assert isinstance(driver.try_(TimerFired("visit/1/1"), after_ms=250_000), Ignore)
+    assert isinstance(driver.try_(TimerFired("visit/1/1"), after_ms=250_000), IgnoredEvent)
     assert driver.send(Resumed(), after_ms=50_000).effects == (TellChild(CHILD, "resumed"),)
     again = driver.send(TimerFired("visit/1/1"))
     assert (again.status, list(again.timers)) == ("waiting", ["visit/1/1"])
@@ -155,7 +155,7 @@ def test_a_run_that_is_over_hears_what_a_child_has_cost_that_was_cancelled() -> 
         late = driver.send(over("cancelled", usage=COST))
         assert (late.status, late.usage, late.usage_of) == ("failed", COST, CHILD)
         assert (late.effects, late.ended_ms, late.error, late.delivered) == ((TellParent(),), None, None, 1)
-    assert isinstance(driver.try_(over("cancelled")), Ignore), "it has cost nothing"
+    assert isinstance(driver.try_(over("cancelled")), IgnoredEvent), "it has cost nothing"
     assert driver.send(Retried()).status == "waiting"
 
 
@@ -204,7 +204,7 @@ def test_a_parent_that_is_retried_waits_for_the_same_child_again() -> None:
     again = driver.send(Retried())
     assert again.effects == (AGAIN,)
     assert again.timers == {"visit/2/1": driver.now_ms + 300_000}
-    assert isinstance(driver.try_(over("failed", error="no")), Ignore)  # the first end, told once more
+    assert isinstance(driver.try_(over("failed", error="no")), IgnoredEvent)  # the first end, told once more
     usage = {"calls": 3, "input_tokens": 9, "cost_usd": 1.5}
     ended = driver.try_(ChildEnded(2, 1, CHILD, "completed", usage=usage), {RESULT: "hello"})
     assert isinstance(ended, Transition)
@@ -257,7 +257,7 @@ def test_where_the_child_is_gone_another_one_is_started_once() -> None:
     fresh = driver.send(gone)
     assert fresh.effects == (replace(ANOTHER, attempt=2),)
     assert (fresh.untimers, list(fresh.timers)) == (("visit/2/1",), ["visit/2/2"])
-    assert isinstance(driver.try_(gone), Ignore)
+    assert isinstance(driver.try_(gone), IgnoredEvent)
     driver.try_(ChildEnded(2, 2, ANOTHER.child, "completed"), {RESULT: "hello"})
     assert driver.run.status == "completed"
 

@@ -12,7 +12,7 @@ from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.budgets import (
     BUDGET,
     Budget,
-    Spent,
+    BudgetUse,
     check_budget,
     in_words,
     question,
@@ -33,7 +33,7 @@ from sleipnir.runs.events import (
 from sleipnir.runs.run import RunSpec, child_id
 from sleipnir.runs.transitions import TellChild, Transition
 from sleipnir.runs.visits import Visit
-from sleipnir_scheduler.planner.plan import Ignore
+from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver
 
 TWO = """
@@ -119,7 +119,7 @@ def test_a_run_that_has_used_its_budget_is_held_and_asks() -> None:
     )
     assert [notice.type for notice in held.notices][-1] == "gate_opened"
     assert driver.run.budget == Budget(0.5, asked=asked(driver).seq, asked_ms=driver.now_ms)
-    assert driver.run.spent == Spent(12_400, 0.5312)
+    assert driver.run.spent == BudgetUse(12_400, 0.5312)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_run_within_its_budget_is_not_asked_about(spec: RunSpec) -> None:
 def test_a_call_without_a_known_price_costs_nothing_but_tokens() -> None:
     driver = driver_of(TWO)
     assert costs(driver, "a", None).status == "running"
-    assert driver.run.spent == Spent(1_000, 0.0)
+    assert driver.run.spent == BudgetUse(1_000, 0.0)
     driver = driver_of(TWO, replace(SPEC, max_tokens=900))
     assert costs(driver, "a", None).gates[0].question.startswith("The run has used 1,000 tokens of 900. Continue?\n")
 
@@ -159,7 +159,7 @@ def test_a_second_budget_that_is_used_up_is_asked_about_anew() -> None:
     says(driver, "yes")
     costs(driver, "b", 0.6)
     assert asked(driver).seq > first.seq
-    assert isinstance(driver.try_(Answered(first.seq, "yes", 1)), Ignore)
+    assert isinstance(driver.try_(Answered(first.seq, "yes", 1)), IgnoredEvent)
     says(driver, "y")
     assert driver.run.budget == Budget(1.7)
 
@@ -276,21 +276,21 @@ def test_the_clocks_stand_still_while_a_person_is_asked() -> None:
     driver = driver_of(TWO)
     driver.now_ms += 4_000
     costs(driver, "a", 0.6)
-    assert isinstance(driver.try_(TimerFired("deadline"), after_ms=60_000), Ignore)
+    assert isinstance(driver.try_(TimerFired("deadline"), after_ms=60_000), IgnoredEvent)
     going = says(driver, "yes", after_ms=40_000)
     assert driver.run.idle_ms == 100_000
     assert going.timers == {"deadline": driver.run.started_ms + 110_001}
     loop = driver_of(LOOP)
     before_ms = loop.visit("ask").due_ms
     turn(loop, 0.6)
-    assert isinstance(loop.try_(TimerFired("visit/1/1"), after_ms=60_000), Ignore)
+    assert isinstance(loop.try_(TimerFired("visit/1/1"), after_ms=60_000), IgnoredEvent)
     says(loop, "yes", after_ms=40_000)
     assert loop.run.frontier[1].due_ms == (before_ms or 0) + 100_000
 
 
 def test_a_pause_and_the_budget_do_not_undo_one_another() -> None:
     driver = over_at_a()
-    assert isinstance(driver.try_(Resumed()), Ignore)
+    assert isinstance(driver.try_(Resumed()), IgnoredEvent)
     assert driver.send(Paused("ann"), after_ms=1_000).status == "paused"
     allowed = says(driver, "yes", after_ms=2_000)
     assert (allowed.status, allowed.dispatches, allowed.timers) == ("paused", (), {})
@@ -340,7 +340,7 @@ def test_what_a_child_has_cost_counts_once() -> None:
     driver, one, _ = children()
     driver.memory.costs[one] = {"tokens_in": 800, "tokens_out": 100, "model_calls": 2, "cost_usd": 0.35}
     ended(driver, "one", 0.4, calls=3)
-    assert driver.run.spent == Spent(100, pytest.approx(0.05))
+    assert driver.run.spent == BudgetUse(100, pytest.approx(0.05))
     assert driver.run.status != "paused"
     two = driver.visit("two")
     told = ChildEnded(99, 1, one, "completed", usage={**cost(0.4), "calls": 3})
@@ -367,11 +367,11 @@ def test_what_is_no_answer_about_a_budget_is_refused(text: str) -> None:
 
 
 def test_small_amounts_keep_their_digits() -> None:
-    assert in_words(Budget(0.0001), Spent(12, 0.00012)) == "cost 0.00012 USD of 0.0001 (12 tokens)"
-    assert in_words(Budget(20), Spent(12, 21.5)) == "cost 21.50 USD of 20.00 (12 tokens)"
-    both = question(Budget(1, 5), Budget(1, 5), Spent(6, 0.5))
+    assert in_words(Budget(0.0001), BudgetUse(12, 0.00012)) == "cost 0.00012 USD of 0.0001 (12 tokens)"
+    assert in_words(Budget(20), BudgetUse(12, 21.5)) == "cost 21.50 USD of 20.00 (12 tokens)"
+    both = question(Budget(1, 5), Budget(1, 5), BudgetUse(6, 0.5))
     assert both.endswith(
         "'yes' allows 1.00 USD and 5 tokens more, 'no' ends the run; a number is what it may use in all, in tokens."
     )
     with pytest.raises(ValueError, match=r"tokens are whole, and 7\.5 is not"):
-        raised(Budget(None, 5), Budget(None, 5), Spent(6, 0.5), 7.5)
+        raised(Budget(None, 5), Budget(None, 5), BudgetUse(6, 0.5), 7.5)

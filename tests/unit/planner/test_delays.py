@@ -15,7 +15,7 @@ from sleipnir.runs.events import (
     TimerFired,
 )
 from sleipnir.runs.visits import Delay
-from sleipnir_scheduler.planner.plan import Ignore
+from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver, bad, ok
 
 ALONE = """
@@ -83,9 +83,9 @@ def test_nothing_but_its_timer_ends_it_and_that_only_once(engine: str) -> None:
         LeaseLost(seqs["pause"], 1, "w"),
         Answered(seqs["pause"], "yes"),
     ]
-    assert all(isinstance(driver.try_(event), Ignore) for event in others)
+    assert all(isinstance(driver.try_(event), IgnoredEvent) for event in others)
     driver.send(pause, after_ms=30_000)
-    assert isinstance(driver.try_(pause), Ignore)
+    assert isinstance(driver.try_(pause), IgnoredEvent)
 
 
 @ENGINES
@@ -111,7 +111,7 @@ def test_a_run_that_fails_does_not_wait_for_it_and_a_retry_waits_anew(engine: st
     driver, seqs = beside(engine)
     pause = timer(driver, "pause")
     assert driver.send(bad(seqs["work"])).status == "failed"
-    assert isinstance(driver.try_(pause, after_ms=30_000), Ignore)
+    assert isinstance(driver.try_(pause, after_ms=30_000), IgnoredEvent)
     again = driver.send(Retried())
     assert again.timers[timer(driver, "pause").name] == driver.now_ms + 30_000
     assert timer(driver, "pause") != pause

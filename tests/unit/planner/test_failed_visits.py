@@ -10,7 +10,7 @@ from sleipnir.messages import RESULT, ResultHeader
 from sleipnir.runs.events import ChildEnded, Resulted, Retried
 from sleipnir.runs.run import FailedVisit, FailedVisits, RunSpec, changed, child_id
 from sleipnir.runs.visits import Child
-from sleipnir_scheduler.planner.plan import Ignore
+from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver
 
 CHAIN = """
@@ -226,7 +226,7 @@ def test_the_failed_visits_of_a_child_run_count_in_its_parent_once() -> None:
     [told] = [notice.data for notice in driver.last.notices if notice.type == "child_ended"]  # type: ignore[union-attr]
     assert told["failed_visits"] == 2
     again = driver.try_(over(), {RESULT: "hello"})
-    assert isinstance(again, Ignore)
+    assert isinstance(again, IgnoredEvent)
     driver.does("b")
     assert driver.run.status == "completed"
     assert driver.run.failed_visits == FailedVisits(

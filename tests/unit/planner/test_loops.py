@@ -10,7 +10,7 @@ import pytest
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
 from sleipnir.runs.visits import Loop, Visit
-from sleipnir_scheduler.planner.plan import Ignore
+from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver, work_of
 
 LOOP = """
@@ -152,11 +152,11 @@ def test_a_reply_that_goes_on_counts_once_however_often_it_comes_and_whoever_die
     [first] = parts(driver, "turn")
     driver.send(LeaseLost(first.seq, 1, "w"))
     late = Resulted(first.seq, 1, ResultHeader(ok=True, keys=(ANSWER, FOLLOW_UP), goes_on=True))
-    assert isinstance(driver.try_(late, {ANSWER: {}, FOLLOW_UP: {}}), Ignore)
+    assert isinstance(driver.try_(late, {ANSWER: {}, FOLLOW_UP: {}}), IgnoredEvent)
     event, delta = going_on(driver)
     driver.try_(event, delta)
     before = dict(driver.memory.items)
-    assert isinstance(driver.try_(event, delta | {FOLLOW_UP: {"content": "again"}}), Ignore)
+    assert isinstance(driver.try_(event, delta | {FOLLOW_UP: {"content": "again"}}), IgnoredEvent)
     [second] = parts(driver, "turn")
     driver.send(LeaseLost(second.seq, 1, "w"))
     assert [(v.seq, v.attempt, v.part) for v in parts(driver, "turn")] == [(second.seq, 2, second.part)]
@@ -167,7 +167,7 @@ def test_a_run_that_was_cancelled_does_not_go_on() -> None:
     driver = Driver(LOOP).start()
     event, delta = going_on(driver)
     driver.send(Cancelled())
-    assert isinstance(driver.try_(event, delta), Ignore)
+    assert isinstance(driver.try_(event, delta), IgnoredEvent)
     assert (driver.run.status, driver.run.frontier) == ("cancelled", {})
 
 
@@ -186,7 +186,7 @@ def test_the_time_of_the_node_is_over_all_turns_and_calls() -> None:
     driver.send(TimerFired(loop.timer), after_ms=60_000)
     assert driver.output == "LLM node failed: llm node timed out after 60s"
     assert driver.memory.items == {}
-    assert isinstance(driver.try_(Resulted(late.seq, 1, ResultHeader(ok=True, keys=(RESULT,)))), Ignore)
+    assert isinstance(driver.try_(Resulted(late.seq, 1, ResultHeader(ok=True, keys=(RESULT,)))), IgnoredEvent)
 
 
 def test_a_turn_whose_worker_died_is_repeated_alone_and_a_result_that_comes_twice_counts_once() -> None:
@@ -198,7 +198,7 @@ def test_a_turn_whose_worker_died_is_repeated_alone_and_a_result_that_comes_twic
     [call, other] = parts(driver, "tool")
     header = ResultHeader(ok=True, keys=(RESULT,))
     driver.try_(Resulted(call.seq, 1, header), {RESULT: 1})
-    assert isinstance(driver.try_(Resulted(call.seq, 1, header), {RESULT: 2}), Ignore)
+    assert isinstance(driver.try_(Resulted(call.seq, 1, header), {RESULT: 2}), IgnoredEvent)
     assert (items(driver)["1.0.0"], parts(driver, "tool")) == (1, [other])
 
 
@@ -407,7 +407,7 @@ def test_the_time_of_the_node_stands_still_while_its_run_is_paused() -> None:
     driver = turn(Driver(LOOP).start(), A)
     driver.send(Paused("me"), after_ms=20_000)
     loop = next(v for v in driver.run.frontier.values() if isinstance(v.body, Loop))
-    assert isinstance(driver.try_(TimerFired(loop.timer), after_ms=50_000), Ignore)
+    assert isinstance(driver.try_(TimerFired(loop.timer), after_ms=50_000), IgnoredEvent)
     answer(driver, 0)
     driver.send(Resumed(), after_ms=50_000)
     assert driver.last is not None

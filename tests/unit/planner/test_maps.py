@@ -250,3 +250,20 @@ def test_a_map_whose_last_items_end_after_the_deadline_ends_before_the_run_does(
     driver.now_ms += 11_000
     driver.does("work", item=1, output="two")
     assert str(driver.error).endswith("timed out after 10s at 'e'")
+
+
+@pytest.mark.parametrize("handled", ["on_error: continue", "on_error: c"])
+@pytest.mark.parametrize("engine", ["bsp", "dag"])
+def test_a_map_whose_failure_is_handled_leaves_no_failed_item_behind(engine: str, handled: str) -> None:
+    """The run would stay open for them: no event would come."""
+    driver = Driver(
+        f"name: g\nversion: sleipnir/1\nengine: {engine}\nstart: m\nnodes:\n"
+        "  m: {type: map, over: '{{items}}', as: item, branch: body, output_key: k, collect_into: all, HOW, next: c}\n"
+        "  body: {type: script, script: s.sh}\n"
+        "  c: {type: script, script: s.sh}\n".replace("HOW", handled),
+        {"items": ["x", "y"]},
+    ).start()
+    driver.fails("body", item=0).fails("body", item=1)
+    assert (driver.live(), driver.failed()) == (["c"], [])
+    driver.does("c")
+    assert (driver.run.status, driver.run.failed_visits.own) == ("completed", int("continue" in handled))

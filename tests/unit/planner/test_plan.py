@@ -9,9 +9,9 @@ import pytest
 from sleipnir.graph.model import EndNode, Graph, Node, ToolNode
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Retried, Submitted, TimerFired
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.values import Wanted
+from sleipnir.runs.values import WantedValues
 from sleipnir.runs.visits import Visit, Work
-from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
+from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 from tests.model_store import Driver, bad, graph_of, new_run, ok, work_of
 
 THREE = """
@@ -235,7 +235,7 @@ def test_a_failed_run_is_continued_at_the_node_that_failed_with_a_new_visit() ->
     assert transition.writes[0].step.kind == "retried"
     driver.send(ok(3, "done"))
     assert driver.run.status == "completed"
-    assert isinstance(plan(driver.graph, driver.run, Retried(), 9_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, Retried(), 9_000), IgnoredEvent)
 
 
 def test_a_retry_starts_the_deadline_and_the_cap_of_the_failed_node_anew() -> None:
@@ -257,9 +257,9 @@ def test_a_retry_starts_the_deadline_and_the_cap_of_the_failed_node_anew() -> No
 def test_only_a_failed_run_is_retried() -> None:
     driver = Driver(THREE)
     driver.send(Submitted())
-    assert isinstance(plan(driver.graph, driver.run, Retried(), 5_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, Retried(), 5_000), IgnoredEvent)
     driver.send(Cancelled())
-    assert isinstance(plan(driver.graph, driver.run, Retried(), 5_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, Retried(), 5_000), IgnoredEvent)
 
 
 def test_nothing_happens_to_a_run_that_is_over() -> None:
@@ -267,7 +267,7 @@ def test_nothing_happens_to_a_run_that_is_over() -> None:
     driver.send(Submitted())
     driver.send(Cancelled())
     for event in (ok(1), Submitted(), Cancelled(), LeaseLost(1, 1, "w")):
-        assert isinstance(plan(driver.graph, driver.run, event, 5_000), Ignore)
+        assert isinstance(plan(driver.graph, driver.run, event, 5_000), IgnoredEvent)
 
 
 def test_the_same_result_twice_changes_nothing_the_second_time() -> None:
@@ -275,7 +275,7 @@ def test_the_same_result_twice_changes_nothing_the_second_time() -> None:
     driver.send(Submitted())
     driver.send(ok(1))
     outcome = plan(driver.graph, driver.run, ok(1), 5_000)
-    assert isinstance(outcome, Ignore)
+    assert isinstance(outcome, IgnoredEvent)
     assert outcome.notice is not None
     assert outcome.notice.type == "late_result"
 
@@ -283,7 +283,7 @@ def test_the_same_result_twice_changes_nothing_the_second_time() -> None:
 def test_a_second_submission_changes_nothing() -> None:
     driver = Driver(THREE)
     driver.send(Submitted())
-    assert isinstance(plan(driver.graph, driver.run, Submitted(), 5_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, Submitted(), 5_000), IgnoredEvent)
 
 
 def test_a_lost_lease_reopens_the_visit_as_its_next_attempt_and_fences_the_old_one() -> None:
@@ -292,7 +292,7 @@ def test_a_lost_lease_reopens_the_visit_as_its_next_attempt_and_fences_the_old_o
     transition = driver.send(LeaseLost(1, 1, "w1"))
     assert [(v.seq, v.attempt) for v in transition.dispatches] == [(1, 2)]
     assert driver.run.counts == {"a": 1}
-    assert isinstance(plan(driver.graph, driver.run, ok(1, attempt=1), 5_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, ok(1, attempt=1), 5_000), IgnoredEvent)
     driver.send(ok(1, attempt=2))
     assert driver.live() == ["b"]
 
@@ -444,7 +444,7 @@ def test_an_answer_to_a_question_that_is_closed_changes_nothing() -> None:
     driver = Driver(ASKING, {"title": "Dr"})
     driver.send(Submitted())
     driver.send(Answered(1, "Ada"))
-    assert isinstance(plan(driver.graph, driver.run, Answered(1, "Bob"), 5_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, Answered(1, "Bob"), 5_000), IgnoredEvent)
 
 
 @pytest.mark.conformance("O09")
@@ -466,7 +466,7 @@ def test_the_planner_asks_only_for_the_state_that_a_control_node_reads() -> None
     started = plan(graph, new_run(), Submitted(), 1)
     assert isinstance(started, Transition)
     run = started.apply(new_run())
-    assert plan(graph, run, ok(1, "done"), 2) == NeedValues(Wanted(state=frozenset({"x"})))
+    assert plan(graph, run, ok(1, "done"), 2) == NeedValues(WantedValues(state=frozenset({"x"})))
     assert isinstance(plan(graph, run, ok(1), 2), Transition)
 
 

@@ -38,7 +38,7 @@ from sleipnir.runs.journal import state_after
 from sleipnir.runs.run import FAIL, RUN_AGAIN, RunSpec, RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.visits import BRANCH, Failed, Loop, Part, Visit
-from sleipnir_scheduler.planner.plan import Ignore, plan
+from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
 from tests.model_store import Memory, assert_same_visits, fetch_and_plan, new_run, work_of
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs
 
@@ -163,7 +163,7 @@ class HostileWorld(RuleBasedStateMachine):
         before, delta = self.run, self._delta(event)
         values = (self.now_ms, self.memory, delta, MAX_REDELIVERIES, self._updates(event))
         outcome = fetch_and_plan(self.graph, before, event, *values)
-        if isinstance(outcome, Ignore):
+        if isinstance(outcome, IgnoredEvent):
             return
         if isinstance(event, Resulted | LeaseLost):
             assert before.frontier[event.seq].attempt == event.attempt, "only the attempt that owns the visit counts"
@@ -172,7 +172,7 @@ class HostileWorld(RuleBasedStateMachine):
         # A second cancel, deadline, retry, pause or resume is a request of its own; what is no answer is asked again.
         requests = Cancelled | TimerFired | Retried | Paused | Resumed
         asked_again = isinstance(event, Answered) and any(gate.kind in UNCLEAR for gate in outcome.gates)
-        harmless = isinstance(again, Ignore) or isinstance(event, requests) or asked_again
+        harmless = isinstance(again, IgnoredEvent) or isinstance(event, requests) or asked_again
         assert harmless or self.run.is_final, f"{event} applied twice"
         if isinstance(event, Answered) and event.text == RUN_AGAIN and self._attempt_grew(before, event.seq):
             self.run_agains[event.seq] += 1
@@ -485,7 +485,7 @@ class TalkativeWorld(HostileWorld):
 
 EXAMPLES = {"slow": 10_000, "ci": 2_000}.get(settings.get_current_profile_name(), 500)
 TestHostileWorld, TestTalkativeWorld = HostileWorld.TestCase, TalkativeWorld.TestCase
-TestHostileWorld.pytestmark = TestTalkativeWorld.pytestmark = [pytest.mark.timeout(480)]
+TestHostileWorld.pytestmark = TestTalkativeWorld.pytestmark = [pytest.mark.timeout(1200)]
 TestHostileWorld.settings = TestTalkativeWorld.settings = settings(
     max_examples=EXAMPLES // 2, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

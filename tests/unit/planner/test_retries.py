@@ -10,8 +10,8 @@ from sleipnir.graph.model import Retry
 from sleipnir.messages import ResultHeader
 from sleipnir.runs.events import Cancelled, LeaseLost, Submitted, TimerFired
 from sleipnir.runs.visits import Visit, Work
-from sleipnir_scheduler.planner.plan import Ignore, plan
-from sleipnir_scheduler.planner.retries import Again, GiveUp, decide
+from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
+from sleipnir_scheduler.planner.retry_policy import GiveUp, RetryTime, decide
 from tests.model_store import Driver, bad, ok, work_of
 
 FLAKY = """
@@ -24,7 +24,7 @@ nodes:
 """
 
 
-def decision(policies: list[Retry], failures: int = 0, now_ms: int = 1_000, **failure: Any) -> Again | GiveUp:
+def decision(policies: list[Retry], failures: int = 0, now_ms: int = 1_000, **failure: Any) -> RetryTime | GiveUp:
     visit = Visit(1, "a", "script", failures + 1, 0, body=Work("scripts", failures=failures))
     header = ResultHeader(ok=False, error="boom", **failure)
     return decide(policies, visit, failures, header, run="r", now_ms=now_ms, deadline_ms=None)
@@ -32,7 +32,7 @@ def decision(policies: list[Retry], failures: int = 0, now_ms: int = 1_000, **fa
 
 def pause_ms(policy: Retry, failures: int) -> int:
     again = decision([policy], failures)
-    assert isinstance(again, Again)
+    assert isinstance(again, RetryTime)
     return again.at_ms - 1_000
 
 
@@ -65,7 +65,7 @@ def test_jitter_adds_up_to_as_much_again_and_is_the_same_when_planned_twice() ->
 
 
 def test_attempts_count_the_first_one() -> None:
-    assert isinstance(decision([Retry(max_attempts=3)], failures=1), Again)
+    assert isinstance(decision([Retry(max_attempts=3)], failures=1), RetryTime)
     assert decision([Retry(max_attempts=3)], failures=2) == GiveUp("execution failed after 3 attempts")
     assert decision([Retry(max_attempts=1)]) == GiveUp()
     assert decision([]) == GiveUp()
@@ -93,13 +93,13 @@ def test_a_budget_of_time_ends_the_tries() -> None:
     ],
 )
 def test_a_policy_is_about_the_failures_it_names(on: list[str], failure: dict[str, Any], again: bool) -> None:
-    assert isinstance(decision([Retry(on=on)], **failure), Again) is again
+    assert isinstance(decision([Retry(on=on)], **failure), RetryTime) is again
 
 
 def test_the_first_policy_that_matches_decides() -> None:
     policies = [Retry(on=["timeout"], max_attempts=1), Retry(on=["any"], max_attempts=5)]
     assert decision(policies, error_kind="timeout") == GiveUp()
-    assert isinstance(decision(policies, error_kind="exit"), Again)
+    assert isinstance(decision(policies, error_kind="exit"), RetryTime)
 
 
 def flaky(retry: str) -> Driver:
@@ -127,9 +127,9 @@ def test_what_comes_late_for_a_visit_that_waits_changes_nothing() -> None:
     driver = flaky("{max_attempts: 3}")
     driver.send(bad(1))
     for event in (bad(1), ok(1), LeaseLost(1, 1, "w"), TimerFired("visit/1/1"), TimerFired("visit/9/1")):
-        assert isinstance(plan(driver.graph, driver.run, event, driver.now_ms), Ignore)
+        assert isinstance(plan(driver.graph, driver.run, event, driver.now_ms), IgnoredEvent)
     driver.send(TimerFired("visit/1/2"))
-    assert isinstance(plan(driver.graph, driver.run, TimerFired("visit/1/2"), driver.now_ms), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, TimerFired("visit/1/2"), driver.now_ms), IgnoredEvent)
 
 
 def test_the_last_failure_goes_where_failures_go_and_says_how_often_it_was_tried() -> None:

@@ -19,7 +19,7 @@ from sleipnir.runs.events import (
 )
 from sleipnir.runs.run import Slot, changed
 from sleipnir.runs.transitions import AskSlot, Effect, FreeSlot
-from sleipnir_scheduler.planner.plan import Ignore, fail
+from sleipnir_scheduler.planner.plan import IgnoredEvent, fail
 from tests.model_store import Driver, ok
 
 LIMITED = """
@@ -84,14 +84,14 @@ def test_it_starts_when_it_has_the_slot_and_its_time_begins_then() -> None:
 
 def test_what_it_hears_twice_or_in_vain_changes_nothing() -> None:
     driver = submitted()
-    assert isinstance(driver.try_(Submitted()), Ignore)
-    assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 7})), Ignore)
-    assert isinstance(driver.try_(ok(1)), Ignore)
-    assert isinstance(driver.try_(TimerFired(RUN_DEADLINE)), Ignore)
-    assert isinstance(driver.try_(Retried()), Ignore)
+    assert isinstance(driver.try_(Submitted()), IgnoredEvent)
+    assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 7})), IgnoredEvent)
+    assert isinstance(driver.try_(ok(1)), IgnoredEvent)
+    assert isinstance(driver.try_(TimerFired(RUN_DEADLINE)), IgnoredEvent)
+    assert isinstance(driver.try_(Retried()), IgnoredEvent)
     grant(driver)
-    assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 1})), Ignore)
-    assert isinstance(driver.try_(Submitted()), Ignore)
+    assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 1})), IgnoredEvent)
+    assert isinstance(driver.try_(Submitted()), IgnoredEvent)
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
@@ -111,7 +111,7 @@ def test_a_run_that_is_cancelled_while_it_waits_waits_no_more() -> None:
     driver = submitted()
     driver.send(Cancelled())
     assert (driver.run.status, driver.run.slot, owed(driver)) == ("cancelled", None, (FreeSlot("agent", "acme", 1),))
-    assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 1})), Ignore)
+    assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 1})), IgnoredEvent)
 
 
 def test_a_run_that_cannot_be_planned_frees_its_slot_too() -> None:
@@ -124,7 +124,7 @@ def test_a_retried_run_asks_again_and_goes_on_once_it_has_a_slot() -> None:
     asked = slot_of(driver)
     assert owed(driver) == (AskSlot("agent", "acme", 2, asked.ticket),)
     assert (driver.run.status, driver.on_workers(), driver.failed(), asked.ticket > 1) == ("running", [], ["b"], True)
-    assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 1})), Ignore)
+    assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 1})), IgnoredEvent)
     grant(driver, after_ms=60_000)
     assert (driver.on_workers(), driver.failed(), slot_of(driver).granted) == (["b"], [], True)
     assert (driver.run.started_ms, deadline(driver)) == (driver.now_ms, driver.now_ms + 10_001)

@@ -17,7 +17,7 @@ from sleipnir.runs.run import agent_id, changed, child_id
 from sleipnir.runs.transitions import StartChild, TellChild, TellRun, Transition
 from sleipnir.runs.visits import ChildWait, Loop, Receipt, Spawned, Visit
 from sleipnir.store.visit_records import read_visit, visit_text
-from sleipnir_scheduler.planner.plan import Ignore
+from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver, work_of
 
 CONFIG = "name: boss\ncan_spawn_agents: true\nmax_concurrent_agents: 2\n"
@@ -135,7 +135,7 @@ def test_a_collect_waits_for_its_agent_without_a_worker() -> None:
     assert (boss.run.status, boss.on_workers()) == ("waiting", [])
     [visit, _] = [each for each in boss.run.frontier.values() if isinstance(each.body, ChildWait)]
     assert not visit.is_asking
-    assert isinstance(boss.try_(Answered(visit.seq, "hello")), Ignore), "no person is asked"
+    assert isinstance(boss.try_(Answered(visit.seq, "hello")), IgnoredEvent), "no person is asked"
     one, other = boss.agents
     boss.child_ends(other.run, error='no "disk"')
     assert boss.results(1, 2) == [
@@ -146,7 +146,7 @@ def test_a_collect_waits_for_its_agent_without_a_worker() -> None:
     boss.child_ends(one.run, "found it")
     assert boss.results(1)[0]["output"] == "found it"
     assert (boss.on_workers(), boss.agents) == (["agent"], ())
-    assert isinstance(boss.child_ends(one.run, "found it"), Ignore), "it was told before"
+    assert isinstance(boss.child_ends(one.run, "found it"), IgnoredEvent), "it was told before"
 
 
 def test_two_collects_of_one_agent_give_its_result_to_the_first() -> None:
@@ -169,7 +169,7 @@ def test_agents_are_listed_and_cancelled() -> None:
     first, second = boss.spawn("worker", "other")
     one, other = boss.agents
     boss.child_ends(one.run, "found it")
-    assert isinstance(boss.child_ends(one.run, "found it"), Ignore)
+    assert isinstance(boss.child_ends(one.run, "found it"), IgnoredEvent)
     listed, cancelled, gone, unknown, waits = boss.turn(
         (LIST, {}), (CANCEL, {"id": first}), (CHECK, {"id": first}), (CANCEL, {"id": "x"}), (COLLECT, {"id": second})
     )
@@ -194,7 +194,7 @@ def test_agents_are_listed_and_cancelled() -> None:
     assert told.what == "cancelled"
     late = boss.child_ends(told.child, "late", usage={"calls": 3})
     assert (late.usage, late.usage_of, late.items, late.close, late.open) == ({"calls": 3}, told.child, (), (), ())
-    assert isinstance(boss.child_ends(told.child, "late"), Ignore)
+    assert isinstance(boss.child_ends(told.child, "late"), IgnoredEvent)
 
 
 @pytest.mark.conformance("W05")
@@ -523,7 +523,7 @@ def test_a_child_whose_question_nobody_answers_goes_on_without_an_answer() -> No
         }
     ]
     assert boss.on_workers() == ["agent"]
-    assert isinstance(boss.try_(Answered(visit.seq, "yes")), Ignore)
+    assert isinstance(boss.try_(Answered(visit.seq, "yes")), IgnoredEvent)
     [settled] = tells(boss)
     assert (settled.run, settled.what) == ("top", "settled")
 
@@ -561,7 +561,7 @@ def test_the_model_at_the_top_answers_the_question_of_a_child() -> None:
     again = f"Agent '{first}' is still running, but {reply}, then call agent__collect again."
     assert boss.results(1) == [waiting | {"id": first, "message": again}]
     assert not cancelled(boss)
-    assert isinstance(boss.try_(Told("asked", asked.data)), Ignore)
+    assert isinstance(boss.try_(Told("asked", asked.data)), IgnoredEvent)
     loop = next(visit for visit in boss.run.frontier.values() if isinstance(visit.body, Loop))
     assert read_visit(visit_text(loop)) == loop
     checked, collected, replied, twice = boss.turn(
@@ -584,7 +584,7 @@ def test_the_model_at_the_top_answers_the_question_of_a_child() -> None:
     child.send(Told("replied", answer.data))
     assert child.results(0) == [{"answer": "as you like"}]
     assert child.on_workers() == ["agent"]
-    assert isinstance(child.try_(Told("replied", answer.data)), Ignore)
+    assert isinstance(child.try_(Told("replied", answer.data)), IgnoredEvent)
 
 
 def test_a_question_that_a_person_has_answered_is_taken_back_at_the_top() -> None:
@@ -595,10 +595,10 @@ def test_a_question_that_a_person_has_answered_is_taken_back_at_the_top() -> Non
     boss = Boss()
     boss.send(Told("asked", asked.data))
     boss.send(Told(settled.what, settled.data))
-    assert isinstance(boss.try_(Told(settled.what, settled.data)), Ignore)
+    assert isinstance(boss.try_(Told(settled.what, settled.data)), IgnoredEvent)
     [id_] = boss.spawn("worker")
     assert boss.turn((COLLECT, {"id": id_})) == [None]
-    assert isinstance(boss.try_(Told("something of a newer release", {})), Ignore)
+    assert isinstance(boss.try_(Told("something of a newer release", {})), IgnoredEvent)
 
 
 @pytest.mark.parametrize("end", [Cancelled(), TimerFired("deadline")])
@@ -656,7 +656,7 @@ def test_a_run_whose_model_cannot_reply_passes_questions_over() -> None:
     child, _ = asks(depth=1)
     [asked] = tells(child)
     other = Driver("name: g\nstart: e\nnodes: {e: {type: input, question: q, next: f}, f: {type: end}}\n").start()
-    assert isinstance(other.try_(Told("asked", asked.data)), Ignore)
+    assert isinstance(other.try_(Told("asked", asked.data)), IgnoredEvent)
 
 
 SEND, INBOX = "agent__send_message", "agent__check_inbox"
@@ -684,13 +684,13 @@ def test_agents_send_messages_to_those_below_above_and_beside_them() -> None:
     [told] = tells(boss)
     assert (told.run, told.what) == (one.run.id, "sent")
     one.send(Told(told.what, told.data))
-    assert isinstance(one.try_(Told(told.what, told.data)), Ignore), "it has come before"
+    assert isinstance(one.try_(Told(told.what, told.data)), IgnoredEvent), "it has come before"
     read, empty = one.turn((INBOX, {}), (INBOX, {}))
     [message] = read["messages"]
     assert (read["count"], message["from"], message["payload"]) == (1, "agent", {"type": "text", "content": "hello"})
     assert message["timestamp"].startswith("1970-01-01T00:00:01.")
     assert empty == {"messages": [], "count": 0}
-    assert isinstance(one.try_(Told(told.what, told.data)), Ignore), "and was read"
+    assert isinstance(one.try_(Told(told.what, told.data)), IgnoredEvent), "and was read"
 
     waits, said = one.turn((SEND, {"id": second, "message": "for you"}), (SEND, {"id": "parent", "message": "done"}))
     assert (waits, said["status"], one.run.status) == (None, "ok", "waiting")
@@ -701,7 +701,7 @@ def test_agents_send_messages_to_those_below_above_and_beside_them() -> None:
     assert (passed_on.run, arrived.run) == (other.run.id, one.run.id)
     one.send(Told(arrived.what, arrived.data))
     assert one.results(1)[0] == {"status": "ok", "message": f"Message delivered to agent '{second}'"}
-    assert isinstance(one.try_(Told(arrived.what, arrived.data)), Ignore)
+    assert isinstance(one.try_(Told(arrived.what, arrived.data)), IgnoredEvent)
     other.send(Told(passed_on.what, passed_on.data))
     [heard] = other.turn((INBOX, {}))
     assert [(each["from"], each["payload"]["content"]) for each in heard["messages"]] == [(first, "for you")]
@@ -722,7 +722,7 @@ def test_a_message_for_an_agent_that_is_not_there_is_refused_by_the_parent() -> 
     waiting = [visit for visit in one.run.frontier.values() if isinstance(visit.body, Receipt)]
     assert [visit.is_asking for visit in waiting] == [False, False]
     assert all(read_visit(visit_text(visit)) == visit for visit in waiting)
-    assert isinstance(one.try_(Answered(waiting[0].seq, "yes")), Ignore), "it is no question"
+    assert isinstance(one.try_(Answered(waiting[0].seq, "yes")), IgnoredEvent), "it is no question"
     asked, _ = tells(one)
     boss.send(Told(asked.what, asked.data))
     [told] = tells(boss)

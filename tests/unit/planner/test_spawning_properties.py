@@ -33,7 +33,7 @@ from sleipnir.runs.events import (
     Told,
 )
 from sleipnir.runs.run import RunSpec, RunView, agent_id
-from sleipnir.runs.transitions import Effect, Fill, StartChild, TellChild, TellParent, TellRun, Transition
+from sleipnir.runs.transitions import Effect, SetValue, StartChild, TellChild, TellParent, TellRun, Transition
 from sleipnir.runs.visits import ChildWait, Loop, Visit
 from tests.model_store import Driver
 
@@ -272,7 +272,7 @@ class World(RuleBasedStateMachine):
                 self.prompts[effect.prompt] += 1
         if driver.run.is_final:
             self.ends.setdefault(run, outcome)
-        results = {op.field: json.loads(op.text) for op in outcome.items if isinstance(op, Fill)}
+        results = {op.field: json.loads(op.text) for op in outcome.items if isinstance(op, SetValue)}
         for result in results.values():
             if isinstance(result, dict) and "count" in result:
                 self.read[run] += [message["payload"]["content"] for message in result["messages"]]

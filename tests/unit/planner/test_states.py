@@ -31,7 +31,7 @@ from sleipnir.runs.run import FAIL, RUN_AGAIN, changed
 from sleipnir.runs.visits import Call, ChildWait, Loop, Question, Receipt, Visit
 from sleipnir_scheduler.planner import states
 from sleipnir_scheduler.planner.draft.visits import LiveVisits
-from sleipnir_scheduler.planner.plan import Ignore
+from sleipnir_scheduler.planner.plan import IgnoredEvent
 from sleipnir_scheduler.planner.states import MEANINGS, MOVES, Closed, IllegalMove, New, check
 from tests.model_store import Driver, graph_of
 
@@ -125,7 +125,7 @@ class World:
         for _ in range(steps):
             event, delta, updates, after_ms = self.something()
             outcome = self.driver.try_(event, delta, updates, after_ms=after_ms)
-            assert isinstance(outcome, Ignore) or outcome.seq >= 0
+            assert isinstance(outcome, IgnoredEvent) or outcome.seq >= 0
             if self.driver.run.is_final and not self.driver.run.may_go_on:
                 return
 

@@ -6,7 +6,7 @@ import pytest
 
 from sleipnir.messages import ResultHeader
 from sleipnir.runs.events import Cancelled, LeaseLost, Resulted, Retried, TimerFired
-from sleipnir_scheduler.planner.plan import Ignore
+from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver, bad
 
 LOKI = """
@@ -46,9 +46,9 @@ def test_an_end_that_is_told_twice_starts_nothing_a_second_time() -> None:
     driver = split(LOKI)
     told = Resulted(driver.visit("b").seq, 1, ResultHeader(ok=True))
     driver.send(told)
-    assert isinstance(driver.try_(told), Ignore)
+    assert isinstance(driver.try_(told), IgnoredEvent)
     driver.does("a")
-    assert isinstance(driver.try_(told), Ignore)
+    assert isinstance(driver.try_(told), IgnoredEvent)
     assert (driver.on_workers(), driver.run.counts["meet"]) == (["meet"], 1)
 
 

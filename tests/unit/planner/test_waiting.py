@@ -9,7 +9,7 @@ import pytest
 from sleipnir.runs.events import RUN_DEADLINE, Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
 from sleipnir.runs.run import changed, read_effect_answer
 from sleipnir.runs.transitions import Transition
-from sleipnir_scheduler.planner.plan import Ignore, plan
+from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
 from tests.model_store import Driver, bad, ok
 
 ONCE = """
@@ -61,7 +61,7 @@ def test_an_effect_that_is_lost_is_run_again_when_a_person_says_so() -> None:
 
 def test_a_result_that_comes_while_a_person_is_asked_changes_nothing() -> None:
     driver = lost_effect()
-    assert isinstance(plan(driver.graph, driver.run, ok(1), driver.now_ms), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, ok(1), driver.now_ms), IgnoredEvent)
 
 
 def test_an_effect_that_is_handed_back_is_asked_about_as_well() -> None:
@@ -96,7 +96,7 @@ def test_an_answer_about_an_attempt_says_nothing_about_the_next_one() -> None:
     driver.send(Answered(1, "run again"))
     asked = driver.send(LeaseLost(1, 2, "w2"))
     assert asked.gates[0].attempt == 2
-    assert isinstance(plan(driver.graph, driver.run, Answered(1, "run again"), driver.now_ms), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, Answered(1, "run again"), driver.now_ms), IgnoredEvent)
     assert driver.send(Answered(1, "run again", attempt=2)).dispatches[0].attempt == 3
 
 
@@ -129,7 +129,7 @@ def test_an_answer_in_time_forgets_the_timer_and_a_late_timer_changes_nothing() 
     driver = Driver(EXPIRING, {"host": "nobody"})
     driver.send(Submitted())
     assert driver.send(Answered(1, "Ann")).untimers == ("visit/1/1",)
-    assert isinstance(plan(driver.graph, driver.run, TimerFired("visit/1/1"), driver.now_ms), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, TimerFired("visit/1/1"), driver.now_ms), IgnoredEvent)
 
 
 def test_a_paused_run_commits_what_runs_and_dispatches_nothing_until_it_is_resumed() -> None:
@@ -253,12 +253,12 @@ def test_a_hold_ends_only_with_its_owner() -> None:
     assert [hold.owner for hold in driver.run.holds] == ["person", "parent"]
     assert driver.send(Resumed(owner="parent"), after_ms=1_000).status == "paused"
     assert [hold.by for hold in driver.run.holds] == ["ann"]
-    assert isinstance(driver.try_(Resumed(owner="parent")), Ignore)
+    assert isinstance(driver.try_(Resumed(owner="parent")), IgnoredEvent)
     assert driver.send(Resumed(owner="person"), after_ms=1_000).status == "running"
     assert driver.run.idle_ms == 3_001  # one more by the resume that changed nothing
 
     driver.send(Paused("ann", owner="person"))
-    assert isinstance(driver.try_(Resumed(owner="parent")), Ignore)
+    assert isinstance(driver.try_(Resumed(owner="parent")), IgnoredEvent)
     assert driver.send(Paused("bob", owner="parent")).status == "paused"
     assert driver.send(Resumed(owner="person")).status == "paused"
     assert driver.send(Resumed(owner="parent")).status == "running"
@@ -279,16 +279,16 @@ def test_a_hold_of_an_older_release_ends_whoever_lets_the_run_go_on(owner: Any) 
 def test_pausing_or_resuming_twice_changes_nothing() -> None:
     driver = Driver(TWO)
     driver.send(Submitted())
-    assert isinstance(plan(driver.graph, driver.run, Resumed(), 2_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, Resumed(), 2_000), IgnoredEvent)
     driver.send(Paused("ann"))
-    assert isinstance(plan(driver.graph, driver.run, Paused("bob"), 2_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, Paused("bob"), 2_000), IgnoredEvent)
 
 
 def test_the_clock_of_a_paused_run_stands_still() -> None:
     driver = Driver(TWO)
     driver.send(Submitted())
     driver.send(Paused("ann"), after_ms=4_000)
-    assert isinstance(plan(driver.graph, driver.run, TimerFired("deadline"), 60_000), Ignore)
+    assert isinstance(plan(driver.graph, driver.run, TimerFired("deadline"), 60_000), IgnoredEvent)
     driver.send(ok(1), after_ms=60_000)
     assert states(driver) == {"b": "ready"}
     resumed = driver.send(Resumed(), after_ms=40_000)

@@ -16,7 +16,7 @@ from sleipnir.messages import MOST_SENDS, ResultHeader
 from sleipnir.runs.events import Cancelled, Continued, Resulted, Retried
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import Fill, Gather, Put, Transition
+from sleipnir.runs.transitions import GatherResults, PutValues, SetValue, Transition
 from sleipnir.runs.visits import Fan, Visit
 from sleipnir_scheduler.planner.engines.steps import WIDE
 from sleipnir_scheduler.planner.nodes.maps import CHUNK
@@ -218,7 +218,7 @@ nodes:
 
 def fields_of(transition: Transition) -> int:
     """Fields of `items` that the commit writes, deletes or reads."""
-    return sum(len(op.overlays) if isinstance(op, Put) else op.count if isinstance(op, Gather) else 1
+    return sum(len(op.overlays) if isinstance(op, PutValues) else op.count if isinstance(op, GatherResults) else 1
                for op in transition.items)  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def test_a_map_of_a_million_items_opens_and_is_collected_in_chunks() -> None:
     assert fields_of(driver.last) == CHUNK + total // CHUNK - 1
     opened = [visit for visit in driver.run.frontier.values() if visit.item]
     assert [driver.sees(visit)["item"] for visit in opened] == list(range(8))
-    texts = [op for op in driver.last.items if isinstance(op, Fill)]
+    texts = [op for op in driver.last.items if isinstance(op, SetValue)]
     assert max(len(op.text) for op in texts) < 16_000
 
     # All items but those of the last chunk have ended: their results are where the store keeps them.

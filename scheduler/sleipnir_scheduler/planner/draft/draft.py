@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs.budgets import Spent
+from sleipnir.runs.budgets import BudgetUse
 from sleipnir.runs.events import RUN_DEADLINE
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import FailedVisits, RunView, Slot
@@ -41,7 +41,7 @@ class Draft:
     arrived: Mapping[str, Mapping[str, int]]
     tops: dict[str, Rank]
     slot: Slot | None
-    spent: Spent
+    spent: BudgetUse
     failed_visits: FailedVisits
     owed: Owed = field(default_factory=Owed)
     status: RunStatus | None = None

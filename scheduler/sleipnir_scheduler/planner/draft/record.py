@@ -11,18 +11,28 @@ from typing import Any
 
 from sleipnir.graph.model import Json
 from sleipnir.runs.run import Gate, RunView, Timing, changed
-from sleipnir.runs.transitions import Collect, Fill, ItemOp, Notice, Put, Split, Step, Take, Write
+from sleipnir.runs.transitions import (
+    CollectResults,
+    ItemOp,
+    Notice,
+    PutValues,
+    SetValue,
+    SplitCommands,
+    Step,
+    TakeResult,
+    Write,
+)
 from sleipnir.runs.visits import Call, Turn, Visit
 
 
 @dataclass
 class EventRecord:
-    """`items` are operations on the run's items in order. `changed_items` are the items that Take and Fill have changed
-    in this event, `overlays` those that Put has, by field: the store does not have them yet. `split` is the visit whose
-    commands this event follows. Of the steps that are applied, `copies` are those whose writes the store copies (None:
-    all), `apart` the keys that it does not, `folded` the values that reducers have made of them, `windows` those of a
-    `dag` (dag_folding.py). `answer` is an answer to a question that no step has yet: its visit, the text, who gave it.
-    `drops` are fields of items that nothing needs any more."""
+    """`items` are operations on the run's items in order. `changed_items` are the items that TakeResult and SetValue
+    have changed in this event, `overlays` those that PutValues has, by field: the store does not have them yet. `split`
+    is the visit whose commands this event follows. Of the steps that are applied, `copies` are those whose writes the
+    store copies (None: all), `apart` the keys that it does not, `folded` the values that reducers have made of them,
+    `windows` those of a `dag` (dag_folding.py). `answer` is an answer to a question that no step has yet: its visit,
+    the text, who gave it. `drops` are fields of items that nothing needs any more."""
 
     before: RunView
     now_ms: int
@@ -34,7 +44,7 @@ class EventRecord:
     counts: dict[str, int] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
     items: list[ItemOp] = field(default_factory=list)
-    changed_items: dict[str, Take | Fill] = field(default_factory=dict)
+    changed_items: dict[str, TakeResult | SetValue] = field(default_factory=dict)
     overlays: dict[str, Mapping[str, Json]] = field(default_factory=dict)
     split: int | None = None
     copies: tuple[int, ...] | None = None
@@ -56,7 +66,7 @@ class EventRecord:
         target: str | tuple[str, ...] | None = None,
         *,
         delta: bool = False,
-        collect: Collect | None = None,
+        collect: CollectResults | None = None,
         values: Mapping[str, Json] | None = None,
         keys: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
@@ -167,10 +177,10 @@ class EventRecord:
 
     def item(self, op: ItemOp) -> None:
         self.items.append(op)
-        if isinstance(op, (Take, Fill)):
+        if isinstance(op, (TakeResult, SetValue)):
             self.changed_items[op.field] = op
-        elif isinstance(op, Split):
+        elif isinstance(op, SplitCommands):
             self.split = op.of
-        elif isinstance(op, Put):
+        elif isinstance(op, PutValues):
             fields = (f"{op.of}.{number}" for number in range(op.first, op.first + len(op.overlays)))
             self.overlays.update(zip(fields, op.overlays, strict=True))

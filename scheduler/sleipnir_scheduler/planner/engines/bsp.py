@@ -10,14 +10,14 @@ from typing import Any
 
 from sleipnir.runs.run import changed
 from sleipnir.runs.visits import Backoff, Commands, Ended, Fan, Visit
-from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, Way
+from sleipnir_scheduler.planner.context import STEP_TIMER, Context, NextVisit, VisitOutcome
 from sleipnir_scheduler.planner.engines.entering import check_entries, open_visit, stops_before
 from sleipnir_scheduler.planner.engines.routing import ways_on
-from sleipnir_scheduler.planner.folding import Folded, Writer, fold_step
+from sleipnir_scheduler.planner.folding import FoldResult, Writer, fold_step
 from sleipnir_scheduler.planner.values import InStep
 
 
-def goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
+def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> bool:
     """The fast path for a result whose visit is alone in its super-step and leads to one node by plain edges."""
     graph, draft = context.graph, context.draft
     keys, node = outcome.keys, graph.nodes[visit.node]
@@ -56,7 +56,9 @@ def goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
     return True
 
 
-def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]) -> None:
+def open_step(
+    context: Context, ways: Sequence[NextVisit], sources: Sequence[Visit], wide: Mapping[int, list[str]]
+) -> None:
     if not ways:
         return
     draft = context.draft
@@ -67,7 +69,7 @@ def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], w
         open_visit(context, ways[0], sources[0] if sources else None, group=group, depth=group)
         check_entries(context, [ways[0].target])
         return
-    places: dict[tuple[str, str | None, int], tuple[Way, Visit | None]] = {}
+    places: dict[tuple[str, str | None, int], tuple[NextVisit, Visit | None]] = {}
     for position, way in enumerate(ways):
         number = (
             position if way.command is not None else -1
@@ -99,7 +101,7 @@ def _spread(context: Context, source: Visit, targets: list[str], group: int, ind
 def open_commands(context: Context, visit: Visit, commands: Commands, most: int) -> None:
     number, remaining, index = commands.next, dict(commands.left), dict(commands.index)
     while remaining and most:
-        target, way = commands.targets[number], Way(commands.targets[number], number)
+        target, way = commands.targets[number], NextVisit(commands.targets[number], number)
         number += 1
         if not target:
             continue
@@ -114,17 +116,17 @@ def open_commands(context: Context, visit: Visit, commands: Commands, most: int)
         context.draft.visits.drop(visit)
 
 
-def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:
+def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> FoldResult:
     graph, values = context.graph, context.values
     count = Counter(chain.from_iterable(writer.keys for writer in writers))
     folding = [key for key, times in count.items() if graph.reducer_of(key) or (graph.is_loki and times > 1)]
     if not folding:
-        return Folded()
+        return FoldResult()
     values.require_folds(writers, folding)
     return fold_step(graph, writers, values.current, values.step_value)
 
 
-def keep_windows(context: Context, folded: Folded) -> None:
+def keep_windows(context: Context, folded: FoldResult) -> None:
     pass
 
 

@@ -14,22 +14,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import Drop
+from sleipnir.runs.transitions import DropValue
 from sleipnir.runs.visits import BRANCH, Branch, Commands, Ended, Failed, Rank, Visit
-from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, Way, at_node
+from sleipnir_scheduler.planner.context import Context, NextVisit, RunFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.engines.dag_folding import FoldedVisit, Window, fold_visit
 from sleipnir_scheduler.planner.engines.entering import check_limit, count_entry, open_visit, stops_before
-from sleipnir_scheduler.planner.folding import Folded, Writer
+from sleipnir_scheduler.planner.folding import FoldResult, Writer
 
 OUTPUT = "\0output"
 """The pseudo key whose top is the rank of the end node that the output comes from; no state key has this name."""
 
 
-def goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
+def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> bool:
     return False
 
 
-def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]) -> None:
+def open_step(
+    context: Context, ways: Sequence[NextVisit], sources: Sequence[Visit], wide: Mapping[int, list[str]]
+) -> None:
     for source in {source.seq: source for source in sources if source.seq in wide}.values():
         targets = wide[source.seq]
         remaining = {target: count for target, count in Counter(targets).items() if target}
@@ -48,7 +50,7 @@ def open_commands(context: Context, visit: Visit, commands: Commands, most: int)
     number, remaining = commands.next, dict(commands.left)
     counted = set(commands.targets[:number])
     while remaining and most:
-        target, way = commands.targets[number], Way(commands.targets[number], number)
+        target, way = commands.targets[number], NextVisit(commands.targets[number], number)
         number += 1
         if not target:
             continue
@@ -63,7 +65,7 @@ def open_commands(context: Context, visit: Visit, commands: Commands, most: int)
         context.draft.visits.drop(visit)
 
 
-def _open(context: Context, way: Way, source: Visit | None, *, counts: bool) -> None:
+def _open(context: Context, way: NextVisit, source: Visit | None, *, counts: bool) -> None:
     """Open one visit. If it breaks a limit, it fails, and the run ends when its running visits have ended. Of a list of
     commands to one node, only the first `counts` as an entry."""
     draft = context.draft
@@ -76,7 +78,7 @@ def _open(context: Context, way: Way, source: Visit | None, *, counts: bool) -> 
         if stops_before(context, draft.steps + 1):
             draft.visits.drop(visit)
             if visit.overlay is not None:
-                draft.record.item(Drop(visit.overlay))
+                draft.record.item(DropValue(visit.overlay))
             return
         check_limit(context, draft.steps + 1)
         draft.steps += 1
@@ -88,7 +90,7 @@ def _open(context: Context, way: Way, source: Visit | None, *, counts: bool) -> 
         draft.visits.move(visit, Failed(at_node(failure.node, str(failure))))
 
 
-def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:
+def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> FoldResult:
     """A step is one visit, so there is one writer."""
     graph, draft, values = context.graph, context.draft, context.values
     [writer] = writers
@@ -107,7 +109,7 @@ def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:
     return folded
 
 
-def keep_windows(context: Context, folded: Folded) -> None:
+def keep_windows(context: Context, folded: FoldResult) -> None:
     """The writes count now: keep their tops and windows."""
     if isinstance(folded, FoldedVisit):
         context.draft.tops |= folded.tops
@@ -120,7 +122,7 @@ def journal_fields(context: Context, visit: Visit, folds: Mapping[str, str] | No
 
 def next_to_reduce(context: Context) -> int | None:
     frontier = context.draft.visits.frontier
-    if not frontier.rested or any(frontier[seq].role == "reduce" for seq in frontier.helpers):
+    if not frontier.rested or any(frontier[seq].role == "reduce" for seq in frontier.own_functions):
         return None
     for seq in sorted(frontier.rested):
         visit = frontier[seq]

@@ -15,7 +15,7 @@ from typing import Any
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.reducers import ABSENT, is_custom
 from sleipnir.runs.visits import Rank
-from sleipnir_scheduler.planner.folding import Folded, Value, Writer, fold_with, open_fold
+from sleipnir_scheduler.planner.folding import FoldResult, Value, Writer, fold_with, open_fold
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Window:
 
 
 @dataclass
-class FoldedVisit(Folded):
+class FoldedVisit(FoldResult):
     """The result of folding the writes of one visit, with the new tops and windows."""
 
     tops: dict[str, Rank] = field(default_factory=dict)

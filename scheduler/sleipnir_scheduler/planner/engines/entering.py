@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from sleipnir.runs.visits import Branch, Commands, Visit
-from sleipnir_scheduler.planner.context import Context, RunFailed, Way
+from sleipnir_scheduler.planner.context import Context, NextVisit, RunFailed
 
 
-def open_visit(context: Context, way: Way, source: Visit | None, **fields: Any) -> Visit:
+def open_visit(context: Context, way: NextVisit, source: Visit | None, **fields: Any) -> Visit:
     """A visit that `source` leads to. `fields` as in LiveVisits.open."""
     node = context.graph.nodes.get(way.target)
     if way.command is not None and source is not None:

@@ -19,11 +19,11 @@ from sleipnir.graph.model import Branch, Node
 from sleipnir.graph.template import TemplateError
 from sleipnir.runs.visits import Ended, Visit
 from sleipnir_scheduler.planner import failing
-from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, Way
+from sleipnir_scheduler.planner.context import Context, NextVisit, RunFailed, VisitOutcome
 from sleipnir_scheduler.planner.draft.visits import Member
 
 
-def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
+def dead_end(context: Context, visit: Visit, outcome: VisitOutcome) -> str | None:
     """Why the run cannot go on from here: its visit has ended well, and (Loki) leads nowhere. None when there is a way,
     or the branch may end."""
     node = context.graph.nodes[visit.node]
@@ -34,7 +34,7 @@ def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
 
 
 def needing_calls(context: Context, members: Sequence[Member]) -> list[Visit]:
-    """The ended visits whose conditional edge a worker evaluates. Raises Missing."""
+    """The ended visits whose conditional edge a worker evaluates. Raises MissingValues."""
     needs: dict[tuple[str, bool], bool] = {}
     visits: list[Visit] = []
     for member in members:
@@ -51,18 +51,18 @@ def needing_calls(context: Context, members: Sequence[Member]) -> list[Visit]:
 
 def _needs_call(context: Context, visit: Visit, ended: Ended) -> bool:
     """Whether the conditional edge is chosen on a worker: by a function of the agent's own, or by conditions that
-    cost more than a moment. Raises Missing."""
+    cost more than a moment. Raises MissingValues."""
     branch = _taken_branch(context, visit, ended)
     return branch is not None and (branch.call is not None or choice.needs_worker(branch, _reader(context)))
 
 
-def ways_on(context: Context, visit: Visit, ended: Ended, labels: Sequence[str] | None) -> list[Way]:
+def ways_on(context: Context, visit: Visit, ended: Ended, labels: Sequence[str] | None) -> list[NextVisit]:
     """The visits that an ended visit leads to, joins apart. `labels` are the labels that a worker chose. Raises
-    RunFailed, and Missing: conditions read the state after the whole step."""
+    RunFailed, and MissingValues: conditions read the state after the whole step."""
     node = context.graph.nodes[visit.node]
     if ended.sends is not None:
         targets = command_targets(context, visit, ended)
-        return [Way(to, command) for command, to in enumerate(targets) if to]
+        return [NextVisit(to, command) for command, to in enumerate(targets) if to]
     if ended.next is not None:
         chosen = (ended.next,) if isinstance(ended.next, str) else ended.next
         targets = [node.ends.get(name, name) for name in chosen]
@@ -74,7 +74,7 @@ def ways_on(context: Context, visit: Visit, ended: Ended, labels: Sequence[str] 
             chosen_labels = _labels(context, node, branch) if labels is None else labels
             targets += [_labelled(context, node, label) for label in chosen_labels if label]
     graph = context.graph
-    ways = [Way(target) for target in dict.fromkeys(targets) if not graph.ends_branch(target)]
+    ways = [NextVisit(target) for target in dict.fromkeys(targets) if not graph.ends_branch(target)]
     return [way for way in ways if not graph.waits_for(way.target, node.id)] if graph.joins else ways
 
 
@@ -105,7 +105,7 @@ def _taken_branch(context: Context, visit: Visit, ended: Ended) -> Branch | None
 
 
 def _labels(context: Context, node: Node, branch: Branch) -> list[str]:
-    """The labels that the conditional edge chooses, by the state. Raises RunFailed and Missing."""
+    """The labels that the conditional edge chooses, by the state. Raises RunFailed and MissingValues."""
     try:
         return choice.chosen(branch, _reader(context))
     except (ExpressionError, TemplateError, ValueError) as error:

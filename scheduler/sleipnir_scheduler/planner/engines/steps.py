@@ -2,9 +2,9 @@
 
     ended ─► journaled, held ─► all of its step have ended ─► writes count ─► ways on are chosen ─► next step opens
                                         │                         │
-                                        └ reducers of the         └ `branch.call` of the agent's own, costly
-                                          agent's own: a helper     conditions: a helper with the role `branch`
-                                          with the role `reduce`
+                                        └ reducers of the         └ `branch.call` of the agent, costly
+                                          agent: a visit with       conditions: a visit with the role
+                                          the role `reduce`         `branch`
 
 A step is a super-step (bsp.py), or one visit alone (dag.py, and most steps of a graph that never branches). A step with
 a visit that failed never closes: see settle.py.
@@ -21,19 +21,27 @@ from sleipnir.graph.model import EndNode, Json
 from sleipnir.graph.template import TemplateError, keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import Drop, Put, Split
-from sleipnir.runs.visits import Branch, Child, ChildWait, Commands, Ended, Failed, Fan, Helper, Ready, Visit, Work
+from sleipnir.runs.transitions import DropValue, PutValues, SplitCommands
+from sleipnir.runs.visits import Branch, Child, ChildWait, Commands, Ended, Failed, Fan, OwnFunction, Ready, Visit, Work
 from sleipnir_scheduler.planner import failing
-from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, Way, at_node
+from sleipnir_scheduler.planner.context import (
+    STEP_TIMER,
+    Context,
+    NextVisit,
+    RunFailed,
+    VisitFailed,
+    VisitOutcome,
+    at_node,
+)
 from sleipnir_scheduler.planner.draft.visits import Member, member
 from sleipnir_scheduler.planner.engines import joins, routing
-from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer
+from sleipnir_scheduler.planner.folding import FoldError, FoldResult, Writer
 
 WIDE = 128
 """The most visits of a list of commands that wait for slots; further commands become visits as others end."""
 
 
-def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+def ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     """A branch has ended."""
     if outcome.ok or outcome.sends is not None or outcome.next is not None:
         if context.engine.goes_straight_on(context, visit, outcome):
@@ -45,7 +53,7 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     held = visits.has_mates(visit) or (error is not None and _folds(context, outcome.written) is not None)
     step = _journal(context, visit, outcome, held=held)
     if outcome.sends:
-        context.draft.record.item(Split(visit.seq))
+        context.draft.record.item(SplitCommands(visit.seq))
     if error is not None:
         if not held:
             _apply(context, [_ended_member(visit, Ended(step, keys=outcome.written))], step, None)
@@ -56,7 +64,7 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
         close(context, visit.group, step)
 
 
-def helper_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+def own_function_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     """A function of the agent has chosen a route, or folded values."""
     visits = context.draft.visits
     step = context.draft.record.write(
@@ -120,12 +128,12 @@ def close(context: Context, group: int, step: int) -> None:
     if is_held and (context.defers or any(member.visit.kind == "end" for member in branches)):
         _note_applied(context, branches)
         return
-    helpers = ((each.visit.place, each.ended) for each in members if each.role == "branch")
-    labels = {place.visit: chosen for place, chosen in helpers if isinstance(place, Helper)}
+    own_functions = ((each.visit.place, each.ended) for each in members if each.role == "branch")
+    labels = {place.visit: chosen for place, chosen in own_functions if isinstance(place, OwnFunction)}
     if not labels and (calls := routing.needing_calls(context, branches)):
         _note_applied(context, branches)
         for visit in calls:
-            _open_helper(context, visit, "branch")
+            _open_own_function(context, visit, "branch")
         return
     try:
         _go_on(context, group, members, {seq: _names(chosen) for seq, chosen in labels.items()}, step)
@@ -149,10 +157,10 @@ def go_on_after_hold(context: Context) -> None:
 
 def enter(context: Context, node: str) -> None:
     """Open the first visit of the run at a node, also when a failed run of an older release is retried."""
-    context.engine.open_step(context, [Way(node)], [], {})
+    context.engine.open_step(context, [NextVisit(node)], [], {})
 
 
-def _journal(context: Context, visit: Visit, outcome: Outcome, *, held: bool) -> int:
+def _journal(context: Context, visit: Visit, outcome: VisitOutcome, *, held: bool) -> int:
     folds = _folds(context, outcome.written)
     return context.draft.record.write(
         visit,
@@ -190,14 +198,14 @@ def _apply(context: Context, members: list[Member], step: int, reduced: Member |
     first, record = members[0].visit, context.draft.record
     try:
         folded = context.engine.fold(context, first, writers)
-    except Unfoldable as error:
+    except FoldError as error:
         _hold(context, writers)
         raise RunFailed(str(error)) from None
     own = record.written(writers[-1].step)
     if folded.open and reduced is None:
         _hold(context, writers)
         if not any(visit.role == "reduce" and visit.state != "ended" for visit in context.draft.visits.all()):
-            _open_helper(context, first, "reduce", folded.open)
+            _open_own_function(context, first, "reduce", folded.open)
         return False
     context.engine.keep_windows(context, folded)
     plain = len(writers) == 1 and own is not None and not own.step.held and not folded.apart
@@ -221,7 +229,7 @@ def _hold(context: Context, writers: list[Writer]) -> None:
             context.draft.record.amend(writer.step, held=True)
 
 
-def _let_count(context: Context, writers: list[Writer], folded: Folded, step: int) -> None:
+def _let_count(context: Context, writers: list[Writer], folded: FoldResult, step: int) -> None:
     record = context.draft.record
     _hold(context, writers)
     skips = {str(held): tuple(keys) for held, keys in folded.skips.items()} or None
@@ -274,7 +282,7 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
     if over:
         context.end("completed")
         return
-    ways: list[Way] = []
+    ways: list[NextVisit] = []
     sources: list[Visit] = []
     for each in branches:
         if own_ways := leads.get(each.seq):
@@ -285,13 +293,13 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
 
 def _leads(
     context: Context, members: list[Member], labels: Mapping[int, list[str]]
-) -> tuple[dict[int, list[Way]], dict[int, list[str]]]:
+) -> tuple[dict[int, list[NextVisit]], dict[int, list[str]]]:
     """The ways on of each visit; and of those whose commands are too many to become visits at once, their targets by
     number: a target of theirs is one way. Visits of a node that have ended alike share a list of ways, and have chosen
     it once: there may be thousands."""
-    leads: dict[int, list[Way]] = {}
+    leads: dict[int, list[NextVisit]] = {}
     wide: dict[int, list[str]] = {}
-    alike: dict[tuple[str, bool, str | tuple[str, ...] | None], list[Way]] = {}
+    alike: dict[tuple[str, bool, str | tuple[str, ...] | None], list[NextVisit]] = {}
     for rank, seq, _, ended, _, _, visit in members:
         node = rank[1]
         if ended is None:
@@ -303,7 +311,7 @@ def _leads(
                 first = {to: number for number, to in reversed([*enumerate(targets)]) if to}
                 count = Counter(targets)
                 leads[seq] = [
-                    Way(to, number, commands=count[to]) for to, number in sorted(first.items(), key=itemgetter(1))
+                    NextVisit(to, number, commands=count[to]) for to, number in sorted(first.items(), key=itemgetter(1))
                 ]
                 continue
         elif seq not in labels:
@@ -331,7 +339,7 @@ def _write_end(context: Context, visit: Visit, ended: Ended) -> bool:
             writes = context.updates(node, state)
         except VisitFailed as failure:
             raise RunFailed(str(failure), node.id) from None
-        step = _journal(context, visit, Outcome(values=writes), held=False)
+        step = _journal(context, visit, VisitOutcome(values=writes), held=False)
         written = Ended(step, keys=tuple(writes))
         counts = _apply(context, [_ended_member(visit, written)], step, None)
         context.draft.visits.move(visit, written)
@@ -346,7 +354,7 @@ def _write_end(context: Context, visit: Visit, ended: Ended) -> bool:
 
 
 def _forget_idle_commands(
-    context: Context, members: list[Member], leads: Mapping[int, list[Way]], wide: Mapping[int, list[str]]
+    context: Context, members: list[Member], leads: Mapping[int, list[NextVisit]], wide: Mapping[int, list[str]]
 ) -> None:
     """Commands that only end their branch are no visits, so their values are not needed."""
     for _, seq, _, ended, *_ in members:
@@ -357,10 +365,10 @@ def _forget_idle_commands(
                 made = {way.command for way in leads.get(seq, ())}
                 idle = [number for number in range(len(ended.sends)) if number not in made]
             for number in idle:
-                context.draft.record.item(Drop(f"{seq}.{number}"))
+                context.draft.record.item(DropValue(f"{seq}.{number}"))
 
 
-def _arrivals(context: Context, members: list[Member]) -> list[Way]:
+def _arrivals(context: Context, members: list[Member]) -> list[NextVisit]:
     """The joins that fire. A node that several visits of one list of commands run has arrived with the last of them."""
     if not context.graph.joins:
         return []
@@ -372,7 +380,7 @@ def _arrivals(context: Context, members: list[Member]) -> list[Way]:
         if (batch := batches[each.seq]) is None or (each.visit.node, batch) not in live
     }
     context.draft.arrived, fired = joins.arrive(context.graph, context.draft.arrived, list(sources.items()))
-    return [Way(join.target, join=join.name, depth=join.depth) for join in fired]
+    return [NextVisit(join.target, join=join.name, depth=join.depth) for join in fired]
 
 
 def _commanded(context: Context, batches: Collection[int], ended: Collection[int]) -> set[tuple[str, int]]:
@@ -388,13 +396,13 @@ def _commanded(context: Context, batches: Collection[int], ended: Collection[int
     return live
 
 
-def _record_routes(context: Context, members: list[Member], leads: Mapping[int, list[Way]], step: int) -> None:
+def _record_routes(context: Context, members: list[Member], leads: Mapping[int, list[NextVisit]], step: int) -> None:
     """Journal what was decided: in the step of a visit that is journaled now, else in `step`. A source leads to its
     joins, whether they fire now or not."""
     alike: dict[tuple[str, int], tuple[str, ...]] = {}  # by node and list of ways, which visits share
     routes: dict[str, tuple[str, ...]] = {}
     routed: dict[tuple[str, tuple[str, ...]], None] = {}
-    nothing: list[Way] = []
+    nothing: list[NextVisit] = []
     for rank, seq, _, ended, *_ in members:
         node, ways = rank[1], leads.get(seq, nothing)
         targets = alike.get((node, id(ways)))
@@ -426,7 +434,7 @@ def _is_end(context: Context, node: str) -> bool:
     return isinstance(context.graph.nodes[node], EndNode)
 
 
-def _open_helper(
+def _open_own_function(
     context: Context, visit: Visit, role: Literal["branch", "reduce"], overlay: dict[str, Any] | None = None
 ) -> None:
     """Let a worker run a function of the agent for an ended visit."""
@@ -434,19 +442,19 @@ def _open_helper(
     own_overlay = None
     if overlay is not None:
         seq = visits.last_seq + 1
-        context.draft.record.item(Put(seq, (overlay,)))
+        context.draft.record.item(PutValues(seq, (overlay,)))
         own_overlay = f"{seq}.0"
-    helper = visits.open(
+    opened = visits.open(
         visit.node,
         role,
-        place=Helper(role, visit.seq),
+        place=OwnFunction(role, visit.seq),
         group=visit.group,
         depth=visit.depth,
         lineage=visit.lineage,
         index=visit.index,
         overlay=own_overlay,
     )
-    visits.begin(helper, Work(QUEUE_OF["function"]))
+    visits.begin(opened, Work(QUEUE_OF["function"]))
 
 
 def _note_applied(context: Context, members: Sequence[Member]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sleipnir.graph.model import Json
 from sleipnir.runs.run import agent_id
-from sleipnir.runs.transitions import Fill, TellRun
+from sleipnir.runs.transitions import SetValue, TellRun
 from sleipnir.runs.visits import Loop, Receipt, Spawned, Visit
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.loops.model_loop import loops
@@ -74,7 +74,7 @@ def no_receipt(to: str) -> Json:
 
 def pass_on(context: Context, data: Mapping[str, Any]) -> bool:
     """Pass a message on to an agent that a model of this run has spawned, or to this run itself. Reports to the sender
-    whether the addressee exists. Raises Missing."""
+    whether the addressee exists. Raises MissingValues."""
     to, message, owed = data["to"], data["message"], context.draft.owed
     agent = next((agent for each in loops(context) if (agent := _find(each.loop, to))), None)
     exists = agent is not None or to == _name(context)
@@ -87,7 +87,7 @@ def pass_on(context: Context, data: Mapping[str, Any]) -> bool:
 
 
 def receive(context: Context, message: Mapping[str, Any]) -> bool:
-    """Keep a message for this run. False: it was delivered before. Raises Missing."""
+    """Keep a message for this run. False: it was delivered before. Raises MissingValues."""
     inbox = _inbox(context)
     if message["number"] <= inbox["seen"].get(message["run"], 0):
         return False
@@ -97,7 +97,7 @@ def receive(context: Context, message: Mapping[str, Any]) -> bool:
 
 
 def read(context: Context) -> Json:
-    """Read and empty the inbox, as the result of a call. Raises Missing."""
+    """Read and empty the inbox, as the result of a call. Raises MissingValues."""
     inbox = _inbox(context)
     messages = [
         {
@@ -129,4 +129,4 @@ def _inbox(context: Context) -> dict[str, Any]:
 
 
 def _keep(context: Context, inbox: Mapping[str, Any]) -> None:
-    context.draft.record.item(Fill(_INBOX, json.dumps(inbox, ensure_ascii=False, separators=(",", ":"))))
+    context.draft.record.item(SetValue(_INBOX, json.dumps(inbox, ensure_ascii=False, separators=(",", ":"))))

@@ -19,7 +19,7 @@ _CHOOSING = ("user__select", "user__checkbox")
 _YES, _NO = frozenset({"yes", "y", "true"}), frozenset({"no", "n", "false"})
 
 
-class Unclear(Exception):
+class UnclearAnswer(Exception):
     """An invalid answer; the text explains that to the person."""
 
 
@@ -48,7 +48,7 @@ def gate_of(visit: Visit, tool: str, arguments: Mapping[str, Json], now_ms: int,
 
 
 def result_of(tool: str, arguments: Mapping[str, Json], text: str) -> dict[str, Json]:
-    """The result that the model reads for an answer. Raises Unclear."""
+    """The result that the model reads for an answer. Raises UnclearAnswer."""
     if tool == "user__confirm":
         return {"answer": _yes_or_no(text)}
     if tool == "user__checkbox":
@@ -67,7 +67,7 @@ def _yes_or_no(text: str) -> str:
         return "yes"
     if word in _NO:
         return "no"
-    raise Unclear(f"The answer must be yes or no, not '{text[:40]}'.")
+    raise UnclearAnswer(f"The answer must be yes or no, not '{text[:40]}'.")
 
 
 def _chosen(options: Sequence[str], text: str) -> list[str]:
@@ -80,5 +80,5 @@ def _chosen(options: Sequence[str], text: str) -> list[str]:
     chosen = [str(option).strip() for option in values if str(option).strip()]
     for option in chosen:
         if option not in options:
-            raise Unclear(f"'{option[:40]}' is none of the options.")
+            raise UnclearAnswer(f"'{option[:40]}' is none of the options.")
     return list(dict.fromkeys(chosen))

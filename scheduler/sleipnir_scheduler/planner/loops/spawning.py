@@ -20,8 +20,8 @@ from sleipnir.graph.model import Json, LoopAgent
 from sleipnir.messages import QUEUE_OF, RESULT
 from sleipnir.runs.events import ChildEnded
 from sleipnir.runs.run import agent_id, changed
-from sleipnir.runs.transitions import Drop, Fill, StartChild, Take
-from sleipnir.runs.values import Wanted
+from sleipnir.runs.transitions import DropValue, SetValue, StartChild, TakeResult
+from sleipnir.runs.values import WantedValues
 from sleipnir.runs.visits import Call, Child, ChildWait, Spawned, Visit, Work
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require
@@ -32,7 +32,7 @@ from sleipnir_scheduler.planner.loops.tasks import Task, Tasks, task_id
 from sleipnir_scheduler.planner.nodes import agents
 
 
-class CannotDo(Exception):
+class CallRefused(Exception):
     """A failed call; the text explains it to the model."""
 
 
@@ -46,7 +46,7 @@ def asked(message: Mapping[str, Json], call: int) -> dict[str, Json]:
 def call(
     context: Context, model_loop: ModelLoop, visit: Visit, place: Call, arguments: Mapping[str, Json]
 ) -> Json | None:
-    """The result of the call `visit`, as the model reads it; None: the call waits for an agent. Raises CannotDo."""
+    """The result of the call `visit`, as the model reads it; None: the call waits for an agent. Raises CallRefused."""
     match place.tool:
         case "agent__spawn":
             return _spawn(context, model_loop, visit.seq, arguments["agent"], arguments["prompt"])
@@ -76,7 +76,7 @@ def call(
             return messaging.read(context)
         case escalating.REPLY:
             return escalating.reply(context, model_loop, arguments["escalation_id"], arguments["reply"])
-    raise CannotDo(f"Unknown tool '{place.tool}'")
+    raise CallRefused(f"Unknown tool '{place.tool}'")
 
 
 def ended(context: Context, model_loop: ModelLoop, event: ChildEnded) -> None:
@@ -85,13 +85,13 @@ def ended(context: Context, model_loop: ModelLoop, event: ChildEnded) -> None:
     agent = next(each for each in loop.agents if each.run == event.child)
     agents.count_child(context, agent.seq, model_loop.visit.node, Child(agent.run, agent.agent), event)
     if event.status == "completed":
-        context.draft.record.item(Take(loop.output_of(agent), RESULT))
+        context.draft.record.item(TakeResult(loop.output_of(agent), RESULT))
     agents_now = (changed(each, exit=_exit_of(event)) if each is agent else each for each in loop.agents)
     change(context, model_loop, agents=tuple(agents_now))
 
 
 def collected_for(context: Context, model_loop: ModelLoop, visit: Visit, child: Child) -> Json | None:
-    """The result of a call that waited for an agent; None: it still waits. Raises Missing."""
+    """The result of a call that waited for an agent; None: it still waits. Raises MissingValues."""
     agent = next((each for each in model_loop.loop.agents if each.run == child.run), None)
     if agent is not None:
         return _still_runs(model_loop, agent) if agent.exit is None else _take(context, model_loop, visit, agent)
@@ -102,7 +102,7 @@ def collected_for(context: Context, model_loop: ModelLoop, visit: Visit, child: 
 
 
 def start_tasks(context: Context, model_loop: ModelLoop) -> None:
-    """Start the agents of tasks that are ready, up to the limit of agents. Raises Missing."""
+    """Start the agents of tasks that are ready, up to the limit of agents. Raises MissingValues."""
     loop = model_loop.loop
     if not loop.has_tasks or len(loop.agents) >= _limits(context).max_concurrent_agents:
         return
@@ -134,7 +134,7 @@ def _spawn(context: Context, model_loop: ModelLoop, seq: int, agent: str, prompt
     if depth > limits.max_agent_depth:
         return _error(f"Max agent depth exceeded ({depth}/{limits.max_agent_depth})")
     if agent not in context.run.spec.agents:
-        raise CannotDo(f"Unknown agent `{agent}`")
+        raise CallRefused(f"Unknown agent `{agent}`")
     run = context.child_id(seq, agent)
     spawned = Spawned(agent_id(run, agent), run, agent, seq)
     change(context, model_loop, agents=(*loop.agents, spawned))
@@ -211,7 +211,7 @@ def _cancel(context: Context, model_loop: ModelLoop, id_: str) -> Json:
 
 
 def shortened(context: Context, item: str, error: str) -> Json:
-    """The result when a summary has failed: the beginning of the agent's output. Raises Missing."""
+    """The result when a summary has failed: the beginning of the agent's output. Raises MissingValues."""
     result, most = json.loads(context.values.item(item) or "{}"), _limits(context).summarization_threshold
     output = result["output"].encode()
     note = f"[The first {most:,} of {len(output):,} bytes: a summary of the output has failed: {error}]"
@@ -260,7 +260,7 @@ def _start(context: Context, model_loop: ModelLoop, tasks: Tasks, startable: Seq
         seq = context.draft.visits.number()
         try:
             result = _spawn(context, now(context, model_loop), seq, task.agent or "", task.prompt or "")
-        except CannotDo as error:
+        except CallRefused as error:
             result = _error(str(error))
         if result["status"] == "ok":
             tasks.started(task.id)
@@ -270,18 +270,18 @@ def _start(context: Context, model_loop: ModelLoop, tasks: Tasks, startable: Seq
 
 
 def _tasks(context: Context, model_loop: ModelLoop) -> Tasks:
-    """The task queue, as this event leaves it so far. Raises Missing."""
+    """The task queue, as this event leaves it so far. Raises MissingValues."""
     loop = model_loop.loop
     return Tasks(context.values.item(loop.tasks) if loop.has_tasks else None)
 
 
 def _keep(context: Context, model_loop: ModelLoop, tasks: Tasks) -> None:
-    context.draft.record.item(Fill(model_loop.loop.tasks, tasks.text()))
+    context.draft.record.item(SetValue(model_loop.loop.tasks, tasks.text()))
 
 
 def _take(context: Context, model_loop: ModelLoop, visit: Visit, agent: Spawned) -> Json | None:
     """The result of an ended agent, which leaves the loop and makes room for another. None: a worker first summarizes
-    its long output, for `visit`. Raises Missing."""
+    its long output, for `visit`. Raises MissingValues."""
     loop, node = model_loop.loop, model_loop.visit.node
     output = _output(context, loop.output_of(agent)) if agent.exit == _COMPLETED else ""
     _drop(context, model_loop, agent)
@@ -289,7 +289,7 @@ def _take(context: Context, model_loop: ModelLoop, visit: Visit, agent: Spawned)
     if not output or len(output.encode()) < _limits(context).summarization_threshold:
         return result
     given = f"{loop.id}.summaries.{visit.seq}"
-    context.draft.record.item(Fill(given, json.dumps(result, ensure_ascii=False, separators=(",", ":"))))
+    context.draft.record.item(SetValue(given, json.dumps(result, ensure_ascii=False, separators=(",", ":"))))
     work = Work(context.graph.nodes[node].queue or QUEUE_OF["llm"], given=given)
     visits, place = context.draft.visits, changed(visit.place, summary=True)
     visits.move(visits.begin(visit, work), work, place=place)
@@ -299,7 +299,7 @@ def _take(context: Context, model_loop: ModelLoop, visit: Visit, agent: Spawned)
 def _output(context: Context, field: str) -> str:
     """A text among the run's items, which this event may have brought."""
     if field in context.draft.record.changed_items:
-        require(context.known, Wanted(delta=frozenset([RESULT])))
+        require(context.known, WantedValues(delta=frozenset([RESULT])))
         return str(context.known.delta.get(RESULT, ""))
     text = context.values.item(field)
     return str(json.loads(text)) if text else ""
@@ -308,7 +308,7 @@ def _output(context: Context, field: str) -> str:
 def _drop(context: Context, model_loop: ModelLoop, agent: Spawned) -> None:
     loop = model_loop.loop
     if agent.exit == _COMPLETED:
-        context.draft.record.item(Drop(loop.output_of(agent)))
+        context.draft.record.item(DropValue(loop.output_of(agent)))
     others = tuple(each for each in loop.agents if each is not agent)
     questions = tuple(each for each in loop.escalations if each["from_agent_id"] != agent.id)
     change(context, model_loop, agents=others, escalations=questions)

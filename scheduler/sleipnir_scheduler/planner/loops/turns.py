@@ -22,10 +22,10 @@ from sleipnir.graph.model import Json, LlmNode
 from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE_OF, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.events import ChildEnded, Told
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import Fill, Forget, Take
-from sleipnir.runs.values import Wanted
+from sleipnir.runs.transitions import ForgetConversation, SetValue, TakeResult
+from sleipnir.runs.values import WantedValues
 from sleipnir.runs.visits import Call, ChildWait, Item, Loop, Question, Receipt, Turn, Visit, Work
-from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
+from sleipnir_scheduler.planner.context import Context, RunFailed, VisitOutcome
 from sleipnir_scheduler.planner.draft.owed import SETTLED
 from sleipnir_scheduler.planner.ending import close, without_agents
 from sleipnir_scheduler.planner.known import require
@@ -40,7 +40,7 @@ def start(context: Context, visit: Visit, node: LlmNode) -> None:
     _open_turn(context, ModelLoop(context.begin(visit, loop), loop))
 
 
-def turn_replied(context: Context, visit: Visit, outcome: Outcome, header: ResultHeader) -> None:
+def turn_replied(context: Context, visit: Visit, outcome: VisitOutcome, header: ResultHeader) -> None:
     """The model has replied: open its calls or its next turn, or end the node, with success or failure."""
     model_loop, draft = loop_of(context, visit), context.draft
     loop, turn = model_loop.loop.id, model_loop.loop.turn
@@ -55,10 +55,10 @@ def turn_replied(context: Context, visit: Visit, outcome: Outcome, header: Resul
         progress |= {"goes_on": True, "notes": list(outcome.notes)}
     _notice(context, "turn_ended", model_loop, **progress)
     if turn == 0:
-        draft.record.item(Take(f"{loop}.first", MESSAGES))
-    draft.record.item(Take(f"{loop}.{turn}", ANSWER))
+        draft.record.item(TakeResult(f"{loop}.first", MESSAGES))
+    draft.record.item(TakeResult(f"{loop}.{turn}", ANSWER))
     if header.goes_on:
-        draft.record.item(Take(f"{loop}.{turn}.user", FOLLOW_UP))
+        draft.record.item(TakeResult(f"{loop}.{turn}.user", FOLLOW_UP))
     count = len(header.calls)
     change(context, model_loop, calls=count, open=count)
     for number, call in enumerate(header.calls):
@@ -66,7 +66,7 @@ def turn_replied(context: Context, visit: Visit, outcome: Outcome, header: Resul
     _go_on_if_answered(context, now(context, model_loop))
 
 
-def call_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+def call_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     """A call has ended; the model also reads an error as its result."""
     if visit.role == "summary" and not outcome.ok and isinstance(visit.body, Work):
         shortened = spawning.shortened(context, visit.body.given or "", outcome.error or "failed")
@@ -95,17 +95,17 @@ def answered(context: Context, visit: Visit, text: str, by: str) -> None:
     context.answered(visit, text, by)
     try:
         result = questions.result_of(call.tool, arguments, text)
-    except questions.Unclear as error:
+    except questions.UnclearAnswer as error:
         visit = context.draft.visits.move(visit, Question(visit.due_ms))
         gate = questions.gate_of(visit, call.tool, arguments, context.now_ms, str(error))
         context.draft.record.ask(visit, gate)
         return
-    call_ended(context, visit, Outcome(values={RESULT: result}))
+    call_ended(context, visit, VisitOutcome(values={RESULT: result}))
 
 
 def notified(context: Context, event: Told) -> bool:
     """Another run sent a message, a question, or the answer to a question of this run. False: it changes nothing.
-    Raises Missing."""
+    Raises MissingValues."""
     if event.what == messaging.SENT:
         return messaging.receive(context, event.data)
     if event.what == messaging.PASSED_ON:
@@ -133,7 +133,7 @@ def _replied(context: Context, seq: int, attempt: int, text: str) -> bool:
         return False
     context.draft.unless_answered = True  # an accepted answer of a person comes first
     context.answered(visit, text, f"the model of run {context.run.spec.root}")
-    call_ended(context, visit, Outcome(values={RESULT: {"answer": text}}))
+    call_ended(context, visit, VisitOutcome(values={RESULT: {"answer": text}}))
     return True
 
 
@@ -143,7 +143,7 @@ def _arrived(context: Context, data: Mapping[str, Json]) -> bool:
     if visit is None or not isinstance(visit.body, Receipt):
         return False
     receipt = messaging.receipt(visit.body.addressee, exists=data["found"])
-    call_ended(context, visit, Outcome(values={RESULT: receipt}))
+    call_ended(context, visit, VisitOutcome(values={RESULT: receipt}))
     return True
 
 
@@ -153,12 +153,12 @@ def unanswered(context: Context, visit: Visit) -> None:
     waited_s = spawning.patience_s(context)
     error = f"Escalation timed out after {waited_s} seconds waiting for user response"
     result = {"error": error, "fallback": "Make your best judgment and proceed"}
-    call_ended(context, visit, Outcome(values={RESULT: result}))
+    call_ended(context, visit, VisitOutcome(values={RESULT: result}))
 
 
 def unreported(context: Context, visit: Visit, receipt: Receipt) -> None:
     """The parent has not reported in time whether a message arrived; the model goes on without the report."""
-    call_ended(context, visit, Outcome(values={RESULT: messaging.no_receipt(receipt.addressee)}))
+    call_ended(context, visit, VisitOutcome(values={RESULT: messaging.no_receipt(receipt.addressee)}))
 
 
 def turn_given_up(context: Context, visit: Visit, error: str) -> None:
@@ -186,22 +186,22 @@ def _answer_waiting(context: Context, model_loop: ModelLoop) -> bool:
             continue
         result = spawning.collected_for(context, now(context, model_loop), visit, body.child)
         if result is not None:
-            _close_call(context, visit, Outcome(values={RESULT: result}))
+            _close_call(context, visit, VisitOutcome(values={RESULT: result}))
             any_answered = True
     return any_answered
 
 
-def _close_call(context: Context, visit: Visit, outcome: Outcome) -> ModelLoop:
+def _close_call(context: Context, visit: Visit, outcome: VisitOutcome) -> ModelLoop:
     """End a call, and store its result. Returns its loop."""
     model_loop, call, record = loop_of(context, visit), _call(visit), context.draft.record
     close(context.draft, visit)
     record.write(visit, ok=outcome.ok, error=outcome.error, **outcome.how)
     field = f"{call.loop}.{call.turn}.{call.call}"
     if RESULT in outcome.keys:
-        record.item(Take(field, RESULT))
+        record.item(TakeResult(field, RESULT))
     else:
         answer = outcome.values.get(RESULT, {"tool_call_error": outcome.error or "failed"})
-        record.item(Fill(field, json.dumps(answer, ensure_ascii=False, separators=(",", ":"))))
+        record.item(SetValue(field, json.dumps(answer, ensure_ascii=False, separators=(",", ":"))))
     took_ms = outcome.how.get("took_ms", context.now_ms - visit.opened_ms)
     _notice(context, "tool_ended", model_loop, call=call.id, name=call.tool, ok=outcome.ok, took_ms=took_ms)
     return change(context, model_loop, open=model_loop.loop.open - 1)
@@ -218,7 +218,7 @@ def _open_call(context: Context, model_loop: ModelLoop, number: int, call: ToolC
     visit, loop = model_loop
     place = Call(loop.id, loop.turn, number, call.name, call.id)
     if not call.where:  # the worker of the turn has delivered the result already
-        context.draft.record.item(Take(f"{loop.id}.{loop.turn}.{number}", f"{RESULT}.{number}"))
+        context.draft.record.item(TakeResult(f"{loop.id}.{loop.turn}.{number}", f"{RESULT}.{number}"))
         change(context, model_loop, open=loop.open - 1)
         return
     _notice(context, "tool_called", model_loop, call=call.id, name=call.name)
@@ -226,7 +226,7 @@ def _open_call(context: Context, model_loop: ModelLoop, number: int, call: ToolC
         opened = _open(context, model_loop, place, overlay=visit.overlay)
         context.draft.visits.begin(opened, Work(call.where))
         return
-    require(context.known, Wanted(delta=frozenset([ANSWER])))
+    require(context.known, WantedValues(delta=frozenset([ANSWER])))
     opened = _open(context, model_loop, place)
     if call.where == AGENTS:
         _call_of_agents(context, model_loop, opened, spawning.asked(context.known.delta[ANSWER], number))
@@ -243,12 +243,12 @@ def _open_call(context: Context, model_loop: ModelLoop, number: int, call: ToolC
 def _call_of_agents(context: Context, model_loop: ModelLoop, visit: Visit, arguments: Mapping[str, Json]) -> None:
     try:
         result = spawning.call(context, model_loop, visit, _call(visit), arguments)
-    except spawning.CannotDo as error:
-        outcome = Outcome(ok=False, error=f"Supervisor tool failed: {error}")
+    except spawning.CallRefused as error:
+        outcome = VisitOutcome(ok=False, error=f"Supervisor tool failed: {error}")
     else:
         if result is None:
             return
-        outcome = Outcome(values={RESULT: result})
+        outcome = VisitOutcome(values={RESULT: result})
     _close_call(context, visit, outcome)
     _answer_waiting(context, now(context, model_loop))
     spawning.start_tasks(context, now(context, model_loop))
@@ -281,17 +281,17 @@ def _go_on_if_answered(context: Context, model_loop: ModelLoop) -> None:
         fail(context, model_loop, f"llm node hit max_iterations ({most}) before LLM concluded")
         return
     if loop.calls and (announcement := escalating.announcement(loop)) is not None:
-        context.draft.record.item(Fill(f"{loop.id}.{loop.turn}.user", announcement))
+        context.draft.record.item(SetValue(f"{loop.id}.{loop.turn}.user", announcement))
     _open_turn(context, change(context, model_loop, turn=loop.turn + 1, calls=0, open=0))
 
 
-def _end(context: Context, model_loop: ModelLoop, outcome: Outcome) -> None:
+def _end(context: Context, model_loop: ModelLoop, outcome: VisitOutcome) -> None:
     """End the node, and close its live turns and calls."""
     loop, draft = model_loop.loop, context.draft
     for visit in draft.visits.all():
         if isinstance(visit.place, (Turn, Call)) and visit.place.loop == loop.id:
             close(draft, visit)
-    draft.record.item(Forget(loop.id, loop.turn, loop.calls))
+    draft.record.item(ForgetConversation(loop.id, loop.turn, loop.calls))
     context.kinds.ended(context, without_agents(draft, now(context, model_loop).visit), outcome)
 
 

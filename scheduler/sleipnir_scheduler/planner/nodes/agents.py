@@ -14,10 +14,10 @@ from sleipnir.graph.template import TemplateError, keys_read, render, updates_re
 from sleipnir.messages import QUEUE_OF, RESULT
 from sleipnir.runs.events import ChildEnded
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import RetryChild, StartChild, Take, TellChild
-from sleipnir.runs.values import Wanted
+from sleipnir.runs.transitions import RetryChild, StartChild, TakeResult, TellChild
+from sleipnir.runs.values import WantedValues
 from sleipnir.runs.visits import Child, ChildWait, Item, Ready, Visit, Work
-from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
+from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome
 from sleipnir_scheduler.planner.known import require
 from sleipnir_scheduler.planner.nodes import maps
 
@@ -39,40 +39,40 @@ def start(context: Context, visit: Visit, node: AgentNode) -> None:
 
 
 def gone(context: Context, visit: Visit, waiting: ChildWait) -> None:
-    """The child cannot go on: start another one. Raises Missing."""
+    """The child cannot go on: start another one. Raises MissingValues."""
     node, draft = _node(context, visit), context.draft
     draft.owed.ended.add(waiting.child.run)
     try:
         child, prompt = _new_child(context, visit, node)
     except VisitFailed as failure:
-        context.kinds.ended(context, visit, Outcome(ok=False, error=str(failure)))
+        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=str(failure)))
         return
     visit = draft.visits.move(visit, _wait_for(context, node, child), attempt=visit.attempt + 1)
     _start_child(context, visit, child, prompt)
 
 
 def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> None:
-    """The child is over: the visit ends, or a worker has to make data of the output. Raises Missing."""
+    """The child is over: the visit ends, or a worker has to make data of the output. Raises MissingValues."""
     node, draft = _node(context, visit), context.draft
     text = ""
     if event.status == "completed" and node.output_schema is None:
-        require(context.known, Wanted(delta=frozenset([RESULT])))
+        require(context.known, WantedValues(delta=frozenset([RESULT])))
         text = context.known.delta.get(RESULT, "")
     count_child(context, visit.seq, visit.node, child, event)
     if event.status != "completed":
         child = changed(child, failed_visits=event.failed_visits.count)
         visit = draft.visits.move(visit, ChildWait(child))
         reason = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
-        context.kinds.ended(context, visit, Outcome(ok=False, error=f"Agent '{node.agent}' failed: {reason}"))
+        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=f"Agent '{node.agent}' failed: {reason}"))
     elif node.output_schema is None:
         try:
-            outcome = Outcome(values=_values(context, visit, node, text))
+            outcome = VisitOutcome(values=_values(context, visit, node, text))
         except VisitFailed as failure:
-            outcome = Outcome(ok=False, error=str(failure))
+            outcome = VisitOutcome(ok=False, error=str(failure))
         context.kinds.ended(context, draft.visits.move(visit, ChildWait(child)), outcome)
     else:
         given = f"{visit.seq}.output"
-        draft.record.item(Take(given, RESULT))
+        draft.record.item(TakeResult(given, RESULT))
         # A new attempt, so that a late message for this one is not taken for the worker's result.
         work = Work(node.queue or QUEUE_OF["agent"], given=given)
         draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
@@ -83,7 +83,7 @@ def timed_out(context: Context, visit: Visit, waiting: ChildWait) -> None:
     node = _node(context, visit)
     visit = context.draft.visits.move(visit, ChildWait(waiting.child))
     error = f"Agent '{node.agent}' timed out after {node.timeout}s"
-    context.kinds.ended(context, visit, Outcome(ok=False, error=error))
+    context.kinds.ended(context, visit, VisitOutcome(ok=False, error=error))
 
 
 def count_child(context: Context, seq: int, node: str, child: Child, event: ChildEnded) -> None:

@@ -19,9 +19,10 @@ from sleipnir.graph.model import Json, LlmNode, MapNode, Node
 from sleipnir.graph.template import TemplateError, keys_read, render_typed
 from sleipnir.messages import overlay_text
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import Collect, Drop, Fill, Gather, Put, Take
+from sleipnir.runs.transitions import CollectResults, DropValue, GatherResults, PutValues, SetValue, TakeResult
 from sleipnir.runs.visits import Failed, Fan, Item, Ready, Visit
-from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
+from sleipnir_scheduler.planner import failing
+from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome
 from sleipnir_scheduler.planner.engines import steps
 
 CHUNK = 1_000
@@ -46,15 +47,15 @@ def start(context: Context, visit: Visit, node: MapNode) -> None:
     in_chunks = len(items) > CHUNK
     waiting = context.begin(visit, Fan(visit.seq, len(items), put=CHUNK if in_chunks else None))
     if not items:
-        steps.ended(context, waiting, Outcome(values={node.collect_into: []}))
+        steps.ended(context, waiting, VisitOutcome(values={node.collect_into: []}))
         return
-    record.item(Put(visit.seq, tuple({**private, node.item: item} for item in items[:CHUNK])))
+    record.item(PutValues(visit.seq, tuple({**private, node.item: item} for item in items[:CHUNK])))
     for first in range(CHUNK, len(items), CHUNK):
-        record.item(Fill(_chunk_field(visit.seq, first), _text(items[first : first + CHUNK])))
+        record.item(SetValue(_chunk_field(visit.seq, first), _text(items[first : first + CHUNK])))
 
 
 def open_item(context: Context, visit: Visit, fan: Fan) -> Visit:
-    """The next item of a map that has not been started. Raises Missing."""
+    """The next item of a map that has not been started. Raises MissingValues."""
     node = _node(context, visit)
     if fan.next == fan.put:
         fan = _put_chunk(context, visit, fan, node)
@@ -65,12 +66,12 @@ def open_item(context: Context, visit: Visit, fan: Fan) -> Visit:
 
 
 def _put_chunk(context: Context, visit: Visit, fan: Fan, node: MapNode) -> Fan:
-    """Store the items of the next chunk one by one. Raises Missing."""
+    """Store the items of the next chunk one by one. Raises MissingValues."""
     first = fan.put or 0
     field, private = _chunk_field(fan.id, first), context.values.overlay(visit)
     overlays = tuple({**private, node.item: item} for item in json.loads(context.values.item(field) or "[]"))
-    context.draft.record.item(Put(fan.id, overlays, first=first))
-    context.draft.record.item(Drop(field))
+    context.draft.record.item(PutValues(fan.id, overlays, first=first))
+    context.draft.record.item(DropValue(field))
     return changed(fan, put=first + len(overlays))
 
 
@@ -87,7 +88,7 @@ def with_failed_items_to_do(fan: Fan, node: Node | None) -> Fan:
     return changed(fan, done=fan.done - fan.failed, failed=0)
 
 
-def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+def item_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     """An item's visit has ended: the next body, or the item's result."""
     item = _item_of(visit)
     map_visit, fan = _map_of(context, item)
@@ -95,13 +96,13 @@ def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     position = item.position + 1
     if outcome.ok and position == len(node.body) and not (outcome.keys or outcome.values):
         where = f"map node '{node.id}': sub-branch [{item.index}]"
-        outcome = Outcome(ok=False, error=f"{where} did not write `output_key` '{node.output_key}'")
+        outcome = VisitOutcome(ok=False, error=f"{where} did not write `output_key` '{node.output_key}'")
     draft.record.write(visit, ok=outcome.ok, error=outcome.error, **outcome.how)
     field = f"{item.map}.{item.index}"
     body = context.graph.nodes.get(visit.node)
     if not outcome.ok and isinstance(body, LlmNode) and body.fallback is not None:
         # Loki counts the item as done then, with the error as its output (spec 2.7.8).
-        outcome = Outcome(values={node.output_key: outcome.error})
+        outcome = VisitOutcome(values={node.output_key: outcome.error})
     if not outcome.ok:
         _item_failed(context, visit, node, field, outcome.error or "failed")
         _count_done(context, map_visit, fan, failed=1)
@@ -182,22 +183,22 @@ def _item_failed(context: Context, visit: Visit, node: MapNode, field: str, erro
         context.draft.visits.move(visit, steps.failed_body(visit, error))
     else:
         context.draft.visits.drop(visit)
-        context.draft.record.item(Fill(field, _text({"error": error}) if node.on_item_error == "collect" else ""))
+        context.draft.record.item(SetValue(field, _text({"error": error}) if node.on_item_error == "collect" else ""))
 
 
-def _more(context: Context, visit: Visit, field: str, outcome: Outcome) -> Take | Fill:
+def _more(context: Context, visit: Visit, field: str, outcome: VisitOutcome) -> TakeResult | SetValue:
     """Add the values of this body to the overlay for the next body: delivered, or decided by the planner."""
     if not outcome.values:
-        return Take(field, None, outcome.keys)
+        return TakeResult(field, None, outcome.keys)
     visible = {**context.values.overlay(visit), **outcome.values}
-    return Fill(field, overlay_text({key: _text(value) for key, value in visible.items()}))
+    return SetValue(field, overlay_text({key: _text(value) for key, value in visible.items()}))
 
 
-def _result(node: MapNode, field: str, outcome: Outcome) -> Take | Fill:
+def _result(node: MapNode, field: str, outcome: VisitOutcome) -> TakeResult | SetValue:
     """The item's result: delivered under one key, or decided by the planner."""
     if not outcome.values:
-        return Take(field, node.output_key)
-    return Fill(field, _text(outcome.values.get(node.output_key, dict(outcome.values))))
+        return TakeResult(field, node.output_key)
+    return SetValue(field, _text(outcome.values.get(node.output_key, dict(outcome.values))))
 
 
 def _text(value: Json) -> str:
@@ -231,7 +232,7 @@ def _gather_piece(context: Context, visit: Visit, fan: Fan) -> None:
     if first >= fan.total:
         _complete(context, visit, fan)
         return
-    context.draft.record.item(Gather(fan.id, first, min(CHUNK, fan.total - first), fan.gathered))
+    context.draft.record.item(GatherResults(fan.id, first, min(CHUNK, fan.total - first), fan.gathered))
     context.draft.visits.move(visit, changed(fan, gathered=fan.gathered + 1))
     context.draft.visits.continues = True
 
@@ -244,28 +245,32 @@ def _all_ended(context: Context, visit: Visit, fan: Fan) -> None:
         context.draft.visits.continues = True
 
 
-def _failed_items(context: Context, fan: Fan) -> list[tuple[int, str]]:
-    """The items that fail their map, by number, and their errors."""
+def _failed_items(context: Context, fan: Fan) -> list[Visit]:
+    """The items that fail their map, in their order."""
     if not fan.failed:
         return []
-    return [
-        (visit.place.index, visit.body.error or "failed")
-        for visit in context.draft.visits.all()
-        if isinstance(visit.body, Failed) and isinstance(visit.place, Item) and visit.place.map == fan.id
-    ]
+    visits = (visit for visit in context.draft.visits.all() if visit.state == "failed")
+    items = [visit for visit in visits if isinstance(visit.place, Item) and visit.place.map == fan.id]
+    return sorted(items, key=lambda visit: _item_of(visit).index)
 
 
 def _complete(context: Context, visit: Visit, fan: Fan) -> None:
     """All items have ended, and their results are where they are collected from."""
     node = _node(context, visit)
     if failed := _failed_items(context, fan):
-        index, item_error = min(failed)
-        where = f"map node '{node.id}': sub-branch [{index}] "
+        first = failed[0].body
+        item_error = (first.error if isinstance(first, Failed) else None) or "failed"
+        where = f"map node '{node.id}': sub-branch [{_item_of(failed[0]).index}] "
         error = item_error.removeprefix(where)
+        if failing.reaction(context, node) != "fail":  # no retry will run them again
+            for item in failed:
+                context.draft.visits.drop(item)
         says_it = error != item_error  # `did not write ...`
-        steps.ended(context, visit, Outcome(ok=False, error=f"{where}{'' if says_it else 'failed: '}{error}"))
+        steps.ended(context, visit, VisitOutcome(ok=False, error=f"{where}{'' if says_it else 'failed: '}{error}"))
     else:
-        steps.ended(context, visit, Outcome(collect=Collect(fan.id, fan.total, node.collect_into, fan.gathered)))
+        steps.ended(
+            context, visit, VisitOutcome(collect=CollectResults(fan.id, fan.total, node.collect_into, fan.gathered))
+        )
 
 
 def _node(context: Context, visit: Visit) -> MapNode:

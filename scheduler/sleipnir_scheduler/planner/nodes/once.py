@@ -8,7 +8,7 @@ from sleipnir.graph.template import TemplateError, apply_updates, updates_read
 from sleipnir.runs.events import LeaseLost
 from sleipnir.runs.run import FAIL, RUN_AGAIN, Gate, changed, read_effect_answer
 from sleipnir.runs.visits import Doubt, Failed, Ready, Visit, Work
-from sleipnir_scheduler.planner.context import Context, Outcome
+from sleipnir_scheduler.planner.context import Context, VisitOutcome
 from sleipnir_scheduler.planner.nodes.starting import queue_of
 
 _WHAT_TO_DO = (
@@ -73,7 +73,9 @@ def _ask(context: Context, visit: Visit, work: Work, question: str) -> None:
     context.draft.record.ask(visit, gate)
 
 
-def _as_printed(context: Context, visit: Visit, node: ScriptNode | FunctionNode, output: dict[str, Json]) -> Outcome:
+def _as_printed(
+    context: Context, visit: Visit, node: ScriptNode | FunctionNode, output: dict[str, Json]
+) -> VisitOutcome:
     """The outcome of a visit whose node has printed `output`."""
     printed = {key: value for key, value in output.items() if key != "_next"}
     chosen = output.get("_next")
@@ -81,5 +83,5 @@ def _as_printed(context: Context, visit: Visit, node: ScriptNode | FunctionNode,
     try:
         values = {**printed, **apply_updates(node.state_updates, state)}
     except TemplateError as error:
-        return Outcome(ok=False, error=str(error))
-    return Outcome(values=values, next=chosen if isinstance(chosen, str) else None)
+        return VisitOutcome(ok=False, error=str(error))
+    return VisitOutcome(values=values, next=chosen if isinstance(chosen, str) else None)

@@ -21,7 +21,7 @@ from sleipnir.graph.template import TemplateError, keys_read, render, render_len
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.run import Gate, changed
 from sleipnir.runs.visits import Question, Ready, Visit, Work
-from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
+from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome
 from sleipnir_scheduler.planner.engines import steps
 
 
@@ -48,7 +48,7 @@ def work_once(context: Context, visit: Visit, node: ScriptNode | FunctionNode) -
 def rag(context: Context, visit: Visit, node: RagNode) -> None:
     """A worker searches. An agent whose documents have no knowledge base runs without them (spec 8.7)."""
     if context.graph.loop is not None and context.run.spec.base_of(node.id) is None:
-        steps.ended(context, context.pass_by(visit), Outcome())
+        steps.ended(context, context.pass_by(visit), VisitOutcome())
     else:
         work(context, visit, node)
 
@@ -60,7 +60,7 @@ def end(context: Context, visit: Visit, node: EndNode) -> None:
 def pass_through(context: Context, visit: Visit, node: RouterNode | JoinNode) -> None:
     """Only write `state_updates`. Raises VisitFailed."""
     values = updated(context, visit, node)
-    steps.ended(context, context.pass_by(visit), Outcome(values=values))
+    steps.ended(context, context.pass_by(visit), VisitOutcome(values=values))
 
 
 def updated(context: Context, visit: Visit, node: Node) -> dict[str, Json]:
@@ -98,12 +98,12 @@ def unanswered(context: Context, visit: Visit) -> None:
     node = _asking_node(context, visit)
     context.draft.record.notice("gate_expired", seq=visit.seq, node=visit.node)
     if node.on_timeout is not None:
-        outcome = Outcome(next=node.on_timeout)
+        outcome = VisitOutcome(next=node.on_timeout)
     elif isinstance(node, InputNode) and node.default is not None:
         outcome = _outcome(context, visit, node, "")
     else:
         error = f"{node.kind} node '{node.id}' was not answered within {node.timeout}s"
-        outcome = Outcome(ok=False, error=error)
+        outcome = VisitOutcome(ok=False, error=error)
     context.kinds.ended(context, visit, outcome)
 
 
@@ -111,14 +111,14 @@ def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> 
     return node.queue or QUEUE_OF[node.kind]
 
 
-def _outcome(context: Context, visit: Visit, node: ApprovalNode | InputNode, text: str) -> Outcome:
+def _outcome(context: Context, visit: Visit, node: ApprovalNode | InputNode, text: str) -> VisitOutcome:
     try:
         value = _input_value(context, visit, node, text) if isinstance(node, InputNode) else text
         values = context.updates(node, context.values.state(updates_read(node), visit), value)
     except VisitFailed as failure:
-        return Outcome(ok=False, error=str(failure))
+        return VisitOutcome(ok=False, error=str(failure))
     chosen = node.routes.get(text, node.on_other) if isinstance(node, ApprovalNode) else None
-    return Outcome(values=values, next=chosen)
+    return VisitOutcome(values=values, next=chosen)
 
 
 def _input_value(context: Context, visit: Visit, node: InputNode, text: str) -> str:

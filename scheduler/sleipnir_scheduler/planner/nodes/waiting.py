@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sleipnir.graph.model import WaitNode
 from sleipnir.runs.visits import Delay, Visit
-from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
+from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome
 from sleipnir_scheduler.planner.nodes import starting
 
 
@@ -18,7 +18,7 @@ def start(context: Context, visit: Visit, node: WaitNode) -> None:
 def elapsed(context: Context, visit: Visit, _: Delay) -> None:
     """The time is over: the visit writes the `state_updates` of its node, and ends."""
     try:
-        outcome = Outcome(values=starting.updated(context, visit, context.graph.nodes[visit.node]))
+        outcome = VisitOutcome(values=starting.updated(context, visit, context.graph.nodes[visit.node]))
     except VisitFailed as failure:
-        outcome = Outcome(ok=False, error=str(failure))
+        outcome = VisitOutcome(ok=False, error=str(failure))
     context.kinds.ended(context, visit, outcome)

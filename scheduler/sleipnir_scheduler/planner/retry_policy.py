@@ -19,7 +19,7 @@ from sleipnir_scheduler.planner.draft.draft import Draft
 
 
 @dataclass(frozen=True)
-class Again:
+class RetryTime:
     """Try again at `at_ms`."""
 
     at_ms: int
@@ -42,7 +42,7 @@ def decide(
     run: str,
     now_ms: int,
     deadline_ms: int | None,
-) -> Again | GiveUp:
+) -> RetryTime | GiveUp:
     """Decide on `visit` after `failure`, which follows `failures` others. No try is put off beyond `deadline_ms`, the
     run's deadline."""
     policy = next((policy for policy in policies if any(_matches(name, failure) for name in policy.on)), None)
@@ -56,10 +56,10 @@ def decide(
         return GiveUp(f"retry budget of {policy.max_elapsed / 1000:g}s exhausted after {tries} attempts")
     if deadline_ms is not None and at_ms > deadline_ms:
         return GiveUp(f"the run's deadline comes before attempt {tries + 1}")
-    return Again(at_ms, policy.max_attempts)
+    return RetryTime(at_ms, policy.max_attempts)
 
 
-def try_again(draft: Draft, visit: Visit, work: Work, header: ResultHeader, again: Again) -> None:
+def try_again(draft: Draft, visit: Visit, work: Work, header: ResultHeader, again: RetryTime) -> None:
     """Put a failed visit off, as its next attempt. Its values are dropped, its cost is counted."""
     draft.deliver(visit, header)
     tried = changed(work, failures=work.failures + 1, error=header.error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleipnir.runs.transitions import Forget
+from sleipnir.runs.transitions import ForgetConversation
 from sleipnir.runs.visits import (
     Body,
     Branch,
@@ -59,7 +59,7 @@ def _reopen(context: Context, visit: Visit, *, fresh_children: bool) -> None:
     draft, was, node = context.draft, _was(visit), context.graph.nodes.get(visit.node)
     draft.visits.drop(visit)
     if isinstance(was, Loop):
-        draft.record.item(Forget(was.id, was.turn, was.calls))
+        draft.record.item(ForgetConversation(was.id, was.turn, was.calls))
     body: Body = Ready()
     if isinstance(was, Commands):
         body = was
