@@ -174,11 +174,15 @@ def check_second_attempt(stack: Stack, run: Run) -> None:
     assert [event.type for event in run.events(follow=False)].count("late_result") == 0
 
 
-def test_a_visit_that_cannot_be_stopped_is_left_to_its_lease(stack: Stack, tmp_path: Path) -> None:
+def test_a_visit_that_cannot_be_stopped_is_left_to_its_lease(redis_server: RedisServer, tmp_path: Path) -> None:
     """A worker of each kind of pool, all at once, as each waits a while before it gives up."""
-    stack.settings = stack.settings.replaced(drain_s=0.2, lease_s=3.0)
+    settings = {"lease_s": 3.0, "heartbeat_s": 0.5, "redispatch_after_s": 300.0, "drain_s": 0.2}
     runs = []
-    with stack.client() as client:
+    with (
+        Stack(redis_server, tmp_path / "home", key_prefix=f"drain-{tmp_path.name}", **settings) as stack,
+        stack.client() as client,
+    ):
+        stack.start_scheduler()
         for pool in POOLS:
             (tmp_path / pool).mkdir()
             graph, code = GRAPH.replace("queue: work", f"queue: {pool}"), STUCK_F.format(folder=str(tmp_path / pool))
