@@ -13,13 +13,13 @@ from typing import Any
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.visits import (
     BRANCH,
+    AgentFunction,
     Call,
     ChildWait,
     Commands,
     Fan,
     Item,
     Loop,
-    OwnFunction,
     Turn,
     Visit,
     VisitState,
@@ -48,7 +48,7 @@ class Frontier(Mapping[int, Visit]):
     failed visits, without items; `queued` and `waiting` all visits in that state.
 
     `members` and `unfinished` count, by super-step, its visits and those that have not ended. In a `dag`, where each
-    visit is its own step, `rested` are the ended visits and `own_functions` the visits that call a function of the
+    visit is its own step, `rested` are the ended visits and `agent_functions` the visits that call a function of the
     agent for an ended visit.
 
     Copies share visits: a copy costs the changes since the visits were shared last, at most about the square root of
@@ -59,6 +59,7 @@ class Frontier(Mapping[int, Visit]):
         "_changes",
         "_shared",
         "_size",
+        "agent_functions",
         "branches",
         "commands",
         "failed",
@@ -66,7 +67,6 @@ class Frontier(Mapping[int, Visit]):
         "maps",
         "members",
         "nodes",
-        "own_functions",
         "queued",
         "ready",
         "ready_for_workers",
@@ -85,7 +85,7 @@ class Frontier(Mapping[int, Visit]):
         self.maps: set[int] = set()
         self.commands: set[int] = set()
         self.rested: set[int] = set()
-        self.own_functions: set[int] = set()
+        self.agent_functions: set[int] = set()
         self.branches = self.failed = self.queued = self.waiting = 0
         self.items_of: dict[int, int] = {}
         self.nodes: dict[str, int] = {}
@@ -106,7 +106,7 @@ class Frontier(Mapping[int, Visit]):
         new._shared, new._changes, new._size = visits._shared, visits._changes.copy(), visits._size
         new.ready, new.ready_for_workers = visits.ready.copy(), visits.ready_for_workers.copy()
         new.maps, new.commands = visits.maps.copy(), visits.commands.copy()
-        new.rested, new.own_functions = visits.rested.copy(), visits.own_functions.copy()
+        new.rested, new.agent_functions = visits.rested.copy(), visits.agent_functions.copy()
         new.branches, new.failed = visits.branches, visits.failed
         new.queued, new.waiting = visits.queued, visits.waiting
         new.items_of, new.nodes = visits.items_of.copy(), visits.nodes.copy()
@@ -228,8 +228,8 @@ class Frontier(Mapping[int, Visit]):
         if visit.lineage:  # a visit of a `dag`
             if state == "ended":
                 _note(self.rested, visit.seq, by)
-            if isinstance(visit.place, OwnFunction):
-                _note(self.own_functions, visit.seq, by)
+            if isinstance(visit.place, AgentFunction):
+                _note(self.agent_functions, visit.seq, by)
             return
         group = visit.group
         if count := self.members.get(group, 0) + by:

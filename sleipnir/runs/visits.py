@@ -121,7 +121,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class OwnFunction:
+class AgentFunction:
     """A function of the agent's own that a worker calls for a visit that has ended: `branch` chooses its way on,
     `reduce` folds what its step has written. `visit` is the number of that visit."""
 
@@ -143,7 +143,7 @@ class WholeRun:
 
 WHOLE_RUN: Final = WholeRun()
 
-Place: TypeAlias = Branch | Item | Turn | Call | OwnFunction | WholeRun
+Place: TypeAlias = Branch | Item | Turn | Call | AgentFunction | WholeRun
 
 
 # Bodies: what a visit does now

@@ -16,6 +16,7 @@ from sleipnir.runs.visits import (
     BRANCH,
     READY,
     WHOLE_RUN,
+    AgentFunction,
     Backoff,
     Body,
     Branch,
@@ -30,7 +31,6 @@ from sleipnir.runs.visits import (
     Fan,
     Item,
     Loop,
-    OwnFunction,
     Part,
     Place,
     Question,
@@ -138,7 +138,7 @@ def _put_place(fields: dict[str, Any], place: Place) -> None:
                 fields["item"] = fields_set(item)
         case Call():
             fields |= {"role": place.role, "part": fields_set(place.part)}
-        case OwnFunction(role, visit):
+        case AgentFunction(role, visit):
             fields |= {"role": role, "batch": visit}
 
 
@@ -257,7 +257,7 @@ def _place(stored: _StoredVisit) -> Place:
     if stored.kind == BUDGET:
         return WHOLE_RUN
     if stored.role == "branch" or stored.role == "reduce":
-        return OwnFunction(stored.role, stored.batch or 0)
+        return AgentFunction(stored.role, stored.batch or 0)
     return BRANCH if stored.batch is None else Branch(stored.batch)
 
 

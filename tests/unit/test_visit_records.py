@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.runs.visits import (
+    AgentFunction,
     Backoff,
     Call,
     ChildWait,
@@ -19,7 +20,6 @@ from sleipnir.runs.visits import (
     Fan,
     Item,
     Loop,
-    OwnFunction,
     Question,
     Ready,
     Receipt,
@@ -44,7 +44,7 @@ def test_every_place_and_every_body_is_among_the_stored_visits() -> None:
     visits = list(map(read_visit, STORED))
     places = {type(visit.place) for visit in visits}
     bodies = {type(visit.body) for visit in visits}
-    assert places >= {Item, Turn, Call, OwnFunction, WholeRun}
+    assert places >= {Item, Turn, Call, AgentFunction, WholeRun}
     assert bodies == {
         Backoff, ChildWait, Commands, Delay, Doubt, Ended, Failed, Fan, Loop, Question, Ready, Receipt, Work,
     }  # fmt: skip

@@ -31,6 +31,7 @@ from sleipnir.graph.model import (
 )
 from sleipnir.messages import QUEUE_OF, ResultHeader
 from sleipnir.runs.visits import (
+    AgentFunction,
     Backoff,
     Body,
     Branch,
@@ -40,7 +41,6 @@ from sleipnir.runs.visits import (
     Doubt,
     Item,
     Loop,
-    OwnFunction,
     Place,
     Question,
     Ready,
@@ -124,7 +124,7 @@ PLACES: Final[Mapping[type[Place], PlaceKind]] = {
     Item: PlaceKind(maps.item_ended, _given_up, starting.answered, starting.unanswered, _item_cannot_start),
     Turn: PlaceKind(_turn_ended, turns.turn_given_up, _refused, _refused, _refused, turns.turn_replied),
     Call: PlaceKind(turns.call_ended, _call_given_up, turns.answered, turns.unanswered, _refused),
-    OwnFunction: PlaceKind(steps.own_function_ended, _given_up, _refused, _refused, _refused),
+    AgentFunction: PlaceKind(steps.agent_function_ended, _given_up, _refused, _refused, _refused),
     WholeRun: PlaceKind(_refused, _refused, budgets.answered, _refused, _refused),
 }
 

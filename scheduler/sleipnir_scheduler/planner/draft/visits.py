@@ -159,7 +159,7 @@ class LiveVisits:
         if number in self.frontier.members:
             return [visit for visit in self.frontier.values() if visit.group == number and visit.place.is_branch]
         # of a `dag`: a visit, and the functions of the agent that are called for it
-        seqs = {number, *self.frontier.own_functions}
+        seqs = {number, *self.frontier.agent_functions}
         visits = [visit for seq in seqs if (visit := self.frontier.get(seq)) is not None]
         return [visit for visit in visits if visit.group == number and visit.place.is_branch]
 

@@ -122,7 +122,7 @@ def journal_fields(context: Context, visit: Visit, folds: Mapping[str, str] | No
 
 def next_to_reduce(context: Context) -> int | None:
     frontier = context.draft.visits.frontier
-    if not frontier.rested or any(frontier[seq].role == "reduce" for seq in frontier.own_functions):
+    if not frontier.rested or any(frontier[seq].role == "reduce" for seq in frontier.agent_functions):
         return None
     for seq in sorted(frontier.rested):
         visit = frontier[seq]

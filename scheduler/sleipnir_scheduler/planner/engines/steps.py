@@ -22,7 +22,19 @@ from sleipnir.graph.template import TemplateError, keys_read, render_lenient, up
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import DropValue, PutValues, SplitCommands
-from sleipnir.runs.visits import Branch, Child, ChildWait, Commands, Ended, Failed, Fan, OwnFunction, Ready, Visit, Work
+from sleipnir.runs.visits import (
+    AgentFunction,
+    Branch,
+    Child,
+    ChildWait,
+    Commands,
+    Ended,
+    Failed,
+    Fan,
+    Ready,
+    Visit,
+    Work,
+)
 from sleipnir_scheduler.planner import failing
 from sleipnir_scheduler.planner.context import (
     STEP_TIMER,
@@ -64,7 +76,7 @@ def ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
         close(context, visit.group, step)
 
 
-def own_function_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
+def agent_function_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     """A function of the agent has chosen a route, or folded values."""
     visits = context.draft.visits
     step = context.draft.record.write(
@@ -128,12 +140,12 @@ def close(context: Context, group: int, step: int) -> None:
     if is_held and (context.defers or any(member.visit.kind == "end" for member in branches)):
         _note_applied(context, branches)
         return
-    own_functions = ((each.visit.place, each.ended) for each in members if each.role == "branch")
-    labels = {place.visit: chosen for place, chosen in own_functions if isinstance(place, OwnFunction)}
+    agent_functions = ((each.visit.place, each.ended) for each in members if each.role == "branch")
+    labels = {place.visit: chosen for place, chosen in agent_functions if isinstance(place, AgentFunction)}
     if not labels and (calls := routing.needing_calls(context, branches)):
         _note_applied(context, branches)
         for visit in calls:
-            _open_own_function(context, visit, "branch")
+            _open_agent_function(context, visit, "branch")
         return
     try:
         _go_on(context, group, members, {seq: _names(chosen) for seq, chosen in labels.items()}, step)
@@ -205,7 +217,7 @@ def _apply(context: Context, members: list[Member], step: int, reduced: Member |
     if folded.open and reduced is None:
         _hold(context, writers)
         if not any(visit.role == "reduce" and visit.state != "ended" for visit in context.draft.visits.all()):
-            _open_own_function(context, first, "reduce", folded.open)
+            _open_agent_function(context, first, "reduce", folded.open)
         return False
     context.engine.keep_windows(context, folded)
     plain = len(writers) == 1 and own is not None and not own.step.held and not folded.apart
@@ -434,7 +446,7 @@ def _is_end(context: Context, node: str) -> bool:
     return isinstance(context.graph.nodes[node], EndNode)
 
 
-def _open_own_function(
+def _open_agent_function(
     context: Context, visit: Visit, role: Literal["branch", "reduce"], overlay: dict[str, Any] | None = None
 ) -> None:
     """Let a worker run a function of the agent for an ended visit."""
@@ -447,7 +459,7 @@ def _open_own_function(
     opened = visits.open(
         visit.node,
         role,
-        place=OwnFunction(role, visit.seq),
+        place=AgentFunction(role, visit.seq),
         group=visit.group,
         depth=visit.depth,
         lineage=visit.lineage,
