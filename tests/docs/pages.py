@@ -6,6 +6,7 @@ bash            commands, run as written (test_commands.py)
 console         commands behind `$ `, run as written, and what they print
 text usage      forms of commands with words in capitals to fill in, and what they do; the commands must exist
 text            what is neither run nor read by a program: pictures, formulas, tables of measurements
+mermaid         a picture that ops/generate writes
 yaml            a graph, some of its nodes, or some of its keys outside the nodes (test_graphs.py)
 yaml agent      a config.yaml agent, or some of its keys
 yaml config     keys of the configuration directory's config.yaml
@@ -37,9 +38,9 @@ PAGES = [
     *sorted(ROOT.glob("agents/*/README.md")),
 ]
 CLASSES = {
-    "bash", "console", "text usage", "text", "yaml", "yaml agent", "yaml config", "yaml limits", "yaml script",
-    "yaml kubernetes", "yaml comment", "python", "typescript", "bash tool", "markdown skill", "json", "jsonl",
-    "ini",
+    "bash", "console", "text usage", "text", "mermaid", "yaml", "yaml agent", "yaml config", "yaml limits",
+    "yaml script", "yaml kubernetes", "yaml comment", "python", "typescript", "bash tool", "markdown skill", "json",
+    "jsonl", "ini",
 }  # fmt: skip
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)

@@ -72,7 +72,7 @@ def test_a_batch_from_its_rows_to_its_results(fleet: Stack, tmp_path: Path) -> N
     wait_until(lambda: ok(fleet.sleipnir(**pressed)).splitlines() == offered, "it is completed in time")
     ok(fleet.sleipnir("batch", "parallel", batch, "7"))
     early = fleet.sleipnir("batch", "results", batch, "-o", str(tmp_path / "early.jsonl"))
-    assert "early.jsonl: 0 results written, 0 of 60 rows in all; 60 are not over" in early.stderr
+    assert "early.jsonl: 0 results written, 0 of 60 rows in all; 60 have not ended" in early.stderr
 
     fleet.start_scheduler()
     fleet.start_worker()

@@ -167,7 +167,7 @@ ADDRESSES: list[tuple[str, str]] = [
     ("unix:///no/such/socket", "/no/such/socket"),
     ("unix://" + "/s" * 200, "/s/s/s"),
     ("redis://" + "h" * 300, "hhh"),
-    ("{http}", "is no Redis"),
+    ("{http}", "is not a Redis"),
     ("{noise}", "{noise}"),
     ("{silence}", "{silence}"),
     ("{nothing_allowed}", "does not allow this user"),

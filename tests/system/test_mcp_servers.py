@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.integration.workers.mcp.test_sessions import is_alive
 
 from tests.integration.workers.mcp.servers import HERE
+from tests.integration.workers.mcp.test_connections import is_alive
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 GRAPH = """
