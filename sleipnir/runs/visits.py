@@ -5,7 +5,7 @@ item of a map, a turn or a call of a model loop, a function of the agent for ano
 *body* is what it does or waits for now, with only the fields of that; the state of a visit is the state of its body. So
 the types rule out a visit that waits for a person and has a queue, or one on a worker with a deadline.
 
-planner/states.py has the legal moves between bodies. stored_visits.py reads and writes the JSON of a visit.
+planner/states.py has the legal moves between bodies. store/visit_records.py reads and writes the JSON of a visit.
 """
 
 from __future__ import annotations

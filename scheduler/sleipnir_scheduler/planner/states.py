@@ -57,7 +57,7 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
         Receipt: "the turn that calls `agent__send_message`",
         Ended: "settle.py, for nodes that need no worker (router, join, end), and nodes that cannot start",
         Failed: "settle.py, for nodes that cannot start; the end of a run that can be retried",
-        Closed: "settle.py, for items that cannot start; a call that is answered at once; the end of the run",
+        Closed: "settle.py, for nodes that need no worker and are alone in their step; calls that are answered at once",
     },
     Work: {
         Work: "the loss of a worker, or its hand-back: attempt + 1",
@@ -65,7 +65,7 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
         Doubt: "the loss of a worker that ran a node with `effect: once`",
         Ended: "the result; the loss of too many workers",
         Failed: "the result; the loss of too many workers; the end of a run that can be retried",
-        Closed: "the result of an item, a turn or a call; the end of its loop or of the run",
+        Closed: "the result, of a visit alone in its step, an item, a turn or a call; the end of its loop or run",
     },
     Backoff: {
         Ready: "the timer",
