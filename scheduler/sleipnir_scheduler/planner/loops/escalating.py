@@ -8,11 +8,11 @@ top (draft/owed.py). That model reads the waiting questions with the results of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.graph.model import Json
+from sleipnir.graph.plain import compact_json
 from sleipnir.runs.run import agent_id, question_id
 from sleipnir.runs.transitions import TellRun
 from sleipnir.runs.visits import Loop, Visit
@@ -100,4 +100,4 @@ def announcement(loop: Loop) -> str | None:
     if not (questions := pending(loop)):
         return None
     message = {"pending_escalations": questions, "instruction": _INSTRUCTION}
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+    return compact_json(message)

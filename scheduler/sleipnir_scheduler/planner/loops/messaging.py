@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sleipnir.graph.model import Json
+from sleipnir.graph.plain import compact_json
 from sleipnir.runs.run import agent_id
 from sleipnir.runs.transitions import SetValue, TellRun
 from sleipnir.runs.visits import Loop, Receipt, Spawned, Visit
@@ -129,4 +130,4 @@ def _inbox(context: Context) -> dict[str, Any]:
 
 
 def _keep(context: Context, inbox: Mapping[str, Any]) -> None:
-    context.draft.record.item(SetValue(_INBOX, json.dumps(inbox, ensure_ascii=False, separators=(",", ":"))))
+    context.draft.record.item(SetValue(_INBOX, compact_json(inbox)))

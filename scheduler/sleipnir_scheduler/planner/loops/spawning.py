@@ -17,6 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from sleipnir.graph.model import Json, LoopAgent
+from sleipnir.graph.plain import compact_json
 from sleipnir.messages import QUEUE_OF, RESULT
 from sleipnir.runs.events import ChildEnded
 from sleipnir.runs.run import agent_id, changed
@@ -289,7 +290,7 @@ def _take(context: Context, model_loop: ModelLoop, visit: Visit, agent: Spawned)
     if not output or len(output.encode()) < _limits(context).summarization_threshold:
         return result
     given = f"{loop.id}.summaries.{visit.seq}"
-    context.draft.record.item(SetValue(given, json.dumps(result, ensure_ascii=False, separators=(",", ":"))))
+    context.draft.record.item(SetValue(given, compact_json(result)))
     work = Work(context.graph.nodes[node].queue or QUEUE_OF["llm"], given=given)
     visits, place = context.draft.visits, changed(visit.place, summary=True)
     visits.move(visits.begin(visit, work), work, place=place)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sleipnir.graph.model import Json
+from sleipnir.graph.plain import compact_json
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Tasks:
         self._tasks = {task.id: task for task in tasks}
 
     def text(self) -> str:
-        return json.dumps([vars(task) for task in self._tasks.values()], ensure_ascii=False, separators=(",", ":"))
+        return compact_json([vars(task) for task in self._tasks.values()])
 
     def get(self, id_: str) -> Task | None:
         return self._tasks.get(id_)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.graph.model import Json, LlmNode
+from sleipnir.graph.plain import compact_json
 from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE_OF, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.events import ChildEnded, Told
 from sleipnir.runs.run import changed
@@ -201,7 +202,7 @@ def _close_call(context: Context, visit: Visit, outcome: VisitOutcome) -> ModelL
         record.item(TakeResult(field, RESULT))
     else:
         answer = outcome.values.get(RESULT, {"tool_call_error": outcome.error or "failed"})
-        record.item(SetValue(field, json.dumps(answer, ensure_ascii=False, separators=(",", ":"))))
+        record.item(SetValue(field, compact_json(answer)))
     took_ms = outcome.how.get("took_ms", context.now_ms - visit.opened_ms)
     _notice(context, "tool_ended", model_loop, call=call.id, name=call.tool, ok=outcome.ok, took_ms=took_ms)
     return change(context, model_loop, open=model_loop.loop.open - 1)

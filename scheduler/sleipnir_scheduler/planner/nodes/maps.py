@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any
 
 from sleipnir.graph.model import Json, LlmNode, MapNode, Node
+from sleipnir.graph.plain import compact_json
 from sleipnir.graph.template import TemplateError, keys_read, render_typed
 from sleipnir.messages import overlay_text
 from sleipnir.runs.run import changed
@@ -51,7 +52,7 @@ def start(context: Context, visit: Visit, node: MapNode) -> None:
         return
     record.item(PutValues(visit.seq, tuple({**private, node.item: item} for item in items[:CHUNK])))
     for first in range(CHUNK, len(items), CHUNK):
-        record.item(SetValue(_chunk_field(visit.seq, first), _text(items[first : first + CHUNK])))
+        record.item(SetValue(_chunk_field(visit.seq, first), compact_json(items[first : first + CHUNK])))
 
 
 def open_item(context: Context, visit: Visit, fan: Fan) -> Visit:
@@ -183,7 +184,9 @@ def _item_failed(context: Context, visit: Visit, node: MapNode, field: str, erro
         context.draft.visits.move(visit, steps.failed_body(visit, error))
     else:
         context.draft.visits.drop(visit)
-        context.draft.record.item(SetValue(field, _text({"error": error}) if node.on_item_error == "collect" else ""))
+        context.draft.record.item(
+            SetValue(field, compact_json({"error": error}) if node.on_item_error == "collect" else "")
+        )
 
 
 def _more(context: Context, visit: Visit, field: str, outcome: VisitOutcome) -> TakeResult | SetValue:
@@ -191,18 +194,14 @@ def _more(context: Context, visit: Visit, field: str, outcome: VisitOutcome) -> 
     if not outcome.values:
         return TakeResult(field, None, outcome.keys)
     visible = {**context.values.overlay(visit), **outcome.values}
-    return SetValue(field, overlay_text({key: _text(value) for key, value in visible.items()}))
+    return SetValue(field, overlay_text({key: compact_json(value) for key, value in visible.items()}))
 
 
 def _result(node: MapNode, field: str, outcome: VisitOutcome) -> TakeResult | SetValue:
     """The item's result: delivered under one key, or decided by the planner."""
     if not outcome.values:
         return TakeResult(field, node.output_key)
-    return SetValue(field, _text(outcome.values.get(node.output_key, dict(outcome.values))))
-
-
-def _text(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return SetValue(field, compact_json(outcome.values.get(node.output_key, dict(outcome.values))))
 
 
 def _count_done(context: Context, visit: Visit, fan: Fan, failed: int) -> None:
