@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from sleipnir.runs.events import RUN_DEADLINE, Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
+from sleipnir.runs.events import (
+    RUN_DEADLINE,
+    Answered,
+    Cancelled,
+    LeaseLost,
+    Paused,
+    Resumed,
+    Retried,
+    Submitted,
+    TimerFired,
+)
 from sleipnir.runs.run import changed, read_effect_answer
 from sleipnir.runs.transitions import Transition
 from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
@@ -392,3 +402,17 @@ def test_a_run_that_a_limit_has_stopped_says_so() -> None:
     driver.send(Submitted())
     driver.send(ok(1))
     assert driver.send(ok(2)).stopped_by is None
+
+
+def test_an_open_question_about_lost_work_is_asked_again_when_the_run_has_timed_out() -> None:
+    """The run's deadline takes back visits that no worker has begun; this one may have done its work."""
+    driver = Driver(
+        "name: g\nstart: a\nsettings: {timeout: 5}\nnodes:\n"
+        "  a: {type: script, script: s.sh, effect: once, next: e}\n  e: {type: end}\n"
+    ).start()
+    driver.send(LeaseLost(1, 1, "w"))
+    driver.send(TimerFired(RUN_DEADLINE), after_ms=6_000)
+    assert driver.run.status == "failed"
+    driver.send(Retried())
+    [visit] = driver.run.frontier.values()
+    assert (visit.is_asking, driver.on_workers()) == (True, [])
