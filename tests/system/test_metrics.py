@@ -181,10 +181,11 @@ def test_counts_of_two_instances_add_up_and_what_there_is_once_is_said_once(
         def both() -> list[Scrape] | None:
             scrapes = [Scrape(port) for port in ports]
             started = sum(sum(s.values("sleipnir_runs_started_total", "agent").values()) for s in scrapes)
-            return scrapes if started == 5 and sum(s.value("sleipnir_gates_open") for s in scrapes) == 5 else None
+            gates = sum(s.value("sleipnir_gates_open") for s in scrapes)
+            owned = sum(s.value("sleipnir_partitions_owned") for s in scrapes)
+            return scrapes if (started, gates, owned) == (5, 5, 16) else None
 
-        scrapes = wait_until(both, "all runs are counted", every_s=1.0)
-        assert sum(scrape.value("sleipnir_partitions_owned") for scrape in scrapes) == 16
+        scrapes = wait_until(both, "all runs are counted, and all partitions are owned", every_s=1.0)
         assert sum(scrape.values("sleipnir_runs", "state")[("unfinished",)] for scrape in scrapes) == 5
         assert sum("sleipnir_redis_memory_used_bytes" in scrape.text for scrape in scrapes) == 1
 
