@@ -2,7 +2,7 @@
 
 `python ops/trace_result.py` plans two results of a linear graph: that of the middle one of three nodes, after which the
 next one starts, and that of the last one, which ends the run. Of each it prints how many functions are called, how
-often, in how many files, and how often a call is in another file than the one before it: what whoever reads the
+often, in how many files, and how often a call is in another file than the one before it: what a reader of the
 planner has to keep in mind. `--list` prints the calls of the first one.
 
 A lambda is a function of its own; so are comprehensions, until Python 3.12, and each value that a generator gives is a

@@ -4,7 +4,7 @@ A run of a graph that must end in one way (graphs.py) is compared with a run of 
 status, state and output, and how often each node ended well, per item. Runs that a person cancelled are not compared,
 nor are those in which a visit lost more workers than allowed. Where a `dag` stops when a visit has failed depends on
 time: of these the status alone is compared. Visits that failed are not counted, nor what they left under ERRORS: a node
-that stumbles may do so where its worker dies before anybody knows.
+that fails now and then may fail where its worker dies before it reports that.
 """
 
 from __future__ import annotations

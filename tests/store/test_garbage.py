@@ -125,7 +125,7 @@ def test_bases_that_no_run_pins_and_no_agent_here_asks_leave_the_index_store(sto
 
 
 def lie(settings: Settings, name: str, manifest: str) -> Path:
-    """A folder in the index store that nobody has listed, and that is old."""
+    """A folder in the index store that no run refers to, and that is old."""
     folder = Path(index_store_name(settings)) / name
     folder.mkdir(parents=True)
     for file in (folder / "manifest.json", folder):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from sleipnir.runs.events import Answered, ChildEnded, ChildGone, Event, LeaseLost, Resulted, TimerFired
+from sleipnir.runs.events import Answered, ChildEnded, ChildGone, Event, LeaseLost, Resulted
 from sleipnir.runs.visits import (
     Backoff,
     Body,
@@ -147,27 +147,18 @@ MEANINGS: Final[Mapping[State, str]] = {
 }
 """What a visit with each body does or waits for."""
 
-_TIMED = frozenset({Backoff, Question, Loop, ChildWait, Delay, Receipt})
-
 CONCERNS: Final[Mapping[type[Event], frozenset[State]]] = {
     Resulted: frozenset({Work}),
     LeaseLost: frozenset({Work}),
     Answered: frozenset({Question, Doubt}),
     ChildEnded: frozenset({ChildWait}),
     ChildGone: frozenset({ChildWait}),
-    TimerFired: _TIMED,
 }
-"""The bodies that an event about one visit concerns."""
+"""The bodies that an event about one visit concerns; a timer concerns those with a handler in kinds.BODIES."""
 
 
 class IllegalMove(Exception):
     """A move that is not in MOVES: a bug in the planner."""
-
-
-def check(before: State, after: State, visit: str) -> None:
-    """Raise IllegalMove unless MOVES has this move. `visit` names the visit in the message."""
-    if after not in MOVES[before]:
-        raise IllegalMove(f"{visit} cannot go from {before.__name__} to {after.__name__}")
 
 
 _SHOWN_AS: Final[Mapping[State, str]] = {New: "-", Closed: "closed"}

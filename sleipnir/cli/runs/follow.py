@@ -84,8 +84,8 @@ class _Questions:
         try:
             self._on_gate(gate)
             self._answered.add((gate.run, gate.seq))
-        except NoAnswer as nobody:
-            self._unanswered[gate.run, gate.seq] = nobody
+        except NoAnswer as no_answer:
+            self._unanswered[gate.run, gate.seq] = no_answer
 
     def forget(self, event: RunEvent) -> None:
         """The question is closed."""

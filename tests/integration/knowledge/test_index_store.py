@@ -1,4 +1,4 @@
-"""The index store as a folder and in S3, and the cache of what was fetched: complete or not at all, whoever dies."""
+"""The index store as a folder and in S3, and the cache of fetched bases: complete or absent, whichever process dies."""
 
 from __future__ import annotations
 

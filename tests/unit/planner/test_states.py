@@ -27,12 +27,13 @@ from sleipnir.runs.events import (
     TimerFired,
     Told,
 )
+from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import FAIL, RUN_AGAIN, changed
-from sleipnir.runs.visits import Call, ChildWait, Loop, Question, Receipt, Visit
+from sleipnir.runs.visits import Backoff, Call, ChildWait, Loop, Question, Receipt, Visit, Work
 from sleipnir_scheduler.planner import states
 from sleipnir_scheduler.planner.draft.visits import LiveVisits
 from sleipnir_scheduler.planner.plan import IgnoredEvent
-from sleipnir_scheduler.planner.states import MEANINGS, MOVES, Closed, IllegalMove, New, check
+from sleipnir_scheduler.planner.states import MEANINGS, MOVES, Closed, IllegalMove, New
 from tests.model_store import Driver, graph_of
 
 README = Path(__file__).parents[3] / "scheduler" / "README.md"
@@ -248,9 +249,12 @@ def test_the_planner_makes_every_move_of_the_table_and_no_other(monkeypatch: pyt
     assert made - legal == set()
 
 
-def test_a_move_that_is_not_in_the_table_is_refused() -> None:
-    with pytest.raises(IllegalMove, match="cannot go from Closed to New"):
-        check(Closed, New, "visit 1 of node 'a'")
+def test_a_move_that_is_not_in_the_table_is_refused_and_changes_nothing() -> None:
+    visits = LiveVisits({}, 1, Frontier(), 0)
+    visit = visits.open("a", "script")
+    with pytest.raises(IllegalMove, match="visit 1 of node 'a' cannot go from Ready to Backoff"):
+        visits.move(visit, Backoff(Work("scripts"), 5))
+    assert visits.get(1) == visit
 
 
 def test_every_state_that_a_visit_can_be_in_has_a_meaning_and_can_be_left() -> None:

@@ -13,7 +13,7 @@ from sleipnir.messages import Role
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import changed
 from sleipnir.runs.visits import BRANCH, READY, Body, Branch, Ended, Place, Rank, Ready, Visit
-from sleipnir_scheduler.planner.states import MOVES, Closed, IllegalMove, New, check
+from sleipnir_scheduler.planner.states import MOVES, Closed, IllegalMove, New, State
 
 
 class Member(NamedTuple):
@@ -69,27 +69,25 @@ class LiveVisits:
         if fields.get("group", 0) is None:
             fields["group"] = seq
         if type(body) is not Ready:
-            check(New, type(body), f"visit {seq} of node '{node}'")
+            _check(seq, node, New, type(body))
         return self._put(Visit(seq, node, kind, 1, self.now_ms, place, body, **fields))
 
     def move(self, visit: Visit, body: Body, **fields: Any) -> Visit:
         """The visit has another body. Raises IllegalMove for what states.MOVES does not have."""
-        if type(body) not in MOVES[type(visit.body)]:
-            raise IllegalMove(_illegal(visit, type(body).__name__))
+        _check(visit.seq, visit.node, type(visit.body), type(body))
         return self._put(changed(visit, body=body, **fields))
 
     def begin(self, visit: Visit, body: Body) -> Visit:
         """A visit starts, or (with its current body) ends immediately. Its time begins with its first attempt."""
-        if body is not visit.body and type(body) not in MOVES[type(visit.body)]:
-            raise IllegalMove(_illegal(visit, type(body).__name__))
+        if body is not visit.body:
+            _check(visit.seq, visit.node, type(visit.body), type(body))
         if visit.attempt > 1:
             return self._put(changed(visit, body=body))
         return self._put(changed(visit, body=body, opened_ms=self.now_ms))
 
     def drop(self, visit: Visit) -> None:
         """The visit is over."""
-        if Closed not in MOVES[type(visit.body)]:
-            raise IllegalMove(_illegal(visit, Closed.__name__))
+        _check(visit.seq, visit.node, type(visit.body), Closed)
         self.frontier.drop(visit.seq)
         self._touch(visit.seq)
 
@@ -111,8 +109,7 @@ class LiveVisits:
 
     def stay(self, visit: Visit, body: Body, group: int) -> Visit:
         """Keep a visit of a closed step, in another super-step and without its overlay."""
-        if type(body) not in MOVES[type(visit.body)]:
-            raise IllegalMove(_illegal(visit, type(body).__name__))
+        _check(visit.seq, visit.node, type(visit.body), type(body))
         return self._put(changed(visit, body=body, group=group, place=BRANCH, overlay=None))
 
     def _put(self, visit: Visit) -> Visit:
@@ -164,5 +161,7 @@ class LiveVisits:
         return [visit for visit in visits if visit.group == number and visit.place.is_branch]
 
 
-def _illegal(visit: Visit, after: str) -> str:
-    return f"visit {visit.seq} of node '{visit.node}' cannot go from {type(visit.body).__name__} to {after}"
+def _check(seq: int, node: str, before: State, after: State) -> None:
+    """Raise IllegalMove unless the table has this move of a visit."""
+    if after not in MOVES[before]:
+        raise IllegalMove(f"visit {seq} of node '{node}' cannot go from {before.__name__} to {after.__name__}")
