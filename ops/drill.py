@@ -3,9 +3,9 @@
 
     python ops/drill.py [--runs 60]
 
-Once from a snapshot (RDB), once from a copy of the append-only file, as docs/operations.md describes them. A robot
-answers every question. Each run that the backup holds must end right, and no visit that it holds as committed may run
-again. Prints what it measured; exit code 1 when anything is missing.
+It restores once from a snapshot (RDB) and once from a copy of the append-only file, as docs/operations.md describes
+them. A robot answers every question. Each run that the backup holds must end right, and no visit that it holds as
+committed may run again. Prints what it measured; exit code 1 when anything is missing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ENOUGH_S = 240.0
 
 
 class Restored(RedisServer):
-    """A fresh server on what a backup holds."""
+    """A new server on the data of a backup."""
 
     def __init__(self, backup: Path, *options: str) -> None:
         self._backup = backup

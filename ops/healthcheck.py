@@ -1,7 +1,7 @@
 """Is the scheduler of this container there? Exit status 0 or 1. For workers: `sleipnir worker --health`.
 
-A scheduler announces itself in Redis every few seconds; one that was silent for 30 s is not there. A scheduler whose
-Redis is away is unhealthy too: it cannot work, and nothing is lost when it is started again.
+A scheduler announces itself in Redis every few seconds; one without a heartbeat for 30 s counts as stopped. A scheduler
+whose Redis is away is unhealthy too: it cannot work, and nothing is lost when it is started again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def main() -> None:
     except SleipnirError as error:
         sys.exit(f"unhealthy: {error}")
     host = socket.gethostname()
-    here = [name for name in schedulers if name.startswith(f"{host}:")]
-    if not here:
+    local = [name for name in schedulers if name.startswith(f"{host}:")]
+    if not local:
         sys.exit(f"unhealthy: no scheduler of {host} has announced itself in the last 30 s")
-    print(f"healthy: {', '.join(here)}")
+    print(f"healthy: {', '.join(local)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Set up .venv, for the Makefile: `PYTHON ops/setup.py`. Uses the standard library alone.
 
 A line for each step. On a terminal the line of the step under way counts packages and seconds, because the two long
-steps take a minute each. What pip prints goes to .build/setup.log; if a step fails, the end of it is shown.
+steps take a minute each. The output of pip goes to .build/setup.log; if a step fails, its end is printed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Failed(Exception):
 
 
 class Progress:
-    """What is printed. `is_live`: the line of the step under way is drawn again and again."""
+    """The printed lines. `is_live`: the line of the step under way is drawn again and again."""
 
     def __init__(self) -> None:
         self.is_live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What runs cost in Redis, and how fast they are archived, exported and looked through: the figures of
+"""The costs of runs in Redis, and the speed of archiving, exporting and searching them: the figures of
 docs/operations.md.
 
     python ops/sizing.py [--runs 1000]

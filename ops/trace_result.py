@@ -1,4 +1,4 @@
-"""What it takes to plan a result: the calls, functions and files through which one event of a run goes.
+"""The cost of planning a result for a reader: the calls, functions and files through which one event of a run goes.
 
 `python ops/trace_result.py` plans two results of a linear graph: that of the middle one of three nodes, after which the
 next one starts, and that of the last one, which ends the run. Of each it prints how many functions are called, how

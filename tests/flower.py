@@ -85,5 +85,5 @@ def start_flower(stack: Stack) -> Flower:
         except (urllib.error.URLError, ConnectionError):
             return False
 
-    wait_until(hears, f"Flower hears of workers\n{stack.log('flower')}", timeout_s=60, every_s=0.2)
+    wait_until(hears, f"Flower lists workers\n{stack.log('flower')}", timeout_s=60, every_s=0.2)
     return flower

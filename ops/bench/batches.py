@@ -20,9 +20,9 @@ from sleipnir.client.batch import Batch
 
 ACCEPTED, MANY, QUEUED = 10_000, 200_000, 50_000
 SHARED = 400
-"""Rows of the batch that leads, when both are looked at."""
+"""The row count of the leading batch when both are compared."""
 STILL_S = 120
-"""So long may a batch stand still on a machine that is busy."""
+"""The longest time that a batch may make no progress on a busy machine."""
 
 GRAPH = """
 name: row
@@ -63,7 +63,7 @@ def accepting() -> Values:
 
 
 def waiting_behind(runs: int) -> Values:
-    """Runs submitted by themselves, one at a time, while a batch of many rows goes on."""
+    """Single runs, submitted one at a time while a batch of many rows runs."""
     with stack(workers=2) as engine:
         agent = row_agent(engine.home)
         finish([engine.client.submit(agent) for _ in range(20)], engine.client)
@@ -84,7 +84,7 @@ def waiting_behind(runs: int) -> Values:
 
 
 def sharing() -> Values:
-    """How far off their shares two batches are when the one ahead has ended SHARED rows."""
+    """The deviation of two batches from their shares when the leading one has ended SHARED rows."""
     with stack(workers=2) as engine:
         agent = row_agent(engine.home)
         finish([engine.client.submit(agent) for _ in range(20)], engine.client)

@@ -43,8 +43,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="how many (default 5)")
     options = parser.parse_args()
     measured = [cold_run() for _ in range(options.runs)]
-    figures = {name: statistics.median(found[name] for found in measured) for name in measured[0]}
-    print(json.dumps({**figures, "all": [found["seconds"] for found in measured]}))
+    figures = {name: statistics.median(figures_of_run[name] for figures_of_run in measured) for name in measured[0]}
+    print(json.dumps({**figures, "all": [figures_of_run["seconds"] for figures_of_run in measured]}))
 
 
 def cold_run() -> dict[str, float]:
@@ -55,7 +55,7 @@ def cold_run() -> dict[str, float]:
         (agent / "graph.yaml").write_text(GRAPH)
         (agent / "step.py").write_text(STEP)
         keep = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
-        # As in a shell whose virtual environment is active.
+        # The environment of a shell with an active virtual environment.
         path = os.pathsep.join([str(Path(sys.executable).parent), keep.get("PATH", os.defpath)])
         modules = os.pathsep.join(str(ROOT / part) for part in ("", "scheduler", "workers"))
         env = keep | {"SLEIPNIR_HOME": f"{folder}/home", "PATH": path, "PYTHONPATH": modules}
@@ -65,10 +65,10 @@ def cold_run() -> dict[str, float]:
             assert process.stdout is not None and process.stderr is not None
             result = process.stdout.readline()
             printed = time.perf_counter()
-            said = process.stderr.read()
+            errors = process.stderr.read()
         ended = time.perf_counter()
     if (process.returncode, result) != (0, "3\n"):
-        sys.exit(f"the run failed with {process.returncode}:\n{result}{said}")
+        sys.exit(f"the run failed with {process.returncode}:\n{result}{errors}")
     return {
         "seconds": round(ended - started, 3),
         "result_seconds": round(printed - started, 3),

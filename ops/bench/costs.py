@@ -48,7 +48,7 @@ def large_state(repeats: int) -> Values:
 
 
 def reader_times_ms(engine: Stack, agent: Path) -> list[int]:
-    """How long each reader of a new run took, delivery to delivery, the first one from the answer to the gate."""
+    """The time of each reader of a new run, from delivery to delivery; the first counts from the answer to the gate."""
     run = engine.client.submit(agent)
     wait_until(run.gates, "the run waits at its gate")
     wait_until(lambda: is_quiet(engine.redis_url), "Redis has written everything")
@@ -111,7 +111,7 @@ def thousandth_visit(repeats: int) -> Values:
 
 
 def block_times_ms(steps: Sequence[StepInfo], window: range) -> list[int]:
-    """How long each block of five visits of a window took, delivery to delivery."""
+    """The time of each block of five visits of a window, from delivery to delivery."""
     at_ms = {step.step: step.at_ms for step in steps}
     return [at_ms[start + window.step] - at_ms[start] for start in window]
 

@@ -1,5 +1,5 @@
-"""How long this machine's disk takes to make a small write durable. PostgreSQL, SQLite and an append-only file that is
-synced always wait for that at every commit, so it explains their figures."""
+"""Measures how long this machine's disk takes to make a small write durable. PostgreSQL, SQLite and an append-only file
+that is synced always wait for that at every commit, so it explains their figures."""
 
 from __future__ import annotations
 

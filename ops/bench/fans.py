@@ -27,10 +27,10 @@ LOOK_S = 0.05
 def measure(items: int = MANY) -> Values:
     """A map of `items` items against the chain, and against maps of a hundred items each, as many items in all."""
     with stack() as engine:
-        chain, one, many = no_op_agent(engine.home), map_agent(engine.home, FEW), map_agent(engine.home, items)
-        finish([engine.client.submit(agent) for agent in (chain, one)], engine.client)  # all is imported and cached
+        chain, fewer, many = no_op_agent(engine.home), map_agent(engine.home, FEW), map_agent(engine.home, items)
+        finish([engine.client.submit(agent) for agent in (chain, fewer)], engine.client)  # all is imported and cached
         chained = under_load(engine, chain, items // NODES)
-        few = cost_us(engine, one, items // FEW, FEW)
+        few = cost_us(engine, fewer, items // FEW, FEW)
         with watched(engine) as peak:
             wide = cost_us(engine, many, 1, items)
     return {

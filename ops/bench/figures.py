@@ -14,11 +14,12 @@ Values = dict[str, float]
 
 
 class NotMeasured(Exception):
-    """What is measured is not on this machine, and need not be. The text is the reason that the table gives."""
+    """The measured program is not installed on this machine, and is optional. The text is the reason that the table
+    gives."""
 
 
 class BenchFailed(Exception):
-    """Something that should run did not. The bench goes on with the rest and exits with 1."""
+    """Something that should run did not. The bench measures the other figures and exits with 1."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Figure:
         return "" if self.at_most is None else f"<= {self.at_most:g}"
 
     def verdict(self, value: float) -> str:
-        """What is judged is the value itself, not as the table rounds it."""
+        """The verdict uses the exact value, not the rounded one of the table."""
         if self.at_least is None and self.at_most is None:
             return ""
         too_low = self.at_least is not None and value < self.at_least

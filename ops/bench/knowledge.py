@@ -1,4 +1,4 @@
-"""Knowledge bases: what an index costs to write, to keep and to search, and how much of what is asked it finds.
+"""Knowledge bases: what an index costs to write, to keep and to search, and how many of the expected passages it finds.
 
 The corpus is of knowledge_corpus.py. A larger base repeats its chunks, each with a number of its own and a vector a
 little beside the first. Searching is measured in processes that do nothing else, on one core each; beside it `bm25s`,
@@ -32,8 +32,8 @@ TOP = 5
 PROCESSES = 4
 SEARCHES = 400
 QUALITY_DIMENSIONS = 768
-"""Of a usual model. A hash of 384 finds clearly less than keywords do, one of 1,536 clearly more, and what both find
-together is then between the two: ranks are fused without knowing which list is better."""
+"""The size of a usual model. A hash of 384 finds clearly less than keywords do, one of 1,536 clearly more, and what
+both find together is then between the two: ranks are fused without knowing which list is better."""
 
 LEAST_CHUNKS = 3_000
 """A machine with less documentation says nothing about a real corpus."""
@@ -46,7 +46,7 @@ Search = Callable[[str], Sequence[Place]]
 
 
 def costs(chunks: int) -> Values:
-    """What bases of SMALL and of `chunks` chunks cost, and how fast they are searched."""
+    """The costs and the search speed of bases of SMALL and of `chunks` chunks."""
     from ops.bench import knowledge_corpus as corpus
     from sleipnir_workers.knowledge import artefact, loki_file
 
@@ -76,11 +76,11 @@ def costs(chunks: int) -> Values:
         loki_file.read(folder / "base.yaml")
         values["knowledge_file_read_s"] = time.perf_counter() - started
         for name in ("small", "large"):
-            [found] = _searching(folder / name, asked, 1)
-            values |= {f"knowledge_{name}_{key}": value for key, value in found.items()}
+            [figures] = _searching(folder / name, asked, 1)
+            values |= {f"knowledge_{name}_{key}": value for key, value in figures.items()}
         together = _searching(folder / "large", asked, PROCESSES)
-        values["knowledge_together_per_s"] = sum(found["hybrid_per_s"] for found in together)
-        values["knowledge_together_mb"] = sum(found["pss_mb"] for found in together)
+        values["knowledge_together_per_s"] = sum(figures["hybrid_per_s"] for figures in together)
+        values["knowledge_together_mb"] = sum(figures["pss_mb"] for figures in together)
     return values
 
 
@@ -115,9 +115,9 @@ def quality(questions: int) -> Values:
             recall, mrr = found_in(pairs, find)
             values |= {f"knowledge_{name}_recall": recall, f"knowledge_{name}_mrr": mrr}
     for measure in ("recall", "mrr"):
-        of = {name: values[f"knowledge_{name}_{measure}"] for name in searches}
-        values[f"knowledge_hybrid_{measure}_ratio"] = of["hybrid"] / max(of["keyword"], of["vector"])
-        values[f"knowledge_keyword_{measure}_ratio"] = of["keyword"] / of["bm25s"]
+        value_of = {name: values[f"knowledge_{name}_{measure}"] for name in searches}
+        values[f"knowledge_hybrid_{measure}_ratio"] = value_of["hybrid"] / max(value_of["keyword"], value_of["vector"])
+        values[f"knowledge_keyword_{measure}_ratio"] = value_of["keyword"] / value_of["bm25s"]
     return values
 
 
@@ -128,7 +128,7 @@ def found_in(pairs: Sequence[Pair], find: Search) -> tuple[float, float]:
 
 
 def rank(pair: Pair, places: Sequence[Place]) -> float:
-    """1 / the number of the first place that lies in the answer, 0 if none does."""
+    """1 / the position of the first hit within the answer; 0 without such a hit."""
     for number, (path, lines) in enumerate(places, 1):
         if path == pair.path and lines and lines[0] <= pair.last and lines[1] >= pair.first:
             return 1 / number
@@ -186,12 +186,12 @@ def _bm25s_ms(base: Base, questions: Sequence[str]) -> Values:
 
 
 def _searching(index: Path, questions: Path, processes: int) -> list[Values]:
-    """What so many processes find that search at the same time, and the memory of each when all are done."""
+    """The results of several processes that search at the same time, and the memory of each when all have finished."""
     command = [PYTHON, str(SEARCHER), str(index), str(questions), str(SEARCHES)]
     with ExitStack() as stack:
         started = [stack.enter_context(_searcher(command)) for _ in range(processes)]
-        found = [_line_of(process) for process in started]
-        return [{**each, **memory_mb(process.pid)} for each, process in zip(found, started, strict=True)]
+        results = [_line_of(process) for process in started]
+        return [{**each, **memory_mb(process.pid)} for each, process in zip(results, started, strict=True)]
 
 
 @contextmanager
@@ -211,8 +211,8 @@ def _line_of(process: subprocess.Popen[str]) -> Values:
     line = process.stdout.readline()
     if not line:
         raise BenchFailed(f"{SEARCHER.name} failed: {last_line(process.stderr.read())}")
-    found: Values = json.loads(line)
-    return found
+    values: Values = json.loads(line)
+    return values
 
 
 def memory_mb(pid: int) -> Values:

@@ -1,7 +1,7 @@
-"""What bases are measured on: documentation that is on the machine anyway, questions about it, and an embedder.
+"""The material of the measurement: documentation that the machine already has, questions about it, and an embedder.
 
 Documents are the Markdown, reStructuredText and plain text files that installed Python packages and Debian's packages
-bring along. A question is a heading that no other section has, its answer that section.
+contain. A question is a heading that no other section has, its answer that section.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pair:
 
 def documents() -> list[Document]:
     """All of them in the order of their paths, each text once."""
-    found: dict[str, Document] = {}
+    by_text: dict[str, Document] = {}
     for root in (Path(sysconfig.get_path("purelib")), SYSTEM):
         for file in sorted(root.rglob("*")):
             if file.suffix not in EXTENSIONS or NOT_PROSE & set(file.relative_to(root).parts) or file.is_symlink():
@@ -61,8 +61,8 @@ def documents() -> list[Document]:
                 text = file.read_text(encoding="utf-8")
             except (UnicodeDecodeError, OSError):
                 continue
-            found.setdefault(text, Document(str(file), text, file.suffix[1:]))
-    return list(found.values())
+            by_text.setdefault(text, Document(str(file), text, file.suffix[1:]))
+    return list(by_text.values())
 
 
 _MARKDOWN_HEADING = re.compile(r"#{1,6} +(.+?) *#*")
@@ -90,7 +90,7 @@ def underlined(line: str, following: str) -> bool:
 
 
 def plain(heading: str) -> str:
-    """Without links and markup."""
+    """The text without links and markup."""
     return re.sub(r"[`*\\]|\{#.*\}", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)).strip()
 
 
@@ -110,7 +110,7 @@ def pairs(corpus: Sequence[Document], least_words: int = 3, least_bytes: int = 2
 
 
 def without_headings(corpus: Sequence[Document]) -> list[Document]:
-    """The same documents with empty lines in the place of headings: what is asked is then nowhere written so."""
+    """The same documents with empty lines instead of headings, so that no question occurs literally."""
     bare = []
     for document in corpus:
         lines = document.text.split("\n")
@@ -121,7 +121,7 @@ def without_headings(corpus: Sequence[Document]) -> list[Document]:
 
 
 def base_of(corpus: Sequence[Document]) -> Base:
-    """Without vectors."""
+    """The chunks without vectors."""
     sources = [
         Source(
             document.path,

@@ -1,7 +1,7 @@
 """A process that searches an index, as a rag worker does: `knowledge_searcher.py INDEX QUESTIONS TIMES`.
 
 QUESTIONS is a JSON file of texts, with their vectors beside it (.npy). Prints one JSON object: milliseconds and
-searches per second, on one core. Then it waits for the end of its standard input, so that its memory can be looked at.
+searches per second, on one core. Then it waits for the end of its standard input, so that its memory can be measured.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def main() -> None:
 
     for number in range(min(10, len(texts))):
         hybrid(number)
-    found = {}
+    figures = {}
     for name, ask in (("hybrid", hybrid), ("keyword", keywords)):
         took_ms = []
         for number in range(times):
             started = time.perf_counter()
             ask(number % len(texts))
             took_ms.append((time.perf_counter() - started) * 1000)
-        found |= {
+        figures |= {
             f"{name}_p50_ms": float(np.percentile(took_ms, 50)),
             f"{name}_p99_ms": float(np.percentile(took_ms, 99)),
             f"{name}_per_s": times / sum(took_ms) * 1000,
         }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(figures), flush=True)
     sys.stdin.read()
 
 

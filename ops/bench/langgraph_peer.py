@@ -18,7 +18,7 @@ class State(TypedDict, total=False):
 
 
 def checkpointer(load: Load) -> Any:
-    """As their documentation sets it up: a pool for the threads; for SQLite the one connection that they share."""
+    """The set-up of their documentation: a pool for the threads; for SQLite the one connection that they share."""
     if load.sqlite_path:
         return SqliteSaver(sqlite3.connect(load.sqlite_path, check_same_thread=False, timeout=30))
     options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}

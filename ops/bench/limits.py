@@ -1,8 +1,9 @@
 """Limits of models through the whole system, on real processes: `python ops/bench/limits.py`; about four minutes.
 
 The rate: a limit of calls a minute, four llm worker processes, and more runs than it lets through, all submitted at
-once. Counted by the model server's clock: the calls of the worst 60 seconds, wherever they begin, and how much of
-the rate was used. Beside it what waiting costs: visits put off per call, and the CPU of the processes meanwhile.
+once. Counted by the model server's clock: the calls of the worst 60 seconds, over all possible starts of such a window,
+and how much of the rate was used. Beside it what waiting costs: visits put off per call, and the CPU of the processes
+meanwhile.
 
 The slots: a limit of calls at once. As many calls as it allows are under way when all workers are killed; afterwards
 every run must end on new workers, and no slot may be held.
@@ -107,7 +108,7 @@ def limited(limit: Limit, server: Server, threads: int) -> Iterator[Stack]:
 
 @contextmanager
 def new_workers(engine: Stack, limit: Limit, server: Server) -> Iterator[None]:
-    """As many llm workers as were killed, with other names."""
+    """Start as many llm workers as were killed, under new names."""
     settings = engine.client.settings.to_env()
     env = {**settings, **environment_of(limit, engine.home, server)}
     with processes(workers("again", THREADS), env, engine.home):
@@ -149,22 +150,22 @@ def main() -> None:
     parser.add_argument("--holders", type=int, default=100, help=f"at most {WORKERS * THREADS}")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
-    found = {**rate(options.per_minute, options.minutes), **slots(options.holders)}
-    print(json.dumps(found) if options.json else in_words(found, options.per_minute, options.minutes))
-    kept = found["worst_window"] <= options.per_minute and found["share"] >= ENOUGH and found["slots_left"] == 0
+    values = {**rate(options.per_minute, options.minutes), **slots(options.holders)}
+    print(json.dumps(values) if options.json else in_words(values, options.per_minute, options.minutes))
+    kept = values["worst_window"] <= options.per_minute and values["share"] >= ENOUGH and values["slots_left"] == 0
     sys.exit(0 if kept else 1)
 
 
-def in_words(found: Values, per_minute: int, minutes: float) -> str:
+def in_words(values: Values, per_minute: int, minutes: float) -> str:
     return (
-        f"{per_minute} calls a minute, {WORKERS} llm workers, {minutes:g} minutes: {found['calls']:,} calls, "
-        f"{found['worst_window']} in the worst minute, {found['share']:.1%} of the rate used; visits put off "
-        f"{found['put_off']:,} times ({found['put_off_per_call']:.1f} per call), "
-        f"{found['cpu_scheduler_us']:.0f} us of the scheduler for each visit that came or was put off; CPU of the "
-        f"scheduler {found['cpu_scheduler_s']:.1f} s, of Redis {found['cpu_redis_s']:.1f} s, of the workers "
-        f"{found['cpu_models_s']:.1f} s\n"
-        f"{found['holders_killed']} killed holders: {found['slots_left']} slots held in the end, all free after "
-        f"{found['slots_free_after_s']:.1f} s; {found['runs_completed']} runs completed on new workers"
+        f"{per_minute} calls a minute, {WORKERS} llm workers, {minutes:g} minutes: {values['calls']:,} calls, "
+        f"{values['worst_window']} in the worst minute, {values['share']:.1%} of the rate used; visits put off "
+        f"{values['put_off']:,} times ({values['put_off_per_call']:.1f} per call), "
+        f"{values['cpu_scheduler_us']:.0f} us of the scheduler for each visit that came or was put off; CPU of the "
+        f"scheduler {values['cpu_scheduler_s']:.1f} s, of Redis {values['cpu_redis_s']:.1f} s, of the workers "
+        f"{values['cpu_models_s']:.1f} s\n"
+        f"{values['holders_killed']} killed holders: {values['slots_left']} slots held in the end, all free after "
+        f"{values['slots_free_after_s']:.1f} s; {values['runs_completed']} runs completed on new workers"
     )
 
 

@@ -1,9 +1,9 @@
 """Very many runs in one Redis: what each costs there, how soon lists of runs and batches are answered, and whether the
 engine is slowed down.
 
-Half of the runs wait for an answer, the other half, the newer ones, are over: their question has expired. They are
-accepted by the store's own script, many in one round trip, and planned and committed by a real scheduler. Beside this
-stack there is another one that is empty; both get the same load in turns.
+The older half of the runs waits for an answer; the newer half has ended because its question expired. They are accepted
+by the store's own script, many in one round trip, and planned and committed by a real scheduler. A second stack is
+empty. Both get the same load alternately.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from sleipnir.store.scripts import run_in_order
 
 CHUNK = 1_000
 AHEAD = 10_000
-"""So many events may wait for the scheduler while runs are added."""
+"""The number of events that may wait for the scheduler while runs are added."""
 TOLD_EVERY_S = 15.0
 PATIENCE_S = 900.0
-"""For what comes after a fill: a scheduler that catches up, an append-only file of some GB that is written anew."""
+"""Time for the work after a fill: the scheduler catches up, and Redis rewrites an append-only file of some GB."""
 
 BATCHES, OPEN_BATCHES, ROWS = 60, 10, 20
 CALLS, COMMANDS, LOADS = 20, 5, 6
 SLOW_US = 5_000
-"""Commands that take Redis longer are told."""
+"""Commands that take Redis longer are reported."""
 
 GRAPH = """
 name: {name}
@@ -121,7 +121,7 @@ def answered(engine: Stack) -> Values:
     redis: Any = connect(engine.redis_url, socket_timeout=PATIENCE_S)
     for rewrite in (False, True):
         if rewrite:
-            redis.bgrewriteaof()  # or it would come by itself, in the middle of what is timed
+            redis.bgrewriteaof()  # otherwise Redis starts one itself during the measurement
         wait_until(lambda: is_quiet(engine.redis_url), "Redis has written everything", PATIENCE_S)
     redis.config_set("slowlog-log-slower-than", SLOW_US)
     redis.slowlog_reset()
@@ -138,17 +138,17 @@ def answered(engine: Stack) -> Values:
         return statistics.median(times_ms(lambda: output_of(command, env, 60), COMMANDS))
 
     tell(", ".join(f"{name} {statistics.median(each):.0f} ms" for name, each in times.items()))
-    found = {f"{name}_ms": statistics.median(each) for name, each in times.items()}
-    found |= {f"{name}_slowest_ms": max(each) for name, each in times.items()}
-    found["million_ps_command_ms"] = of_command("ps")
-    found["million_batch_ls_command_ms"] = of_command("batch", "ls")
-    found["million_start_ms"] = of_command("--version")
+    values = {f"{name}_ms": statistics.median(each) for name, each in times.items()}
+    values |= {f"{name}_slowest_ms": max(each) for name, each in times.items()}
+    values["million_ps_command_ms"] = of_command("ps")
+    values["million_batch_ls_command_ms"] = of_command("batch", "ls")
+    values["million_start_ms"] = of_command("--version")
     redis.close()
-    return found
+    return values
 
 
 def slowed_down(full: Stack, empty: Stack, load: int) -> Values:
-    """What the full stack does of the load that the empty one does, and what of that took Redis long."""
+    """The throughput of the full stack in relation to the empty one, and the commands that took Redis long."""
     rates: dict[str, list[float]] = {"full": [], "empty": []}
     for number in range(LOADS):
         pair = [("full", full), ("empty", empty)]
@@ -156,11 +156,11 @@ def slowed_down(full: Stack, empty: Stack, load: int) -> Values:
             rates[name].append(under_load(engine, engine.home / "noop", load)["visits_per_s"])
         tell(f"load {number + 1} of {LOADS}: {rates['full'][-1]:,.0f} visits/s, empty {rates['empty'][-1]:,.0f}")
     redis: Any = connect(full.redis_url)
-    slow = sorted(redis.slowlog_get(1000), key=lambda each: -each["duration"])
+    slow = sorted(redis.slowlog_get(1000), key=lambda call: -call["duration"])
     redis.close()
-    for each in slow[:5]:
-        tell(f"slow in Redis: {each['duration'] / 1000:.1f} ms: {str(each['command'])[:100]}")
-    median = {name: statistics.median(each) for name, each in rates.items()}
+    for call in slow[:5]:
+        tell(f"slow in Redis: {call['duration'] / 1000:.1f} ms: {str(call['command'])[:100]}")
+    median = {name: statistics.median(call) for name, call in rates.items()}
     return {
         "million_advance_share": median["full"] / median["empty"],
         "million_visits_per_s": median["full"],
@@ -186,13 +186,13 @@ def used_memory(engine: Stack) -> int:
 
 
 def times_ms(call: Callable[[], object], count: int = CALLS) -> list[float]:
-    found = []
+    scripts = []
     call()  # the first one connects and imports
     for _ in range(count):
         began_s = time.perf_counter()
         call()
-        found.append((time.perf_counter() - began_s) * 1000)
-    return found
+        scripts.append((time.perf_counter() - began_s) * 1000)
+    return scripts
 
 
 def new_id() -> str:

@@ -1,4 +1,4 @@
-"""What the scripts of LangGraph and DBOS share: many runs in a few processes and threads, and the time they take.
+"""The common part of the LangGraph and DBOS scripts: many runs in a few processes and threads, and the time they take.
 
 Runs in the peers' virtual environment, so it imports nothing of Sleipnir.
 """

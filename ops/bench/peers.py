@@ -1,7 +1,7 @@
 """The peers, each in processes of its own: stock Celery here; LangGraph and DBOS in a virtual environment of their own.
 
-LangGraph and DBOS run the chain in their own processes and threads. How many of each is best on this machine is found
-out first, for every store, and then kept for all rounds.
+LangGraph and DBOS run the chain in their own processes and threads. The best numbers of both for this machine are
+measured first, for every store, and then used in all rounds.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class Peer:
         trouble = ""
         for shape in self.shapes * trials:
             try:
-                found = self.measure(runs, shape, server)[self.figure]
+                rate = self.measure(runs, shape, server)[self.figure]
             except BenchFailed as error:  # SQLite may refuse a second writer
                 trouble = str(error)
                 continue
-            best[shape] = max(found, best.get(shape, 0))
+            best[shape] = max(rate, best.get(shape, 0))
         if not best:
             raise BenchFailed(trouble)
         return max(best, key=lambda shape: best[shape])
@@ -117,8 +117,8 @@ class Peer:
             options = [f"--{name}={value}" for name, value in numbers.items()]
             command = [str(peer_python()), str(self.script), f"--store={used.url}", *options]
             env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-            found = json.loads(last_line(output_of(command, env)))
-        return {self.figure: found["per_s"], self.cpu_figure: found["cpu_us"]}
+            values = json.loads(last_line(output_of(command, env)))
+        return {self.figure: values["per_s"], self.cpu_figure: values["cpu_us"]}
 
 
 PEERS: Sequence[Peer] = tuple(

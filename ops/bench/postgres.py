@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Server:
-    """Where a peer keeps its runs, and the process behind it: 0 when there is none."""
+    """The address of a peer's storage, and the process id of its server: 0 without a server."""
 
     url: str
     pid: int
@@ -64,9 +64,9 @@ def server() -> Iterator[Server]:
 def find() -> Path:
     """The folder with `initdb` and `postgres`: from PATH, else the newest of Debian's. Raises NotMeasured."""
     in_path = shutil.which("initdb")
-    found = [Path(in_path).resolve().parent] if in_path else []
-    found += sorted(PLACES.glob("*/bin"), key=lambda folder: float(folder.parent.name), reverse=True)
-    for folder in found:
+    folders = [Path(in_path).resolve().parent] if in_path else []
+    folders += sorted(PLACES.glob("*/bin"), key=lambda folder: float(folder.parent.name), reverse=True)
+    for folder in folders:
         if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres")):
             return folder
     raise NotMeasured("PostgreSQL not found")
@@ -86,8 +86,8 @@ def _identity() -> Mapping[str, Any]:
 
 
 def _tied_to_us() -> Callable[[], None]:
-    """What the child does before it becomes PostgreSQL: ask to be stopped when we die. launch.py cannot do it here, as
-    the other user may not be allowed to read our interpreter."""
+    """The child calls this before it becomes PostgreSQL: the kernel then stops it when this process ends. launch.py
+    cannot do it here, as the other user may lack the right to read our interpreter."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def ask() -> None:

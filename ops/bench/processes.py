@@ -66,7 +66,7 @@ def processes(groups: Groups, env: Mapping[str, str], folder: Path) -> Iterator[
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process that was told to stop; one that does not is killed."""
+    """Wait until a process that was asked to stop has ended; kill it after the timeout."""
     try:
         process.wait(STOP_S)
     except subprocess.TimeoutExpired:
@@ -107,9 +107,9 @@ def last_line(text: str) -> str:
 
 def version_of(program: Path) -> str:
     """The first dotted number that `program --version` prints; "?" if there is none."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10).stdout
-    found = re.search(r"\d+(\.\d+)+", said)
-    return found[0] if found else "?"
+    output = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10).stdout
+    version = re.search(r"\d+(\.\d+)+", output)
+    return version[0] if version else "?"
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:

@@ -1,4 +1,4 @@
-"""What the bench prints: on which machine, the table, what went wrong; and how that gets into docs/performance.md."""
+"""The output of the bench: the machine, the table and the failures, and its place in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGIN, END = "<!-- figures: make bench ARGS=--docs writes what is between these 
 
 
 def machine() -> dict[str, Any]:
-    """What may matter for the figures and says nothing about whose machine it is."""
+    """Properties that may matter for the figures and do not identify the machine's owner."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
@@ -31,18 +31,18 @@ def _postgres_version() -> str | None:
         return None
 
 
-def text_of(found: dict[str, Any]) -> str:
-    """What the command prints, from what the JSON file holds."""
-    here, rounds = found["machine"], len(found["rounds"])
+def text_of(content: dict[str, Any]) -> str:
+    """The printed report, made from the content of the JSON file."""
+    machine_facts, rounds = content["machine"], len(content["rounds"])
     lines = [
-        f"{here['cores']} cores, Python {here['python']}, Redis {here['redis']}, "
-        f"PostgreSQL {here['postgres'] or 'not found'}; medians of {rounds} round{'s' if rounds > 1 else ''}",
-        *(f"{figures.FIGURES[name].what}: {shape} (processes x threads)" for name, shape in found["shapes"].items()),
+        f"{machine_facts['cores']} cores, Python {machine_facts['python']}, Redis {machine_facts['redis']}, "
+        f"PostgreSQL {machine_facts['postgres'] or 'not found'}; medians of {rounds} round{'s' if rounds > 1 else ''}",
+        *(f"{figures.FIGURES[name].what}: {shape} (processes x threads)" for name, shape in content["shapes"].items()),
         "",
-        figures.table(found["figures"], found["not_measured"]),
+        figures.table(content["figures"], content["not_measured"]),
         "",
-        f"missed: {', '.join(found['missed']) or 'nothing that was measured'}",
-        *(f"FAILED  {figures.FIGURES[name].what.strip()}: {what}" for name, what in found["failed"].items()),
+        f"missed: {', '.join(content['missed']) or 'nothing that was measured'}",
+        *(f"FAILED  {figures.FIGURES[name].what.strip()}: {what}" for name, what in content["failed"].items()),
     ]
     return "\n".join(lines)
 

@@ -67,7 +67,7 @@ SUBJECTS = (
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of each load."""
+    """The size of each load."""
 
     rounds: int
     runs: int
@@ -162,7 +162,7 @@ START_UP = ("start_up_ratio",)
 
 @dataclass
 class Bench:
-    """One call of the command: what is asked for, what was found, what could not be measured and why."""
+    """One call of the command: its options, its results, and the figures that could not be measured, with reasons."""
 
     subjects: Sequence[str]
     effort: Effort
@@ -204,9 +204,9 @@ class Bench:
             if all(name in self.absent for name in step.names):
                 continue
             with self._noting(*step.names), progress(f"{label}  {step.what}") as say:
-                found = step.call()
-                values.update(found)
-                say(shown(found))
+                measured = step.call()
+                values.update(measured)
+                say(shown(measured))
         return values
 
     def _measurements(self, values: Values) -> Iterator[Measurement]:
@@ -274,11 +274,11 @@ class Bench:
         except NotMeasured as reason:
             self.absent |= dict.fromkeys(names, str(reason))
         except Exception as error:
-            said = str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
-            self.failed |= dict.fromkeys(names, " ".join(said.split()))  # one line of the table
+            message = str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
+            self.failed |= dict.fromkeys(names, " ".join(message.split()))  # one line of the table
 
-    def found(self) -> dict[str, Any]:
-        """What the JSON file holds."""
+    def content(self) -> dict[str, Any]:
+        """The content of the JSON file."""
         values = figures.medians(self.rounds)
         reasons = figures.with_ratio_reasons({**self.absent, **self.failed})
         return {
@@ -303,28 +303,29 @@ def shown(values: Values) -> str:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr when something is done; on a terminal also while it goes on. Say what was found, if anything."""
-    found = ["not measured"]
+    """Print a line to stderr when a step has ended, on a terminal also during the step. The text of the step is its
+    result, if it has one."""
+    results = ["not measured"]
     if sys.stderr.isatty():
         print(f"{what} ...", end="", file=sys.stderr, flush=True)
     started = time.monotonic()
     try:
-        yield lambda text: found.append(text)
+        yield lambda text: results.append(text)
     finally:
         start = "\r\033[K" if sys.stderr.isatty() else ""
-        print(f"{start}{what}: {found[-1]} ({time.monotonic() - started:.0f} s)", file=sys.stderr, flush=True)
+        print(f"{start}{what}: {results[-1]} ({time.monotonic() - started:.0f} s)", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     options = from_arguments()
     bench = Bench(options.only, options.effort)
     bench.run()
-    found = bench.found()
-    text = report.text_of(found)
+    content = bench.content()
+    text = report.text_of(content)
     print(text)
     for file in filter(None, (LATEST, options.json)):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=2) + "\n")
+        file.write_text(json.dumps(content, indent=2) + "\n")
     if options.docs:
         PAGE.write_text(report.refreshed(PAGE.read_text(), text))
     sys.exit(1 if bench.failed else 0)
@@ -343,7 +344,9 @@ def from_arguments() -> argparse.Namespace:
         metavar="N",
         help=f"of the subject million: default {FULL.many_runs:,}, with --quick {QUICK.many_runs:,}",
     )
-    parser.add_argument("--json", type=Path, help=f"also write what is found here (always: {LATEST.relative_to(ROOT)})")
+    parser.add_argument(
+        "--json", type=Path, help=f"also write the results to this file (always: {LATEST.relative_to(ROOT)})"
+    )
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 1:

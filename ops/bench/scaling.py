@@ -2,8 +2,8 @@
 
 One scheduler, one llm worker and one script worker of eight slots each, then a second llm worker beside them, then a
 second script worker instead. Rows are of one node: a call of a scripted model that answers after half a second, or a
-script that sleeps for 0.6 s. So a slot is what rows wait for, not a core. The rate is that of the middle of a batch, in
-which all slots are busy.
+script that sleeps for 0.6 s. Rows therefore wait for a slot, not for a core. The rate is that of the middle of a batch,
+in which all slots are busy.
 """
 
 from __future__ import annotations
@@ -99,5 +99,5 @@ def middle_rate(ends: Mapping[int, int], rows: int) -> float:
     """`ends` says when (ms) so many rows were over."""
     middle = [ended for ended in sorted(ends) if rows / 5 <= ended <= rows * 4 / 5]
     if len(middle) < 2:
-        raise BenchFailed("the batch was over before it could be looked at")
+        raise BenchFailed("the batch ended before it could be measured")
     return (middle[-1] - middle[0]) * 1000 / (ends[middle[-1]] - ends[middle[0]])

@@ -97,7 +97,7 @@ def durations(store: Store, situation: Callable[[Store], object]) -> dict[str, f
     """The longest call of each script in one situation, in ms."""
     scripts = [LuaScript(file.stem) for file in LUA.glob("*.lua")]
     by_sha = {script.sha: script.name for script in scripts}
-    client, found = store._client, dict[str, float]()
+    client, times_us = store._client, dict[str, float]()
     for script in scripts:
         script.load(client)
     client.config_set("slowlog-log-slower-than", 0)
@@ -109,13 +109,14 @@ def durations(store: Store, situation: Callable[[Store], object]) -> dict[str, f
     for entry in client.slowlog_get(5000):
         words = entry["command"].decode(errors="replace").split()
         if words[0] == "EVALSHA" and (name := by_sha.get(words[1])):
-            found[name] = max(found.get(name, 0.0), entry["duration"] / 1000)
+            times_us[name] = max(times_us.get(name, 0.0), entry["duration"] / 1000)
     client.flushall()
-    return found
+    return times_us
 
 
 def main() -> int:
-    """Of several rounds of a situation the quietest counts: the slow log has wall time, and other processes run."""
+    """Of several rounds of a situation the fastest counts, because the slow log has wall time, and other processes
+    run."""
     longest: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, server() as redis:
         for situation in [*(case for case, _ in CASES.values()), *LARGE]:
@@ -125,7 +126,7 @@ def main() -> int:
                 with Store.open(settings) as store:
                     rounds.append(durations(store, situation))
             for name in set[str]().union(*rounds):
-                quietest = min(found.get(name, 0.0) for found in rounds)
+                quietest = min(times.get(name, 0.0) for times in rounds)
                 longest[name] = max(longest.get(name, 0.0), quietest)
     for name, took_ms in sorted(longest.items()):
         print(f"{name:16} {took_ms:8.3f} ms")

@@ -15,32 +15,32 @@ HERE = Path(__file__).parent
 
 def warm() -> Values:
     """A script on a warm interpreter against the start of `python3`, in the same run."""
-    found = _measured("warm_python.py", "--rounds", "50")
+    figures = _measured("warm_python.py", "--rounds", "50")
     return {
-        "warm_script_ratio": float(found["ratio"]),
-        "warm_script_ms": float(found["warm_ms"]),
-        "cold_python_ms": float(found["cold_ms"]),
+        "warm_script_ratio": float(figures["ratio"]),
+        "warm_script_ms": float(figures["warm_ms"]),
+        "cold_python_ms": float(figures["cold_ms"]),
     }
 
 
 def cold() -> Values:
     """Seconds of a `sleipnir run` of three scripts with nothing running before."""
-    found = _measured("cold_run.py", "--runs", "2")
-    return {"cold_run_s": float(found["seconds"]), "cold_run_cpu_s": float(found["cpu_seconds"])}
+    figures = _measured("cold_run.py", "--runs", "2")
+    return {"cold_run_s": float(figures["seconds"]), "cold_run_cpu_s": float(figures["cpu_seconds"])}
 
 
 def start_up() -> Values:
     """Commands that look against the import of redis-py, in the same run."""
-    found = _measured("start_up.py", "--rounds", "15")
+    figures = _measured("start_up.py", "--rounds", "15")
     return {
-        "start_up_ratio": float(found["ratio"]),
-        "start_up_ps_ms": float(found["ps_ms"]),
-        "start_up_redis_ms": float(found["import_redis_ms"]),
+        "start_up_ratio": float(figures["ratio"]),
+        "start_up_ps_ms": float(figures["ps_ms"]),
+        "start_up_redis_ms": float(figures["import_redis_ms"]),
     }
 
 
 def _measured(script: str, *options: str) -> dict[str, Any]:
     if not (HERE / script).exists():
         raise NotMeasured(f"there is no ops/bench/{script} yet")
-    found: dict[str, Any] = json.loads(output_of([PYTHON, str(HERE / script), *options], environment({})))
-    return found
+    figures: dict[str, Any] = json.loads(output_of([PYTHON, str(HERE / script), *options], environment({})))
+    return figures

@@ -1,4 +1,4 @@
-"""What a command that looks costs, `sleipnir ps` and its like, against `python -c "import redis"`.
+"""The cost of a command that only reads, `sleipnir ps` and its like, against `python -c "import redis"`.
 
 `python ops/bench/start_up.py` prints one JSON object: `import_redis_ms`, `ps_ms`, `show_ms`, `gates_ms` and
 `batch_ls_ms`, the medians of some runs of each, taken in turns; `ratio`: of the slowest of the commands, the median
@@ -41,7 +41,7 @@ def main() -> None:
         modules = os.pathsep.join(str(ROOT / part) for part in ("", "scheduler", "workers"))
         env = keep | {"SLEIPNIR_HOME": f"{folder}/home", "PYTHONPATH": modules}
         sleipnir = [sys.executable, "-m", "sleipnir"]
-        # Without workers it is Redis and a scheduler alone, which have nothing to do once the run waits.
+        # Without workers only Redis and a scheduler run, and both are idle once the run waits.
         stack = subprocess.Popen(
             [*sleipnir, "up", "--scripts", "0", "--llm", "0"],
             env=env,

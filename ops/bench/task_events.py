@@ -1,8 +1,8 @@
 """The cost of reporting each visit to Flower.
 
 Three stacks run at once: one sends no events, one sends events without a reader, one has a Flower that reads them on
-the same cores. The load goes to them in turns, first in one order and then in the other, so that a machine that becomes
-faster or slower meanwhile does it to all of them.
+the same cores. They get the load in turns, in one order and then in the reverse order, so that a change of the
+machine's speed affects all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIGURATION = ROOT / "ops" / "flower" / "flowerconfig.py"
 
 
 def measure(runs: int) -> Values:
-    """Visits per second without events, and what is left of them with events, and with a Flower too.
+    """Visits per second without events, and the share that remains with events, and with events and Flower.
 
     The CPU of a visit's events is that of all processes but Flower.
     """
@@ -59,7 +59,7 @@ def measure(runs: int) -> Values:
 
 @contextmanager
 def flower(engine: Stack) -> Iterator[None]:
-    """A Flower with our configuration, once it hears of workers."""
+    """A Flower with our configuration; waits until it lists workers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     command = [
@@ -79,5 +79,5 @@ def flower(engine: Stack) -> Iterator[None]:
             return False
 
     with processes({"flower": [command]}, env, folder):
-        wait_until(hears, "Flower hears of workers")
+        wait_until(hears, "Flower lists workers")
         yield

@@ -29,7 +29,7 @@ from sleipnir_scheduler.services.advance import Advance
 
 COMMANDS = 10_000
 DELTA_BYTES = 11 * 10**6
-LOGGED_US = 500  # calls that take longer stand in Redis' slow log
+LOGGED_US = 500  # longer calls are recorded in Redis' slow log
 LOG_ENTRIES = 100_000
 CODE = f"""def plan(state):
     return {{"_next": [{{"to": "work", "update": {{"n": n}}}} for n in range({COMMANDS})]}}
@@ -111,7 +111,7 @@ def million(items: int) -> Values:
 
 
 def rounds_s(advance: Advance) -> list[float]:
-    """What each round takes until nothing is left to do."""
+    """The time of each round until all work is done."""
     took_s: list[float] = []
     while True:
         began_s = time.perf_counter()
@@ -124,12 +124,12 @@ def all_have_ended(store: Store, run: str, items: int) -> None:
     """Leave a map that has begun as it is when all of its items have ended."""
     client: Any = store._client
     keys, visits = store.keys.of_run(run), store.partitions.load([run])[run].frontier
-    of = next(visit for visit in visits.values() if isinstance(visit.body, Fan))
-    ended = changed(of, body=changed(of.body, next=items, done=items, put=items))
+    fan = next(visit for visit in visits.values() if isinstance(visit.body, Fan))
+    ended = changed(fan, body=changed(fan.body, next=items, done=items, put=items))
     client.delete(keys.items, keys.frontier)
-    client.hset(keys.frontier, str(of.seq), visit_text(ended))
+    client.hset(keys.frontier, str(fan.seq), visit_text(ended))
     for first in range(0, items, CHUNK):
-        client.hset(keys.items, mapping={f"{of.seq}.{n}": str(n) for n in range(first, min(items, first + CHUNK))})
+        client.hset(keys.items, mapping={f"{fan.seq}.{n}": str(n) for n in range(first, min(items, first + CHUNK))})
     client.xadd(store.keys.of_partition(store.keys.partition_of(run)).inbox, {"t": "continued", "run": run})
 
 

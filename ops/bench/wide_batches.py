@@ -1,5 +1,5 @@
-"""What a batch of very many rows costs Redis when all of its rows change, and what open batches cost in which nothing
-happens. No worker runs: rows are admitted and ended by the scripts of the store."""
+"""The costs in Redis of a batch of very many rows whose rows all change, and of idle open batches. No worker runs: rows
+are admitted and ended by the scripts of the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sleipnir_scheduler.services.admission import Admission
 SPEC = RunSpec("row", "digest")
 CHUNK = 500
 LOOKS = 1000
-LOGGED_US = 200  # calls that take longer stand in Redis' slow log
+LOGGED_US = 200  # longer calls are recorded in Redis' slow log
 
 
 def measure(rows: int, batches: int) -> Values:
@@ -78,7 +78,7 @@ def logged(store: Store) -> Iterator[list[float]]:
 
 
 def idle_batches(store: Store, count: int) -> Values:
-    """What a round of admission costs while batches are open that have a row under way and others that wait."""
+    """The cost of a round of admission with open batches that have a running row and waiting rows."""
     epoch = store.partitions.own([0], "bench", 3_600_000)[0].epoch
     for number in range(count):
         rows = [(str(row), row_text("", {})) for row in range(2)]

@@ -3,8 +3,7 @@
 Each row is a run of five nodes: a script, two model calls that are answered after 200 ms, a question that a robot
 answers, and another script. The batch runs once without faults, and then once more while one of two schedulers, two
 script workers, two llm workers and a redis-server with an append-only file is killed (SIGKILL) and started again every
-few seconds (kills.py), from its submission on. The model is the scripted server, which is not killed, nor is the robot.
-Afterwards:
+few seconds (kills.py), from its submission on. The scripted model server and the robot are not killed. Afterwards:
 
 * `sleipnir batch results` has each row once, with the output that follows from it, and the counts of the batch agree;
 * each row has one run, and no run is there that is of no row;
@@ -78,7 +77,7 @@ def prompt_of(batch: str, row: int) -> str:
     return f"{batch}.{row}"
 
 
-def said(conversation: str) -> str:
+def answer_text(conversation: str) -> str:
     """The model's answer; `conversation` names the row and the node."""
     return f"answer to {conversation}"
 
@@ -86,11 +85,11 @@ def said(conversation: str) -> str:
 def output_of(batch: str, row: int) -> str:
     """The expected result of the row."""
     prompt = prompt_of(batch, row)
-    return " + ".join([prompt.upper(), *(said(f"{prompt}.{node}") for node in OF_MODELS)])
+    return " + ".join([prompt.upper(), *(answer_text(f"{prompt}.{node}") for node in OF_MODELS)])
 
 
 def answer(request: Request) -> Reply:
-    return Reply(said(str(request.conversation)), delay_s=ANSWER_S)
+    return Reply(answer_text(str(request.conversation)), delay_s=ANSWER_S)
 
 
 class Fleet(kills.Fleet):
@@ -106,10 +105,10 @@ class Fleet(kills.Fleet):
 
     def by_kind(self) -> dict[str, int]:
         """Kills by what was killed."""
-        found = Counter({"redis": self.counts["kill_redis"], "schedulers": self.counts["kill_scheduler"]})
+        kills_by_target = Counter({"redis": self.counts["kill_redis"], "schedulers": self.counts["kill_scheduler"]})
         for name, starts in self.starts.items():
-            found[f"{name.split('-')[0]} workers"] += starts - 1
-        return dict(found)
+            kills_by_target[f"{name.split('-')[0]} workers"] += starts - 1
+        return dict(kills_by_target)
 
 
 class Robot:
@@ -159,7 +158,7 @@ class Progress:
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
     """Runs the campaign. Returns the number of violated guarantees."""
-    effects, found = folder / "effects.txt", list[Wrong]()
+    effects, violations = folder / "effects.txt", list[Wrong]()
     scripts = {
         f"{step}_py": CODE.replace("EFFECTS", repr(str(effects))).replace("STEP", step).replace("RESULT", result)
         for step, result in (("take", TAKEN), ("close", CLOSED))
@@ -176,10 +175,10 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
                 chaos.under_fire(lambda: batches.update(fire=run(client, agent, "fire", options, chaos)))
                 if "fire" not in batches:
                     batches["fire"] = retried(client.open_batch("fire").info)
-            found = settled(lambda: list(wrongs(client, batches, effects, chaos, options.rows, folder)))
-            facts = retried(lambda: measured(options, chaos, batches, effects, found))
+            violations = settled(lambda: list(wrongs(client, batches, effects, chaos, options.rows, folder)))
+            facts = retried(lambda: measured(options, chaos, batches, effects, violations))
             print(json.dumps(facts) if options.json else in_words(facts))
-        return kills.report(chaos, found)
+        return kills.report(chaos, violations)
     finally:
         chaos.end()
 
@@ -206,9 +205,9 @@ def run(client: Client, agent: Path, name: str, options: argparse.Namespace, cha
         return info if info.is_over else None
 
     wait_until(submitted, f"{name} is submitted", options.limit)
-    found = wait_until(over, f"{name} is over", options.limit, every_s=0.25)
-    assert found is not None
-    return found
+    ended = wait_until(over, f"{name} is over", options.limit, every_s=0.25)
+    assert ended is not None
+    return ended
 
 
 def wrongs(
@@ -252,24 +251,24 @@ def of_results(name: str, chaos: Fleet, rows: int, folder: Path) -> Iterator[Wro
         yield Wrong("double", f"{name}: {len(results)} results of {rows} rows")
     for result in results:
         row = int(result["key"])
-        told = (result["status"], result["output"], result["row"], result["run"])
-        if told != ("completed", output_of(name, row), row, row_run_id(name, row)):
+        outcome = (result["status"], result["output"], result["row"], result["run"])
+        if outcome != ("completed", output_of(name, row), row, row_run_id(name, row)):
             yield Wrong("differs", f"{result['run']}: {name}.{row} has ended so: {result}")
 
 
 def of_run(client: Client, name: str, row: int, done: Counter[str], chaos: Fleet) -> Iterator[Wrong]:
     """Its journal, and how often each of its nodes really ran."""
-    each = client.run(row_run_id(name, row))
-    steps = each.history()
-    yield from of_journal(client, each, steps)
+    run_handle = client.run(row_run_id(name, row))
+    steps = run_handle.history()
+    yield from of_journal(client, run_handle, steps)
     of_nodes = [step for step in steps if step.node in STEPS]
     if tuple(step.node for step in of_nodes) != STEPS:
-        yield Wrong("double", f"{each.id}: {name}.{row}: in the journal are {[step.node for step in of_nodes]}")
+        yield Wrong("double", f"{run_handle.id}: {name}.{row}: in the journal are {[step.node for step in of_nodes]}")
     for step in of_nodes:
-        place, most = f"{prompt_of(name, row)}.{step.node}", 1 + chaos.deaths(each, step)
+        place, most = f"{prompt_of(name, row)}.{step.node}", 1 + chaos.deaths(run_handle, step)
         times = 1 if step.node == "approve" else done[place]
         if not 1 <= times <= most:
-            yield Wrong("effect", f"{each.id}: {place} ran {times} times, at most {most}")
+            yield Wrong("effect", f"{run_handle.id}: {place} ran {times} times, at most {most}")
 
 
 def left_of(client: Client, batches: Mapping[str, BatchInfo], redis: Any) -> Iterator[Wrong]:
@@ -290,7 +289,7 @@ def left_of(client: Client, batches: Mapping[str, BatchInfo], redis: Any) -> Ite
 
 
 def measured(
-    options: argparse.Namespace, chaos: Fleet, batches: Mapping[str, BatchInfo], effects: Path, found: list[Wrong]
+    options: argparse.Namespace, chaos: Fleet, batches: Mapping[str, BatchInfo], effects: Path, violations: list[Wrong]
 ) -> dict[str, Any]:
     took_s = {name: ((info.ended_ms or info.now_ms) - info.created_ms) / 1000 for name, info in batches.items()}
     ran = sum(1 for line in effects.read_text().split() if line.startswith("fire."))
@@ -307,7 +306,7 @@ def measured(
         "scripts_repeated": ran - len(OF_SCRIPTS) * options.rows,
         "calls_repeated": asked - len(OF_MODELS) * options.rows,
         "held": len(chaos.blows.visits),
-        "broken": dict(Counter(wrong.kind for wrong in found)),
+        "broken": dict(Counter(wrong.kind for wrong in violations)),
     }
 
 
@@ -319,7 +318,7 @@ def in_words(facts: Mapping[str, Any]) -> str:
         f"{broken['differs']} other results, {broken['state']} states that are not the fold of their journal, "
         f"{broken['effect']} repeated without a death, {broken['stuck']} stuck, {broken['leak']} keys left over; "
         f"killed workers held {facts['held']} visits; {facts['scripts_repeated']} scripts and "
-        f"{facts['calls_repeated']} model calls were repeated; {facts['peace_s']:.1f} s in peace, "
+        f"{facts['calls_repeated']} model calls were repeated; {facts['peace_s']:.1f} s without faults, "
         f"{facts['fire_s']:.1f} s under fire: {facts['ratio']:.2f}x"
     )
 

@@ -105,11 +105,11 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
                 took_s["parent"] = time.monotonic() - begun
 
             chaos.under_fire(wait)
-            found = settled(lambda: list(wrongs(client, runs, options, chaos, marks)))
+            violations = settled(lambda: list(wrongs(client, runs, options, chaos, marks)))
             if not took_s.get("cancel", 0) <= CANCELLED_WITHIN_S:
-                found.append(Wrong("stuck", f"the cancelled runs were over after {took_s['cancel']:.1f} s"))
-            print(in_words(options, chaos, took_s, marks, found))
-        return kills.report(chaos, found)
+                violations.append(Wrong("stuck", f"the cancelled runs were over after {took_s['cancel']:.1f} s"))
+            print(in_words(options, chaos, took_s, marks, violations))
+        return kills.report(chaos, violations)
     finally:
         chaos.end()
 
@@ -127,8 +127,8 @@ def children_of(client: Client, run: Run) -> list[str]:
 
 def all_over(client: Client, run: Run) -> bool:
     try:
-        found = client.store.runs.find([run.id, *children_of(client, run)])
-        return all(info is None or info.is_final for info in found)
+        infos = client.store.runs.find([run.id, *children_of(client, run)])
+        return all(info is None or info.is_final for info in infos)
     except Exception:
         return False  # Redis is away
 
@@ -167,9 +167,9 @@ def wrongs(
 
 
 def in_words(
-    options: argparse.Namespace, chaos: Fleet, took_s: Mapping[str, float], marks: Path, found: list[Wrong]
+    options: argparse.Namespace, chaos: Fleet, took_s: Mapping[str, float], marks: Path, violations: list[Wrong]
 ) -> str:
-    broken = Counter(wrong.kind for wrong in found)
+    broken = Counter(wrong.kind for wrong in violations)
     left = [len(file.read_text()) for file in marks.iterdir()]
     return (
         f"seed {options.seed}: two parents with {options.children} children each, {chaos.kills()}: "

@@ -58,11 +58,11 @@ def read(client: Client, run_ids: Iterable[str]) -> Signs:
 
 
 def of_visits(blows: Blows, signs: Signs) -> list[float]:
-    """Seconds from a worker's death to the next start of each visit it held, or to the question what became of it.
+    """Seconds from a worker's death to the next start of each visit it held, or to the question about its outcome.
 
-    Without those that a person held, and those whose new message was deleted too: that is another fault.
+    Excludes gaps that a person held, and those whose new message was deleted too, because that is another fault.
     """
-    found, seen = [], set()
+    gaps_s, seen = [], set()
     for at_ms, run, seq, attempt in blows.visits:
         if (run, seq, attempt) in seen:
             continue  # its worker's successor was killed before the lease lapsed
@@ -75,19 +75,19 @@ def of_visits(blows: Blows, signs: Signs) -> list[float]:
             if event.at_ms >= at_ms and (again or asked):
                 if any(name == MESSAGES and at_ms <= at <= event.at_ms for at, name in blows.outages):
                     break
-                found.append((event.at_ms - at_ms) / 1000)
+                gaps_s.append((event.at_ms - at_ms) / 1000)
                 break
-    return found
+    return gaps_s
 
 
 def of_schedulers(blows: Blows, signs: Signs) -> list[float]:
     """Seconds from a scheduler's death to the first commit in one of its partitions."""
-    found = []
+    gaps_s = []
     for at_ms, partitions in blows.schedulers:
         after = [_first(signs.commits.get(partition, ()), at_ms) for partition in partitions]
         if known := [at for at in after if at is not None]:
-            found.append((min(known) - at_ms) / 1000)
-    return found
+            gaps_s.append((min(known) - at_ms) / 1000)
+    return gaps_s
 
 
 def of_drops(blows: Blows, signs: Signs) -> list[float]:
@@ -96,7 +96,7 @@ def of_drops(blows: Blows, signs: Signs) -> list[float]:
     A worker that was killed or frozen before its next claim is excused.
     """
     commits = sorted(at for times in signs.commits.values() for at in times)
-    found = []
+    gaps_s = []
     for at_ms, workers in blows.drops:
         ends = [_first(commits, at_ms)]
         for name in workers:
@@ -106,12 +106,12 @@ def of_drops(blows: Blows, signs: Signs) -> list[float]:
             ]
             ends.append(None if struck else end)
         if known := [end for end in ends if end is not None]:
-            found.append((max(known) - at_ms) / 1000)
-    return found
+            gaps_s.append((max(known) - at_ms) / 1000)
+    return gaps_s
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Nearest rank; None of nothing."""
+    """Nearest rank; None for an empty list."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 

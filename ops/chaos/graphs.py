@@ -4,17 +4,17 @@
 `dag-*` are of version 1.0, and of sleipnir/1 on either engine. A graph is made of blocks, from its end to its start, so
 that each block knows what comes after it: steps, parallel edges and their joins, quorums, maps, lists of commands,
 conditional edges, loops, questions. What a node does is drawn from its name and from what it may read, never from its
-run, its visit or the time; how long it takes is the one thing that is really random. Which keys it may read:
+run, its visit or the time; only its duration is really random. Which keys it may read:
 
 * in super-steps all of them, because a visit sees the state as it was when its step began;
 * in a `dag` its own counter and its item; all of them too where nothing can run beside it.
 
 Failures are of four sorts. Some are drawn from what the node reads, and come back whenever it runs again. A `flaky`
 node fails on its first executions, fewer than its policy tries. A node that stumbles fails on its very first execution
-in a run, for good; the robot retries the run. And items of maps fail by what they are.
+in a run, for good; the robot retries the run. Items of maps fail by their value.
 
-Every execution of a script appends one line, `run/visit`, to the file `effects`: how often it really ran, which no
-journal can tell. Functions know no run, and write state only.
+Every execution of a script appends one line, `run/visit`, to the file `effects`: how often it really ran, which is not
+in the journal. Functions do not know their run and only write state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ KINDS: Final = ("loki", "bsp", "dag")
 RETRIES: Final = 3  # as often a failed run is retried; more than nodes that stumble in one graph
 ANSWERS: Final = ("yes", "no", "free text")
 ERRORS: Final = ("_error", "last_error")
-"""What a failure leaves. No node reads it: one that stumbles where its worker is killed leaves nothing."""
+"""The state keys that a failure writes. No node reads it: one that stumbles where its worker is killed leaves
+nothing."""
 MOST_NODES = 16
 
 SHARED: Final = ("log", "total", "most", "facts")
@@ -139,12 +140,13 @@ def kind_of(agent: str) -> str:
 
 
 def answer(agent: str, node: str) -> str:
-    """What the robot says to a node of one of these graphs, whenever and however often it asks."""
+    """The robot's answer to a node of one of these graphs; always the same for the same node."""
     return ANSWERS[zlib.crc32(f"{agent}/{node}".encode()) % len(ANSWERS)]
 
 
 def write(folder: Path, seed: int, effects: Path) -> Path:
-    """An agent folder drawn from `seed`; its scripts append to `effects`. Names of nodes to act once begin so."""
+    """An agent folder drawn from `seed`; its scripts append to `effects`. The names of nodes with `effect: once` start
+    with `once`."""
     drawn = _Draw(random.Random(seed), folder.name)
     start = drawn.whole()
     lines = [f"name: {folder.name}", f"start: {start}", *(f"{key}: {_text(drawn.top[key])}" for key in drawn.top)]
@@ -164,7 +166,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block stands: how many levels it may still have, and whether nothing can run beside it."""
+    """The position of a block: how many levels it may still have, and whether nothing can run at the same time."""
 
     depth: int
     alone: bool = True
@@ -276,7 +278,7 @@ class _Draw:
         return self.fork([self.even(after, length, place.inside(alone=False)) for _ in range(width)], place)
 
     def quorum(self, after: str, place: Place) -> str:
-        """A join that does not wait for all. The branches are of one length: where it stands is known."""
+        """A join that does not wait for all. The branches have the same length, so the position is known."""
         width = self.chance.randint(2, 4)
         return self.fork(self.met(after, width, place, least=self.chance.randint(1, width)), place)
 
@@ -368,18 +370,18 @@ class _Draw:
     def question(self, after: str, place: Place) -> str:
         """A question. One that expires takes the way, and leaves the state, that the answer would."""
         name = self.name("ask")
-        said = answer(self.agent, name)
+        answer_text = answer(self.agent, name)
         expires = self.odds(0.3)
         if self.odds(0.5):
             updates = {} if expires else {"state_updates": {f"said_{name}": "{{input}}"}}
-            self.nodes[name] = {"type": "input", "question": "what?", "default": said, "next": after, **updates}
+            self.nodes[name] = {"type": "input", "question": "what?", "default": answer_text, "next": after, **updates}
             self.nodes[name] |= {"timeout": 2} if expires else {}
             return name
         ways = {word: self.chain(after, place.inside()) for word in ANSWERS}
         routes = {word: ways[word] for word in ("yes", "no")}
         node = {"type": "approval", "question": "go on?", "options": ["yes", "no"], "routes": routes}
         self.nodes[name] = {**node, "on_other": ways["free text"]}
-        self.nodes[name] |= {"timeout": 2, "on_timeout": ways[said]} if expires else {}
+        self.nodes[name] |= {"timeout": 2, "on_timeout": ways[answer_text]} if expires else {}
         if not expires:
             self.nodes[name]["state_updates"] = {f"said_{name}": "{{choice}}"}
         return name
@@ -398,7 +400,7 @@ class _Draw:
         return after
 
     def met(self, after: str, width: int, place: Place, least: int | None = None) -> list[str]:
-        """So many nodes without a `next`, and a join that waits for them."""
+        """This many nodes without a `next`, and a join that waits for them."""
         tails = [self.node("tail", place.inside(alone=False)) for _ in range(width)]
         wait: Any = tails if least is None else {"from": tails, "min": least}
         for tail in tails:
@@ -420,7 +422,7 @@ class _Draw:
         return fork
 
     def body(self, item: str, how: str) -> str:
-        """What runs per item of a map. Where one failure fails the map, it comes once at most."""
+        """The node that runs per item of a map. If one failure fails the map, at most one item fails."""
         body = self.node("body", Place(0, alone=False), counts=False)
         self.nodes[body].pop("state_updates", None)
         self.does[body] |= {"sees": [item, "mid"], "writes": ["mid"], "waits": [0, 0, 0.01, 0.1]}

@@ -58,7 +58,7 @@ class Fleet(Chaos):
         waiting.join()
 
     def strike(self) -> None:
-        """Kill one of the processes, each as likely as the others, until told to stop."""
+        """Kill one of the processes, all with the same probability, until `stop` is set."""
         while not self.stop.wait(self.every_s):
             self.workers = [name for name in self._everybody if self.is_ready(name)]
             if self.patient and len(self.workers) < len(self._everybody):
@@ -81,9 +81,9 @@ class Fleet(Chaos):
         return self.stack.log(name).count(" ready.") >= self.starts[name]
 
     def deaths(self, run: Run, step: StepInfo) -> int:
-        """How often a worker died that held this visit; each loss counts that the visit knows of, as a worker that gets
-        no time loses its lease too, and one may die before it could be seen what it held."""
-        held = sum((run.id, step.seq) == (of, seq) for _, of, seq, _ in self.blows.visits)
+        """How often a worker that held this visit died. Every lost lease of the visit counts, because a worker that
+        gets no CPU time loses its lease too, and a worker may die before its visits were recorded."""
+        held = sum((run.id, step.seq) == (run_id, seq) for _, run_id, seq, _ in self.blows.visits)
         return max(held, step.attempt - 1)
 
     def kills(self) -> str:
@@ -102,13 +102,13 @@ def is_over(run: Run) -> bool:
         return False  # Redis is away
 
 
-def report(chaos: Chaos, found: Sequence[Wrong]) -> int:
+def report(chaos: Chaos, violations: Sequence[Wrong]) -> int:
     """Print the violations, and keep the evidence. Returns their number."""
-    for wrong in found[:50]:
+    for wrong in violations[:50]:
         print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
-    if found:
-        print(f"  evidence: {keep_evidence(chaos, list(found))}", file=sys.stderr)
-    return len(found)
+    if violations:
+        print(f"  evidence: {keep_evidence(chaos, list(violations))}", file=sys.stderr)
+    return len(violations)
 
 
 def parser(description: str | None, *, kill_every: float = 2.0) -> argparse.ArgumentParser:

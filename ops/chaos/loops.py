@@ -2,9 +2,9 @@
 
 Each loop is one llm node whose model asks for three tools in every turn. Two llm workers, two script workers, a
 scheduler and a redis-server with an append-only file; every few seconds one of the six is killed (SIGKILL) and started
-again (kills.py). The model is the scripted server, which is not killed; it gives each of its answers another number, so
-that it can be told which answer went on, and which one its tools worked for. Afterwards every journal and every mark
-that a tool left is read:
+again (kills.py). The model is the scripted server, which is not killed; it numbers its answers, so that a check can
+tell which answer was used, and for which one the tools ran. Afterwards every journal and every mark that a tool left is
+read:
 
 * the text is the same as without faults, and no call of a tool has failed;
 * each turn and each call is in the journal once;
@@ -64,7 +64,7 @@ def mark(turn: int, number: int, answer: int):
 
 
 class Model:
-    """What the model says: `turns` turns with calls and one without. It checks that each turn before was answered, and
+    """The model: it answers `turns` turns with calls and one without. It checks that each turn before was answered, and
     notes which of its answers the conversation goes on from: `used`, by conversation and turn."""
 
     def __init__(self, turns: int) -> None:
@@ -76,8 +76,8 @@ class Model:
         conversation, turn, answer = str(request.conversation), request.turn, next(self._numbers)
         if turn > 1:
             results = [json.loads(result.text) for result in request.tool_results]
-            told = [(result["turn"], result["number"]) for result in results]
-            assert told == [(turn - 1, number) for number in range(TOOLS)], results
+            answered = [(result["turn"], result["number"]) for result in results]
+            assert answered == [(turn - 1, number) for number in range(TOOLS)], results
             self.used.setdefault((conversation, turn - 1), set()).update(result["answer"] for result in results)
         if turn > self._turns:
             return Reply(f"{turn}.", delay_s=ANSWER_S)
@@ -121,9 +121,9 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
 
             chaos.under_fire(wait)
             took_s = time.monotonic() - started
-            found = settled(lambda: list(wrongs(client, runs, model, chaos, folder)))
-            print(in_words(facts(options, runs, chaos, folder) | {"took_s": round(took_s)}, found))
-        return kills.report(chaos, found)
+            violations = settled(lambda: list(wrongs(client, runs, model, chaos, folder)))
+            print(in_words(facts(options, runs, chaos, folder) | {"took_s": round(took_s)}, violations))
+        return kills.report(chaos, violations)
     finally:
         chaos.end()
 
@@ -152,17 +152,17 @@ Steps = Mapping[tuple[int, int | None], StepInfo]
 def of_journal(run: Run, steps: Steps, model: Model) -> Iterator[Wrong]:
     expected = len(model.text().splitlines())
     wanted = {(turn, call): 1 for turn in range(1, expected) for call in (None, *range(TOOLS))} | {(expected, None): 1}
-    found = Counter((step.part.turn + 1, step.part.call) for step in run.history() if step.part is not None)
-    for place in sorted(wanted.keys() | found.keys(), key=str):
-        if found[place] != wanted.get(place, 0):
-            yield Wrong("double", f"{run.id}: turn and call {place} are in the journal {found[place]} times")
+    places = Counter((step.part.turn + 1, step.part.call) for step in run.history() if step.part is not None)
+    for place in sorted(wanted.keys() | places.keys(), key=str):
+        if places[place] != wanted.get(place, 0):
+            yield Wrong("double", f"{run.id}: turn and call {place} are in the journal {places[place]} times")
     for place, step in steps.items():
         if not step.ok:
             yield Wrong("differs", f"{run.id}: turn and call {place} failed: {step.error}")
 
 
 def of_model(run: Run, conversation: str, steps: Steps, model: Model, chaos: Fleet) -> Iterator[Wrong]:
-    """Of each turn the model answered, how often, and which answer was used."""
+    """For each turn that the model answered: how often, and which answer was used."""
     answered = chaos.model.counts().get(conversation, {})
     for (turn, call), step in steps.items():
         if call is not None:
@@ -177,7 +177,7 @@ def of_model(run: Run, conversation: str, steps: Steps, model: Model, chaos: Fle
 def of_marks(
     run: Run, conversation: str, steps: Steps, model: Model, chaos: Fleet, marks: Mapping[str, list[str]]
 ) -> Iterator[Wrong]:
-    """Each call left a mark, for the answer that was used, and more than one only if its worker died meanwhile."""
+    """Each call wrote a line for the answer that was used, and more than one only if its worker died meanwhile."""
     for (turn, call), step in steps.items():
         if call is None:
             continue
@@ -215,8 +215,8 @@ def facts(options: argparse.Namespace, runs: Mapping[str, Run], chaos: Fleet, fo
     }
 
 
-def in_words(facts: Mapping[str, Any], found: list[Wrong]) -> str:
-    broken = Counter(wrong.kind for wrong in found)
+def in_words(facts: Mapping[str, Any], violations: list[Wrong]) -> str:
+    broken = Counter(wrong.kind for wrong in violations)
     return (
         f"seed {facts['seed']}: {facts['loops']} loops of {facts['turns']} turns with {TOOLS} tools each, "
         f"{facts['kills']}: "

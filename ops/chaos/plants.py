@@ -2,8 +2,8 @@
 tests/fixtures/unreadable, each at a run of its own, and see what becomes of these runs.
 
 A victim is a run that asks a question. Its record is damaged, or something unreadable is sent to it, and the question
-is answered. It must end, or say that it is parked and why; and it must end once everything is as it was. What names no
-run, or belongs to no run, must change nothing for others.
+is answered. It must end, or say that it is parked and why; and it must end once everything is as it was. Data that
+names no run, or belongs to no run, must change nothing for others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Victim:
 
 
 class Plants:
-    """What one drill has planted. `share` is how much of the corpus is planted each time, 0 to 1."""
+    """The data that one drill has planted. `share` is how much of the corpus is planted each time, 0 to 1."""
 
     def __init__(self, client: Client, folder: Path, queue: str, chance: random.Random, share: float) -> None:
         self._client, self._folder, self._chance, self._share = client, folder, chance, share
@@ -71,7 +71,7 @@ class Plants:
         return len(self._victims)
 
     def plant(self) -> None:
-        """Some of each kind, drawn anew each time."""
+        """Some of each kind, drawn again each time."""
         victims = [Victim(case, "") for kind in OF_RUNS for case in self._some(kind)]
         for victim in victims:
             victim.run = self._client.submit(self._agent()).id
@@ -91,8 +91,8 @@ class Plants:
             self._undo.append(lambda name=name: self._redis.hdel(self._keys.workers, name))
 
     def _some(self, kind: str) -> list[Unreadable]:
-        found = cases(kind)
-        return self._chance.sample(found, max(1, round(self._share * len(found))))
+        unreadable = cases(kind)
+        return self._chance.sample(unreadable, max(1, round(self._share * len(unreadable))))
 
     def _agent(self) -> Path:
         self._agents += 1
@@ -146,7 +146,7 @@ class Plants:
         self._redis.hset(key, name, value)
 
     def _answer(self, victim: Victim) -> None:
-        """Whether or not its gate can be read; an answer that is refused is given again when all is mended."""
+        """Answers the gate whether or not it can be read; a refused answer is given again after the repair."""
         with contextlib.suppress(Exception):
             self._client.store.runs.answer(victim.run, victim.gate, "yes")
 
@@ -161,7 +161,7 @@ class Plants:
                 wait_until(lambda victim=victim: self._is_reported(victim), "", ENDS_S)  # type: ignore[misc]
                 self.reported += 1
             except AssertionError:
-                yield Wrong("unreported", f"{victim}: neither over nor parked: {self._state(victim)}")
+                yield Wrong("unreported", f"{victim}: has not ended and is not parked: {self._state(victim)}")
         for victim in self._victims:
             for undo in victim.undo:
                 undo()
@@ -171,7 +171,7 @@ class Plants:
             try:
                 wait_until(lambda victim=victim: self._is_over(victim), "", MENDED_S)  # type: ignore[misc]
             except AssertionError:
-                yield Wrong("stuck", f"{victim}: does not end once it is mended: {self._state(victim)}")
+                yield Wrong("stuck", f"{victim}: does not end after the repair: {self._state(victim)}")
 
     def _is_reported(self, victim: Victim) -> bool:
         """Over, parked, shown as unreadable, or waiting for the answer, which is refused."""
@@ -201,7 +201,7 @@ class Plants:
         return False
 
     def _is_listed(self) -> Iterator[Wrong]:
-        """What lists runs, questions and workers must do so whatever some of them are."""
+        """Lists of runs, questions and workers must work even if some entries are unreadable."""
         for what, look in {
             "ps": lambda: self._client.runs(limit=100_000),
             "gates": self._client.gates,
@@ -214,8 +214,8 @@ class Plants:
 
     def _parked(self, run: str) -> Mapping[str, str]:
         partition = self._keys.of_partition(self._keys.partition_of(run))
-        found = self._redis.hgetall(f"{partition.tag}:parked")
-        return {name.decode(errors="replace"): text.decode(errors="replace") for name, text in found.items()}
+        parked = self._redis.hgetall(f"{partition.tag}:parked")
+        return {name.decode(errors="replace"): text.decode(errors="replace") for name, text in parked.items()}
 
     def _state(self, victim: Victim) -> str:
         try:

@@ -53,17 +53,17 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "1. every accepted run ends, or reports what it waits for": ("lost", "stuck", "unreported"),
     "2. a committed visit is never lost, and never run again": ("double", "state"),
     "3. a visit is executed again only if its worker died": ("again", "effect"),
-    "   and every run ends as it does in peace": ("differs",),
+    "   and every run ends as it does without faults": ("differs",),
     "6. what Redis acknowledged survives": ("forgotten",),
     "   and nothing is left over": ("leak", "dead"),
 }
-"""By the kinds of Wrong that break them. 4 (waiting holds no worker) and 5 (a run keeps its definition) are not looked
-at here."""
+"""By the kinds of Wrong that break them. 4 (waiting holds no worker) and 5 (a run keeps its definition) are not checked
+here."""
 
 _ENDED_TASK = re.compile(r"Task \S+\[([^\]]+)\] (succeeded|raised)")
 
 PROGRESS_S = 0.05
-AFTERWARDS_S = 1.0  # in which a worker begins what it has claimed in a past that is gone
+AFTERWARDS_S = 1.0  # a worker starts what it claimed before Redis went back
 DISK_MB = 4
 FAST_LEASE_S = 4.0  # longer than a busy machine keeps a heartbeat waiting
 
@@ -73,7 +73,7 @@ class Skipped(Exception):
 
 
 class DrillRobot(Robot):
-    """One that notices that Redis went back in time, when it is told to look. `lost` are runs that are gone then."""
+    """A robot that checks its runs again after Redis went back in time. `lost` are the runs that Redis lost."""
 
     def __init__(self, client: Client, agents: Sequence[Path], chance: random.Random, **options: Any) -> None:
         super().__init__(client, agents, chance, **options)
@@ -85,7 +85,7 @@ class DrillRobot(Robot):
 
     @property
     def share(self) -> float:
-        """How much of the load is over."""
+        """The share of the load that has ended."""
         return len(self.ended) / max(1, len(self._agents))
 
     def _adopt(self, run_id: str, agent: str) -> None:
@@ -109,8 +109,8 @@ class DrillRobot(Robot):
 
     def _look_again(self) -> None:
         with self._client.store.errors():
-            found = self._client.store.runs.find(self.run_ids)
-        for run_id, info in zip(self.run_ids, found, strict=True):
+            infos = self._client.store.runs.find(self.run_ids)
+        for run_id, info in zip(self.run_ids, infos, strict=True):
             if info is None:
                 self.lost.setdefault(run_id, self.accepted_ms[run_id])
             if info is None or not info.is_final:
@@ -127,9 +127,9 @@ class DrillRobot(Robot):
 
 @dataclass
 class Forgotten:
-    """What Redis forgot: all that it acknowledged from `since_ms` on. `first` and `last` bound the lines of the file of
-    effects that were written meanwhile; `until_ms` is when leases that it remembered have lapsed. `held` are the visits
-    (`run/seq`) that workers had just then, which may begin to execute after it."""
+    """The lost part of the past: all that Redis acknowledged from `since_ms` on. `first` and `last` bound the lines of
+    the file of effects that were written meanwhile; `until_ms` is when leases that it remembered have lapsed. `held`
+    are the visits (`run/seq`) that workers had just then, which may begin to execute after it."""
 
     since_ms: int
     first: int
@@ -140,7 +140,7 @@ class Forgotten:
 
 @dataclass
 class Report:
-    """Of one drill."""
+    """The result of one drill."""
 
     name: str
     wrongs: list[Wrong] = field(default_factory=list)
@@ -182,7 +182,7 @@ class Drill:
         return self.chance.uniform(self.lease_s + 1, self.lease_s + 3 if self.options.fast else 60)
 
     def wait_for(self, robot: DrillRobot, share: float) -> None:
-        """Until so much of the load is over, or nothing more will be."""
+        """Wait until this share of the load has ended, or the drill stops."""
         pause = threading.Event()
         while robot.share < share and not self.chaos.stop.is_set():
             pause.wait(PROGRESS_S)
@@ -224,7 +224,7 @@ class Drill:
             self.chaos._try(plants.plant)
         self.strike(robot)
         working.join()
-        if robot.went_back.is_set():  # only after the whole load was over: some of it is not any more
+        if robot.went_back.is_set():  # only after the whole load had ended: some of it has not ended any more
             robot.work()
         if robot.stalled:
             self.say(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}")
@@ -261,18 +261,18 @@ class Drill:
     def _wrongs(self, client: Client, runs: Sequence[str], robot: DrillRobot, quiet: verdict.Endings) -> list[Wrong]:
         redis = connect(self.chaos.redis.url)
         forgotten = self._forgotten(client, runs)
-        found = verdict.wrongs(client, runs, self.effects, redis, robot.run_agains, quiet, forgotten)
+        violations = verdict.wrongs(client, runs, self.effects, redis, robot.run_agains, quiet, forgotten)
         redis.close()
         since_ms = None if self.forgotten is None else self.forgotten.since_ms
         for run, accepted_ms in robot.lost.items():
             if since_ms is None or accepted_ms < since_ms:
-                found.append(Wrong("forgotten", f"{run}: accepted at {accepted_ms}, and gone"))
-        return [*found, *(Wrong("again", text) for _, text in self._again(client, runs, documented=False))]
+                violations.append(Wrong("forgotten", f"{run}: accepted at {accepted_ms}, and gone"))
+        return [*violations, *(Wrong("again", text) for _, text in self._again(client, runs, documented=False))]
 
     def _again(self, client: Client, runs: Sequence[str], *, documented: bool) -> Iterator[tuple[str, str]]:
-        """Visits that were executed again because a lease lapsed, although their workers lived. `documented`: those of
-        which Redis has forgotten what became of them. An attempt whose claim Redis has taken without an answer, as it
-        was frozen, was not executed."""
+        """Visits that were executed again because a lease lapsed, although their workers lived. `documented`: only
+        those whose outcome Redis lost. An attempt whose claim Redis has taken without an answer, as it was frozen, was
+        not executed."""
         executed = self._executed()
         for run in runs:
             for event in client.store.runs.events(run, "0"):
@@ -292,18 +292,18 @@ class Drill:
         return {end[1] for end in ends if end and (end[2] == "succeeded" or _place_of(end[1]) in acted)}
 
     def _forgotten(self, client: Client, runs: Sequence[str]) -> Counter[str]:
-        """Executions by visit that belong to the past that is gone. Not of visits that act once and that Redis knew of:
-        before they are executed again, a person is asked."""
+        """Executions by visit that belong to the lost part of the past. Excludes visits of nodes with `effect: once`
+        that Redis still had: a person is asked before they are executed again."""
         if self.forgotten is None:
             return Counter()
         lines = self.effects.read_text().splitlines()
-        found = Counter(lines[self.forgotten.first : self.forgotten.last]) + Counter(self.forgotten.held)
+        executions = Counter(lines[self.forgotten.first : self.forgotten.last]) + Counter(self.forgotten.held)
         for run in runs:
             for event in client.store.runs.events(run, "0"):
                 is_old = event.type == "visit_opened" and event.at_ms < self.forgotten.since_ms
                 if is_old and event.data["node"].startswith("once"):
-                    del found[f"{run}/{event.data['seq']}"]
-        return found
+                    del executions[f"{run}/{event.data['seq']}"]
+        return executions
 
     def _dead(self) -> list[Wrong]:
         """This drill kills no schedulers or workers."""
@@ -404,7 +404,7 @@ class Restore(Drill):
 
     def went_back(self, robot: DrillRobot, since_ms: int, first: int, held: Sequence[str]) -> None:
         time.sleep(AFTERWARDS_S)
-        # What was executed since is forgotten; a lease of the copy lapses after the pause of one more lease.
+        # Redis has lost the executions since the copy; a lease of the copy lapses after the pause of one more lease.
         until_ms = servers.now_ms() + int(5 * self.lease_s * 1000)
         self.forgotten = Forgotten(since_ms, first, self.line_count(), until_ms, held)
         robot.went_back.set()
@@ -420,7 +420,7 @@ class Promote(Restore):
         assert isinstance(self.chaos.redis, servers.Replicated)
         self.wait_for(robot, 0.3)
         self.chaos.redis.is_followed()
-        since_ms, first = servers.now_ms() - 1000, self.line_count()  # what had not reached the replica is gone, too
+        since_ms, first = servers.now_ms() - 1000, self.line_count()  # unreplicated data is lost too
         self.chaos.redis.cut_off()
         time.sleep(self.chance.uniform(1.0, 2.0))
         self.say("a replica that lacks the last writes is promoted")
@@ -511,14 +511,14 @@ class Peace(Drill):
                 calm = Robot(client, agents, random.Random(self.chance.random()), gentle=True)
                 calm.work()
                 if calm.stalled:
-                    raise SystemExit(f"in peace, nothing moved for {STALL_S:g} s; left: {calm.left()[:10]}")
+                    raise SystemExit(f"without faults, nothing moved for {STALL_S:g} s; left: {calm.left()[:10]}")
                 return verdict.endings(client, calm.run_ids)
         finally:
             self.end()
 
 
 def _place_of(task: str) -> str:
-    """What the script of a visit writes down: `run/seq`, of the task `run:node:seq:attempt`."""
+    """The line that the script of a visit writes: `run/seq`, made of the task `run:node:seq:attempt`."""
     run, *_, seq, _ = task.split(":")
     return f"{run}/{seq}"
 
@@ -527,10 +527,10 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     """Runs all drills. Returns the number of violated guarantees."""
     chance = random.Random(options.seed)
     names = [name for name in DRILLS if name in options.only]
-    each = -(-options.runs // len(names))
+    runs_per_drill = -(-options.runs // len(names))
     effects = folder / "effects.txt"
     effects.touch()
-    count = options.graphs or max(5, -(-each // RUNS_PER_GRAPH))
+    count = options.graphs or max(5, -(-runs_per_drill // RUNS_PER_GRAPH))
     agents = draw(folder / "agents", chance, count, effects, options.kinds)
     settled_ones = [agent for agent in agents if graphs.kind_of(agent.name) in graphs.KINDS]
     peace = Peace(options, _made(folder / "peace"), effects, random.Random(chance.random()))
@@ -538,7 +538,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     reports, skipped = [], {}
     for name in names:
         print(f"{name}:", file=sys.stderr)
-        plan = [agents[number % len(agents)] for number in range(each)]
+        plan = [agents[number % len(agents)] for number in range(runs_per_drill)]
         try:
             drill = DRILLS[name](options, _made(folder / name), effects, random.Random(chance.random()))
             reports.append(drill.run(plan, quiet))

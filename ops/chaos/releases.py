@@ -15,7 +15,7 @@ PACKAGES = (".", "scheduler", "workers")
 
 
 class NoRelease(Exception):
-    """There is no such revision here. The text is the reason."""
+    """The repository has no such revision. The text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def unpack(revision: str, folder: Path) -> Release:
         subject = _git("log", "-1", "--format=%h %s", revision).decode().strip()
         packed = _git("archive", "--format=tar", revision)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", b"") or str(error).encode()
-        raise NoRelease(f"{revision}: {said.decode().strip()}") from None
+        message = getattr(error, "stderr", b"") or str(error).encode()
+        raise NoRelease(f"{revision}: {message.decode().strip()}") from None
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
         archive.extractall(folder)

@@ -12,7 +12,7 @@ from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys, lines_of
 
 OF_RUNS = {"submitted", "result", "answered", "timer", "lease_lost"}
-"""What may be repeated without being a wish of its own, as a second cancel or retry would be."""
+"""Events that may be repeated because a repetition is not a new request, as a second cancel or retry would be."""
 EVERY_S = 0.05
 AT_ONCE = 5
 

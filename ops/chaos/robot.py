@@ -1,7 +1,7 @@
 """The people of a campaign: they submit, answer, pause, resume, cancel and retry, and notice when nothing moves.
 
-To runs that must end in one way (graphs.py) they say what belongs to the question, and retry each that fails a number
-of times; to others (wild.py) what comes to their minds. Cancelled are runs of both sorts.
+Runs that must end in one way (graphs.py) get the fixed answers of their questions, and those that fail are retried a
+number of times. Other runs (wild.py) get random answers. Runs of both sorts are cancelled.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Robot:
         return sum(self._tried("answer", self._answering(gate)) for gate in gates)
 
     def _answering(self, gate: GateInfo) -> Callable[[], None]:
-        """A question gets one answer, however often it has to be said."""
+        """A question gets one answer, even if it has to be sent several times."""
         place = (gate.run, gate.seq, gate.opened_ms)
         if place not in self._answers:
             self._answers[place] = self._answer_to(gate)
@@ -133,7 +133,7 @@ class Robot:
         if info.status != "failed":
             return False
         if self._retried_ms.get(info.id) == info.ended_ms:
-            return True  # nobody has heard of it yet
+            return True  # the run may not exist yet
         if info.id not in self._retries:
             most = graphs.RETRIES if self._is_settled(info.id) else int(self._chance.random() < 0.2)
             self._retries[info.id] = most

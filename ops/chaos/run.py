@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class Chaos:
-    """The blows of one campaign. What is drawn comes from the seed; what the operating system makes of it does not."""
+    """The blows of one campaign. The seed decides what is drawn; the timing of the operating system still differs."""
 
     schedulers: Sequence[str] = SCHEDULERS
     workers: Sequence[str] = WORKERS
@@ -147,16 +147,16 @@ class Chaos:
         self.blows.drops.append((at_ms, frozenset(self.workers) - self._frozen.keys()))
 
     def _held_by(self, worker: str) -> list[tuple[str, int, int]]:
-        """The visits that a worker, which is dead by now, had claimed and not delivered."""
-        keys, found = self._keys(), []
+        """The visits that a killed worker had claimed and not delivered."""
+        keys, visits = self._keys(), []
         for partition in range(keys.partitions):
             for name in self._admin.zrange(keys.of_partition(partition).leases, 0, -1):
                 run, seq, attempt = name.rsplit("/", 2)
                 claim = json.loads(self._admin.hget(keys.of_run(run).claims, seq) or "{}")
                 owned = claim.get("worker", "").startswith(f"{worker}@") and claim.get("attempt") == int(attempt)
                 if owned and not claim.get("lost") and not claim.get("delivered"):
-                    found.append((run, int(seq), int(attempt)))
-        return found
+                    visits.append((run, int(seq), int(attempt)))
+        return visits
 
     def _owned_by(self, instance: str) -> frozenset[int]:
         """The partitions of the instance whose name begins so; a random part follows."""
@@ -197,7 +197,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
             calm = Robot(client, settled_ones, random.Random(chance.random()), gentle=True)
             calm.work()
             if calm.stalled:
-                print(f"in peace, nothing moved for {STALL_S:g} s; left: {calm.left()[:10]}", file=sys.stderr)
+                print(f"without faults, nothing moved for {STALL_S:g} s; left: {calm.left()[:10]}", file=sys.stderr)
             quiet = verdict.endings(client, calm.run_ids)
             plan = [agents[number % len(agents)] for number in range(options.runs)]
             robot = Robot(client, plan, random.Random(chance.random()), known=calm.run_ids)
@@ -220,16 +220,17 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
                 thread.join()
             if robot.stalled:
                 print(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}", file=sys.stderr)
-            found = settled(lambda: judge(client, calm, robot, effects, chaos, quiet))
+            violations = settled(lambda: judge(client, calm, robot, effects, chaos, quiet))
             facts = retried(lambda: measure(client, robot, replays, chaos, quiet))
         facts = {"seed": options.seed, "kill_every_s": options.kill_every} | facts
-        facts |= {"broken": dict(Counter(wrong.kind for wrong in found)), "took_s": round(time.monotonic() - started)}
+        facts["broken"] = dict(Counter(wrong.kind for wrong in violations))
+        facts["took_s"] = round(time.monotonic() - started)
         print(json.dumps(facts) if options.json else in_words(facts))
-        for wrong in found[:50]:
+        for wrong in violations[:50]:
             print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
-        if found:
-            print(f"  evidence: {keep_evidence(chaos, found)}", file=sys.stderr)
-        return len(found)
+        if violations:
+            print(f"  evidence: {keep_evidence(chaos, violations)}", file=sys.stderr)
+        return len(violations)
     finally:
         chaos.stack.stop()
         chaos.redis.stop()
@@ -238,30 +239,30 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
 def draw(
     folder: Path, chance: random.Random, count: int, effects: Path, kinds: Sequence[str] | None = None
 ) -> list[Path]:
-    """So many agent folders: of these kinds; None: of all, and wild ones."""
-    found = []
+    """This many agent folders: of these kinds; None: of all kinds, and wild ones."""
+    agents = []
     for number in range(count):
         if number % WILD == WILD - 1 and kinds is None:
-            found.append(wild.write(folder / f"wild-{number}", chance.getrandbits(32), effects))
+            agents.append(wild.write(folder / f"wild-{number}", chance.getrandbits(32), effects))
         else:
             among = kinds or graphs.KINDS
             kind = among[(number - number // WILD) % len(among)]
-            found.append(graphs.write(folder / f"{kind}-{number}", chance.getrandbits(32), effects))
-    return found
+            agents.append(graphs.write(folder / f"{kind}-{number}", chance.getrandbits(32), effects))
+    return agents
 
 
 def judge(
     client: Client, calm: Robot, robot: Robot, effects: Path, chaos: Chaos, quiet: verdict.Endings
 ) -> list[verdict.Wrong]:
     redis = connect(chaos.redis.url)
-    found = verdict.wrongs(client, [*calm.run_ids, *robot.run_ids], effects, redis, robot.run_agains, quiet)
+    violations = verdict.wrongs(client, [*calm.run_ids, *robot.run_ids], effects, redis, robot.run_agains, quiet)
     redis.close()
     for info in client.store.runs.infos(list(robot.ended)):
         if robot.ended[info.id] != (info.status, info.step):
-            found.append(
+            violations.append(
                 verdict.Wrong("state", f"{info.id}: changed after its end, from {robot.ended[info.id]}: {info}")
             )
-    return found
+    return violations
 
 
 def measure(client: Client, robot: Robot, replays: Replays, chaos: Chaos, quiet: verdict.Endings) -> dict[str, Any]:
@@ -302,18 +303,18 @@ def in_words(facts: dict[str, Any]) -> str:
         f"promises; recovery of a killed worker's visit {gap('visit')}; of a scheduler {gap('scheduler')}; "
         f"{facts['blows'].get('connection_drops', 0)} connection drops, all consumers back {gap('drop')}; "
         f"{facts['duplicates']:,} duplicated or late messages, {broken.get('state', 0)} changes of state; "
-        f"{facts['compared']:,} runs of {facts['graphs']} graphs compared with runs in peace, "
+        f"{facts['compared']:,} runs of {facts['graphs']} graphs compared with runs without faults, "
         f"{broken.get('differs', 0)} ended in another way; "
         f"{facts['ended']}, blows {facts['blows']}, robot {facts['robot']}, {facts['took_s']} s"
     )
 
 
-def keep_evidence(chaos: Chaos, found: list[verdict.Wrong]) -> Path:
-    """Logs, what is wrong, and what is in Redis, where the end of the campaign does not delete it."""
+def keep_evidence(chaos: Chaos, violations: list[verdict.Wrong]) -> Path:
+    """Keep logs, violations and the data of Redis in a folder that the end of the campaign does not delete."""
     folder = Path(tempfile.mkdtemp(prefix="chaos-evidence-"))
     shutil.copytree(chaos.stack.home, folder / "logs", ignore=shutil.ignore_patterns("bundles", "unpacked"))
     shutil.copy(chaos.redis.folder / "redis.log", folder / "logs")
-    (folder / "wrong.txt").write_text("\n".join(f"{wrong.kind}: {wrong.text}" for wrong in found))
+    (folder / "wrong.txt").write_text("\n".join(f"{wrong.kind}: {wrong.text}" for wrong in violations))
     redis, lines = connect(chaos.redis.url), []
     for key in sorted(redis.scan_iter(count=1000)):
         match redis.type(key):
@@ -321,10 +322,11 @@ def keep_evidence(chaos: Chaos, found: list[verdict.Wrong]) -> Path:
                 lines.append(f"{key}: {redis.zrange(key, 0, 50, withscores=True)}")
             case "stream":
                 lines.append(f"{key}: {redis.xlen(key)} entries, first {redis.xrange(key, count=3)}")
-            case "hash" if ":run:" not in key or any(wrong.text.split(":")[0] in key for wrong in found):
+            case "hash" if ":run:" not in key or any(wrong.text.split(":")[0] in key for wrong in violations):
                 lines.append(f"{key}: {redis.hgetall(key)}"[:5000])
             case "list":
-                elements = redis.lrange(key, 0, -1) if any(wrong.text.split(":")[0] in key for wrong in found) else []
+                is_named = any(wrong.text.split(":")[0] in key for wrong in violations)
+                elements = redis.lrange(key, 0, -1) if is_named else []
                 lines.append(f"{key}: {redis.llen(key)} messages {elements}"[:20_000])
     (folder / "keys.txt").write_text("\n".join(lines))
     (folder / "blows.json").write_text(json.dumps(asdict(chaos.blows), default=list))
@@ -334,11 +336,11 @@ def keep_evidence(chaos: Chaos, found: list[verdict.Wrong]) -> Path:
 def settled(look: Callable[[], list[T]]) -> list[T]:
     """The last replays may still be on their way through an inbox when the verdict begins."""
     for _ in range(20):
-        found = retried(look)
-        if not found:
+        violations = retried(look)
+        if not violations:
             break
         threading.Event().wait(1)
-    return found
+    return violations
 
 
 def retried(call: Callable[[], T]) -> T:

@@ -46,7 +46,7 @@ def away_for(server: RedisServer, seconds: float) -> None:
 
 
 def copy_append_only_file(server: RedisServer, target: Path) -> None:
-    """As docs/operations.md describes it, while no rewrite replaces its files."""
+    """Copy the files as docs/operations.md describes, while no rewrite replaces them."""
     client = admin(server)
     client.config_set("auto-aof-rewrite-percentage", 0)
     wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "no rewrite is under way", WAIT_S)
@@ -57,7 +57,7 @@ def copy_append_only_file(server: RedisServer, target: Path) -> None:
 
 
 def put_back(server: RedisServer, backup: Path) -> None:
-    """Everything that was written since the copy is gone."""
+    """Everything that was written since the copy is lost."""
     server.kill()
     for file in _append_only_files(server.folder):
         shutil.rmtree(file) if file.is_dir() else file.unlink()
@@ -71,7 +71,7 @@ def _append_only_files(folder: Path) -> list[Path]:
 
 
 class Replicated(RedisServer):
-    """A server with a replica. Clients find whichever serves at the same address."""
+    """A server with a replica. Clients find the serving one at the same address."""
 
     def __init__(self) -> None:
         self._port = free_port()
@@ -86,11 +86,11 @@ class Replicated(RedisServer):
         replica.close()
 
     def cut_off(self) -> None:
-        """The replica hears nothing any more."""
+        """The replica no longer receives data."""
         admin(self._replica).replicaof("NO", "ONE")
 
     def promote(self) -> None:
-        """The server is gone, and the replica is at its address."""
+        """Stop the server and start the replica at its address."""
         self.kill()
         Path(self._replica.socket).replace(self.socket)
         self.process, self._replica.process = self._replica.process, None
@@ -103,12 +103,12 @@ class Replicated(RedisServer):
 
 def faketime() -> Path | None:
     """The library of Debian's package `faketime`, or the one that FAKETIME_LIBRARY names. None: there is none."""
-    found = [os.environ.get("FAKETIME_LIBRARY", ""), *(file for pattern in LIBRARIES for file in glob(pattern))]  # noqa: PTH207
-    return next((Path(file) for file in found if file and Path(file).is_file()), None)
+    files = [os.environ.get("FAKETIME_LIBRARY", ""), *(file for pattern in LIBRARIES for file in glob(pattern))]  # noqa: PTH207
+    return next((Path(file) for file in files if file and Path(file).is_file()), None)
 
 
 def why_no_clock() -> str:
-    """Why no server here can have its clock set; empty where one can."""
+    """The reason why the clock of a server cannot be set on this machine; empty if it can."""
     if faketime() is None:
         return "libfaketime is not here (Debian's package `faketime`)"
     version = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True, timeout=10)

@@ -1,12 +1,12 @@
 """Run an agent that starts agents while everything is killed: `python ops/chaos/supervisor.py --children 10`.
 
-The supervisor is a config.yaml agent. Half of its children it spawns, the others are tasks that wait for two steps of
-its own. It tells each child who is beside it. In each round a child sends that one two messages, and looks into its
-inbox until the two have come that are for it; in the end it tells the supervisor so. That collects all, and reads its
-inbox once. This runs once without faults, then while one of two schedulers, three workers and a redis-server with an
-append-only file is killed (SIGKILL) and started again every few seconds (kills.py). The model is the scripted server,
-which is not killed. Afterwards the last request of each conversation, which has all its messages, and every journal are
-checked:
+The supervisor is a config.yaml agent. It spawns half of its children; the others are tasks that wait for two steps of
+its own. It tells each child the id of its sibling. In each round a child sends its sibling two messages, and reads its
+inbox until its own two have arrived; in the end it reports that to the supervisor. The supervisor collects all
+children, and reads its inbox once. This runs once without faults, then while one of two schedulers, three workers and a
+redis-server with an append-only file is killed (SIGKILL) and started again every few seconds (kills.py). The model is
+the scripted server, which is not killed. Afterwards the last request of each conversation, which has all its messages,
+and every journal are checked:
 
 * the supervisor's answer is the same as without faults;
 * each child was started once, and there are no other runs;
@@ -55,7 +55,7 @@ model: openai:gpt-test
 
 
 class Model:
-    """The models' answers. It follows from the conversation alone: a turn that is asked again is answered alike."""
+    """The models' answers. They depend only on the conversation: a repeated turn gets the same answer."""
 
     def __init__(self, children: int, rounds: int) -> None:
         self.children, self.rounds = children, rounds
@@ -65,11 +65,11 @@ class Model:
         return self._supervisor(request, run) if name == "top" else self._child(request, int(name))
 
     def _supervisor(self, request: Request, run: str) -> Reply:
-        found = results(request.messages)
-        children = [each["id"] for each in started(found)]
+        tool_results = results(request.messages)
+        children = [each["id"] for each in started(tool_results)]
         match request.turn:
             case 1:
-                # Tasks 1 and 2 are its own; what waits for them is started when it has done them.
+                # Tasks 1 and 2 are its own; the tasks that wait for them start when it has completed them.
                 calls = [_task("first"), _task("second", "1")]
                 for number in range(self.children):
                     work = {"agent": "child", "prompt": f"[conversation {run}.{number}] Go on."}
@@ -81,7 +81,7 @@ class Model:
             case 2 | 3:
                 return _says([Call("agent__task_complete", {"task_id": str(request.turn - 1)})])
             case 4:
-                assert len(children) == self.children, found
+                assert len(children) == self.children, tool_results
                 beside = [*children[1:], children[0]]
                 pairs = zip(children, beside, strict=True)
                 return _says([_message(child, f"beside you is {other}") for child, other in pairs])
@@ -89,26 +89,26 @@ class Model:
                 return _says([Call("agent__collect", {"id": child}) for child in children])
             case 6:
                 return _says([_look(request)])
-        outputs = sorted(each["output"] for each in found if each.get("exit_status") == "Completed")
-        told = sorted(message["payload"]["content"] for message in read(request.messages))
-        return _says(text="\n".join([*outputs, *told]))
+        outputs = sorted(each["output"] for each in tool_results if each.get("exit_status") == "Completed")
+        contents = sorted(message["payload"]["content"] for message in read(request.messages))
+        return _says(text="\n".join([*outputs, *contents]))
 
     def _child(self, request: Request, number: int) -> Reply:
-        told = [message["payload"]["content"] for message in read(request.messages)]
-        beside = [text.removeprefix("beside you is ") for text in told if text.startswith("beside you is ")]
-        heard = [text for text in told if text not in (f"beside you is {other}" for other in beside)]
+        contents = [message["payload"]["content"] for message in read(request.messages)]
+        beside = [text.removeprefix("beside you is ") for text in contents if text.startswith("beside you is ")]
+        from_siblings = [text for text in contents if text not in (f"beside you is {other}" for other in beside)]
         sent = [call["to"] for call in asked(request.messages, "agent__send_message")]
         if "parent" in sent:
-            return _says(text=f"{_place(number)}: {', '.join(heard)}")
-        if beside and len(sent) < 2 * self.rounds and len(heard) >= len(sent):
+            return _says(text=f"{_place(number)}: {', '.join(from_siblings)}")
+        if beside and len(sent) < 2 * self.rounds and len(from_siblings) >= len(sent):
             return _says([_message(beside[0], text) for text in said_in(len(sent) // 2, number)])
-        if not beside or len(heard) < 2 * self.rounds:
+        if not beside or len(from_siblings) < 2 * self.rounds:
             return _says([_look(request)])
         return _says([_message("parent", f"{_place(number)} has heard")])
 
 
 def said_in(round_: int, number: int) -> list[str]:
-    """What a child sends in a round."""
+    """The messages that a child sends in a round."""
     return [f"{word} {round_} from {_place(number)}" for word in ("first", "second")]
 
 
@@ -134,11 +134,11 @@ def _look(request: Request) -> Call:
 
 
 Messages = Sequence[Mapping[str, Any]]
-"""A conversation, as a model is told of it."""
+"""A conversation, as a model receives it."""
 
 
 def results(messages: Messages) -> list[Any]:
-    """What the tools have answered."""
+    """The results of the tools."""
     return [json.loads(message["content"]) for message in messages if message["role"] == "tool"]
 
 
@@ -148,14 +148,14 @@ def asked(messages: Messages, tool: str) -> list[Any]:
     return [json.loads(call["arguments"]) for call in calls if call["name"] == tool]
 
 
-def started(found: Sequence[Any]) -> list[Any]:
-    """What was said of each agent that was started, by a call or by a task."""
-    of_tasks = [each for result in found for each in result.get("auto_dispatched", ())]
-    return [each for each in (*found, *of_tasks) if "agent" in each and "exit_status" not in each]
+def started(tool_results: Sequence[Any]) -> list[Any]:
+    """The results of each agent that a call or a task started."""
+    of_tasks = [each for result in tool_results for each in result.get("auto_dispatched", ())]
+    return [each for each in (*tool_results, *of_tasks) if "agent" in each and "exit_status" not in each]
 
 
 def read(messages: Messages) -> list[Any]:
-    """What was in the inbox, whenever it was looked into."""
+    """All messages that were read from the inbox."""
     return [message for result in results(messages) for message in result.get("messages", ())]
 
 
@@ -184,9 +184,9 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
             run, begun = client.submit("supervisor", "[conversation fire.top] Go on."), time.monotonic()
             chaos.under_fire(lambda: wait_until(lambda: kills.is_over(run), "the supervisor is over", options.limit))
             took_s = time.monotonic() - begun
-            found = settled(lambda: list(wrongs(client, peace, run, model, chaos)))
-            print(retried(lambda: in_words(options, chaos, run, took_s, found)))
-        return kills.report(chaos, found)
+            violations = settled(lambda: list(wrongs(client, peace, run, model, chaos)))
+            print(retried(lambda: in_words(options, chaos, run, took_s, violations)))
+        return kills.report(chaos, violations)
     finally:
         chaos.end()
 
@@ -198,7 +198,7 @@ def wrongs(client: Client, peace: Run, run: Run, model: Model, chaos: Fleet) -> 
     if run.output != peace.output or not peace.output:
         yield Wrong("differs", f"{run.id}: {run.status} {run.error}: {run.output!r} instead of {peace.output!r}")
     children = {
-        each.id: [child.id for child in client.store.runs.children([each.id])[each.id]] for each in (peace, run)
+        member.id: [child.id for child in client.store.runs.children([member.id])[member.id]] for member in (peace, run)
     }
     conversations = {"fire.top": run}
     for child in map(client.run, children[run.id]):
@@ -212,21 +212,21 @@ def wrongs(client: Client, peace: Run, run: Run, model: Model, chaos: Fleet) -> 
     for info in client.runs(10_000, children=True):
         if info.id not in known:
             yield Wrong("double", f"{info.id}: an unexpected run")
-    for name, each in conversations.items():
-        yield from of_run(name, each, chaos)
-        yield from of_messages(name, each, model, chaos)
+    for name, member in conversations.items():
+        yield from of_run(name, member, chaos)
+        yield from of_messages(name, member, model, chaos)
     redis = connect(chaos.redis.url)
     yield from leaks(client, redis)
     redis.close()
 
 
 def of_run(name: str, run: Run, chaos: Fleet) -> Iterator[Wrong]:
-    """Each turn and each call was journaled once, and the model asked no oftener than workers died."""
+    """Each turn and each call was journaled once, and the model was called again at most as often as workers died."""
     if run.status != "completed":
         yield Wrong("differs", f"{run.id}: {name} {run.status} {run.error}")
     answered, last = chaos.model.counts().get(name, {}), whole(name, chaos)
     turns = [message for message in last if message["role"] == "assistant"]
-    expected = Counter((turn, call) for turn, said in enumerate(turns, 1) for call in _calls(said))
+    expected = Counter((turn, call) for turn, turn_message in enumerate(turns, 1) for call in _calls(turn_message))
     expected[len(turns) + 1, None] += 1
     steps = [step for step in run.history() if step.part is not None]
     places = [(step.part.turn + 1, step.part.call) for step in steps if step.part is not None]
@@ -240,12 +240,12 @@ def of_run(name: str, run: Run, chaos: Fleet) -> Iterator[Wrong]:
             yield Wrong("effect", f"{run.id}: turn {turn} was answered {answered.get(turn, 0)} times, at most {most}")
     for request in chaos.model.calls_of(name):
         if request.messages != last[: len(request.messages)]:
-            yield Wrong("double", f"{run.id}: {name}: turn {request.turn} was asked after something else was said")
+            yield Wrong("double", f"{run.id}: {name}: turn {request.turn} was asked after a different conversation")
 
 
-def _calls(said: Mapping[str, Any]) -> list[int | None]:
+def _calls(message: Mapping[str, Any]) -> list[int | None]:
     """The places of a turn in the journal: the turn, and its calls."""
-    return [None, *range(len(said.get("tool_calls") or ()))]
+    return [None, *range(len(message.get("tool_calls") or ()))]
 
 
 def whole(name: str, chaos: Fleet) -> list[Any]:
@@ -273,8 +273,8 @@ def of_messages(name: str, run: Run, model: Model, chaos: Fleet) -> Iterator[Wro
                 yield Wrong(kind, f"{run.id}: {name} has read {got!r} instead of {wanted!r}")
 
 
-def in_words(options: argparse.Namespace, chaos: Fleet, run: Run, took_s: float, found: list[Wrong]) -> str:
-    broken = Counter(wrong.kind for wrong in found)
+def in_words(options: argparse.Namespace, chaos: Fleet, run: Run, took_s: float, violations: list[Wrong]) -> str:
+    broken = Counter(wrong.kind for wrong in violations)
     fire = {name: turns for name, turns in chaos.model.counts().items() if str(name).startswith("fire.")}
     answered = [times for turns in fire.values() for times in turns.values()]
     messages = sum(len(read(whole(str(name), chaos))) for name in fire)

@@ -1,9 +1,9 @@
-"""Read what is left after the chaos, and say what is wrong: every journal, every effect, every index.
+"""Read what is left after the chaos, and report violations in every journal, effect and index.
 
 A run of a graph that must end in one way (graphs.py) is compared with a run of the same graph without faults: its
-status, state and output, and how often each node ended well, per item. Runs that a person cancelled are not compared,
-nor are those in which a visit lost more workers than allowed. Where a `dag` stops when a visit has failed depends on
-time: of these the status alone is compared. Visits that failed are not counted, nor what they left under ERRORS: a node
+status, state and output, and how often each node ended well, per item. Runs that a person cancelled and runs in which a
+visit lost more workers than allowed are not compared. The point at which a `dag` stops after a failed visit depends on
+time: only the status of such runs is compared. Failed visits, and their values under ERRORS, are not counted: a node
 that fails now and then may fail where its worker dies before it reports that.
 """
 
@@ -28,10 +28,11 @@ Kind: TypeAlias = Literal[
 ]  # fmt: skip
 
 RunAgains: TypeAlias = Mapping[tuple[str, int], int]
-"""How often the robot said `run again`, by run and visit."""
+"""How often the robot answered `run again`, by run and visit."""
 
 OF_FAILED_RUNS = ("frontier", "items", "windows")
-"""What `retry` goes on from; kept as long as the run, also of child runs that were cancelled because it failed."""
+"""The data from which `retry` continues; kept as long as the run, also of child runs that were cancelled because it
+failed."""
 
 
 class Wrong(NamedTuple):
@@ -50,7 +51,7 @@ class Ending(NamedTuple):
     visits: Counter[tuple[str, str, int | None]]
 
     @classmethod
-    def of(cls, run: Run, info: RunInfo, steps: Sequence[StepInfo]) -> Ending:
+    def of_run(cls, run: Run, info: RunInfo, steps: Sequence[StepInfo]) -> Ending:
         ended = [
             (step.node, step.role, step.item[1] if step.item else None)
             for step in steps
@@ -80,7 +81,7 @@ Endings: TypeAlias = Mapping[str, Ending]
 
 def endings(client: Client, run_ids: Sequence[str]) -> dict[str, Ending]:
     runs = [(client.run(run_id), client.run(run_id).info()) for run_id in run_ids]
-    return {info.agent: Ending.of(run, info, run.history()) for run, info in runs}
+    return {info.agent: Ending.of_run(run, info, run.history()) for run, info in runs}
 
 
 def wrongs(
@@ -95,26 +96,26 @@ def wrongs(
     """Empty when all promises were kept. `forgotten`: so many executions of a visit (`run/seq`) may belong to a past
     that Redis does not remember."""
     done = Counter(effects.read_text().split()) if effects.exists() else Counter()
-    found: list[Wrong] = []
+    violations: list[Wrong] = []
     for run_id in run_ids:
         try:
             run = client.run(run_id)
             info, steps = run.info(), run.history()
         except RunNotFound:
-            found.append(Wrong("lost", f"{run_id}: accepted, and not there"))
+            violations.append(Wrong("lost", f"{run_id}: accepted, and not there"))
             continue
         except ValueError as error:
-            found.append(Wrong("state", f"{run_id}: its journal cannot be read: {error}"))
+            violations.append(Wrong("state", f"{run_id}: its journal cannot be read: {error}"))
             continue
         if not info.is_final:
             reasons = [visit.reason for visit in info.visits]
-            found.append(Wrong("stuck", f"{run_id}: {info.agent} {info.status}: {reasons}"))
+            violations.append(Wrong("stuck", f"{run_id}: {info.agent} {info.status}: {reasons}"))
             continue
-        found += of_journal(client, run, steps)
-        found += of_effects(run, steps, done, run_agains or {}, forgotten or {})
+        violations += of_journal(client, run, steps)
+        violations += of_effects(run, steps, done, run_agains or {}, forgotten or {})
         if (ending := (quiet or {}).get(info.agent)) is not None and is_comparable(info, steps):
-            found += of_ending(run, info, steps, ending)
-    return [*found, *leaks(client, redis)]
+            violations += of_ending(run, info, steps, ending)
+    return [*violations, *leaks(client, redis)]
 
 
 def of_journal(client: Client, run: Run, steps: Sequence[StepInfo]) -> Iterator[Wrong]:
@@ -145,11 +146,11 @@ def of_effects(
             place = f"{run.id}/{step.seq}"
             count, most, gone = effects[place], step.attempt, (forgotten or {}).get(place, 0)
             agains = run_agains.get((run.id, step.seq), 0)
-            if (step.node or "").startswith("once"):  # repeated only by a policy, or by a person's word
+            if (step.node or "").startswith("once"):  # repeated only by a policy or by a person's answer
                 most = min(most, 1 + failed[step.seq] + agains)
-            # An attempt that was lost may not have run, nor one that a person was asked about before it began: that of
-            # a run that was retried, and had failed for another node meanwhile, or one that was queued when Redis went
-            # back. Of that the person may have said how it ended.
+            # A lost attempt may not have run. Neither may an attempt about which a person was asked before it started:
+            # the run failed for another node and was retried, or the attempt was queued when Redis went back. The
+            # person may have decided its outcome.
             if not step.attempt - max(lost[step.seq], agains) - decided[step.seq] <= count <= most + gone:
                 yield Wrong(
                     "effect", f"{run.id}: visit {step.seq} ({step.node}) ran {count} times in {step.attempt} attempts"
@@ -161,11 +162,11 @@ def is_comparable(info: RunInfo, steps: Sequence[StepInfo]) -> bool:
 
 
 def of_ending(run: Run, info: RunInfo, steps: Sequence[StepInfo], quiet: Ending) -> Iterator[Wrong]:
-    ending = Ending.of(run, info, steps)
+    ending = Ending.of_run(run, info, steps)
     if kind_of(info.agent) == "dag" and ending.status == quiet.status == "failed":
         return
-    if found := "; ".join(ending.differences(quiet)):
-        yield Wrong("differs", f"{run.id}: {info.agent}: {found}")
+    if differences := "; ".join(ending.differences(quiet)):
+        yield Wrong("differs", f"{run.id}: {info.agent}: {differences}")
 
 
 def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Every agent of a checkout of Loki, or of Coyote, which is its new name: is it valid, does it run, what differs?
+"""Validate and run every agent of a checkout of Loki, or of Coyote, its new name, and list the differences.
 
     python ops/compat/run.py [NAME=]CHECKOUT... [--validate-only] [--agent AGENT...] [--write]
 
 A checkout holds `assets/agents` and `assets/functions`, or `agents` and `functions`. It is installed as that program
-installs it, in `.config/loki` or `.config/coyote` of a home of its own, whichever its release reads, and nothing is
-changed and nothing is set but where the model is. Each agent is validated, and run end to end on a private stack, in a
-project of its own, with a model server that follows `scripted.py`; questions to people get their first option.
+installs it, in `.config/loki` or `.config/coyote` (the one that its release reads) of a temporary home. Only the
+address of the model is set; nothing else is changed. Each agent is validated, and run end to end on a private stack, in
+a project of its own, with a model server that follows `scripted.py`; questions to people get their first option.
 
 The table goes to stdout, progress to stderr; `--write` puts the table into docs/loki-compatibility.md. Exit code 0: all
-agents are valid, and complete; 1: some are not; 2: the command line cannot be followed.
+agents are valid and complete; 1: some are not; 2: the command line is wrong.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ GIT = (
     ("add", "."),
     ("-c", "user.name=Nobody", "-c", "user.email=nobody@example.org", "commit", "--quiet", "--message=Begin"),
 )
-"""What makes a repository of the project: agents that review ask for its differences."""
+"""The commands that make the project a repository: agents that review ask for its differences."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one agent. `status` None: it was not run. `visited` says how far a graph was walked, `differs` what
-    a user would notice."""
+    """The result of one agent. `status` None: it was not run. `visited` counts the nodes that ran, `differs` lists the
+    differences that a user would notice."""
 
     agent: str
     kind: str
@@ -89,29 +89,29 @@ class Checked:
 
 @dataclass(frozen=True)
 class Table:
-    """What came of the agents of a checkout that was installed in `place`."""
+    """The results of the agents of a checkout that was installed in `place`."""
 
     name: str
     place: str
-    found: Sequence[Checked]
+    results: Sequence[Checked]
 
     def text(self) -> str:
         """The section in Markdown."""
-        good = sum(each.is_good for each in self.found)
-        what = "valid" if all(each.status is None for each in self.found) else "valid and complete"
-        summary = f"Installed in `{self.place}`: {good} of {len(self.found)} agents are {what}."
+        good = sum(result.is_good for result in self.results)
+        what = "valid" if all(result.status is None for result in self.results) else "valid and complete"
+        summary = f"Installed in `{self.place}`: {good} of {len(self.results)} agents are {what}."
         rows = [_row("agent", "kind", "valid", "run", "what differs"), "|---|---|---|---|---|"]
-        for each in self.found:
-            valid = "yes" if not each.errors else "no"
-            differs = "<br>".join([*each.errors, *each.differs]) or "nothing"
-            run = ", ".join(part for part in (each.status or "not run", each.visited) if part)
-            rows.append(_row(each.agent, each.kind, valid, run, differs))
+        for result in self.results:
+            valid = "yes" if not result.errors else "no"
+            differs = "<br>".join([*result.errors, *result.differs]) or "nothing"
+            run = ", ".join(part for part in (result.status or "not run", result.visited) if part)
+            rows.append(_row(result.agent, result.kind, valid, run, differs))
         return "\n".join([f"### {self.name}", "", summary, "", *rows, ""])
 
 
 @dataclass
 class Seen:
-    """What the events of a run tell besides its end."""
+    """The failures and nodes that the events of a run report, besides its end."""
 
     nodes: set[str] = field(default_factory=set)
     failed_visits: dict[str, str] = field(default_factory=dict)
@@ -131,12 +131,12 @@ class Seen:
 
 
 class Keywords:
-    """Who has knowledge bases built, for keywords alone: no model for vectors is needed."""
+    """Confirms that knowledge bases are built, for keywords only: no model for vectors is needed."""
 
     def confirm(self, question: str, *, default: bool) -> bool:
         return True
 
-    def complete(self, wanted: BaseOptions, said: Application) -> BaseOptions:
+    def complete(self, wanted: BaseOptions, application: Application) -> BaseOptions:
         return replace(wanted, embedding_model=NO_MODEL)
 
 
@@ -144,13 +144,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.write and (options.agents or options.validate_only):
-        parser.error("--write puts down whole tables: it goes with neither --agent nor --validate-only")
+        parser.error("--write replaces whole tables and cannot be combined with --agent or --validate-only")
     checkouts = dict(map(named, options.checkouts))
     if len(checkouts) < len(options.checkouts):
         parser.error("two checkouts have one name; write NAME=CHECKOUT")
     try:
         if options.write:
-            with_tables(DOCUMENT.read_text(encoding="utf-8"), "")  # what cannot be written is said before the runs
+            with_tables(DOCUMENT.read_text(encoding="utf-8"), "")  # fails before the runs
         chosen = {name: chosen_of(source_of(path), options.agents) for name, path in checkouts.items()}
     except Unusable as error:
         parser.error(str(error))
@@ -159,15 +159,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(text)
     if options.write:
         DOCUMENT.write_text(with_tables(DOCUMENT.read_text(encoding="utf-8"), text), encoding="utf-8")
-    return 0 if all(each.is_good for table in tables for each in table.found) else 1
+    return 0 if all(result.is_good for table in tables for result in table.results) else 1
 
 
 class Unusable(Exception):
-    """What is wrong with a checkout, or with what is asked of it."""
+    """A checkout, or a request for it, is wrong. The text is the reason."""
 
 
 def named(given: str) -> tuple[str, Path]:
-    """What a checkout is called in the tables, and where it is."""
+    """The name of a checkout in the tables, and its path."""
     name, equals, path = given.partition("=")
     checkout = Path(path if equals else given).absolute()
     return (name if equals else checkout.name), checkout
@@ -175,14 +175,14 @@ def named(given: str) -> tuple[str, Path]:
 
 def source_of(checkout: Path) -> Path:
     """The folder of a checkout that holds `agents`. Raises Unusable."""
-    found = next((root for root in (checkout / "assets", checkout) if (root / "agents").is_dir()), None)
-    if found is None:
-        raise Unusable(f"{checkout} holds neither assets/agents nor agents")
-    return found
+    folder = next((root for root in (checkout / "assets", checkout) if (root / "agents").is_dir()), None)
+    if folder is None:
+        raise Unusable(f"{checkout} has no assets/agents and no agents folder")
+    return folder
 
 
 def chosen_of(source: Path, wanted: Sequence[str] | None) -> list[str]:
-    """The agents to look at. Raises Unusable where there are none, or one that is asked for is not among them."""
+    """The agents to check. Raises Unusable if there are none, or if a wanted one is missing."""
     agents = agents_in(source)
     if not agents:
         raise Unusable(f"{source / 'agents'} holds no folder with a graph.yaml or a config.yaml")
@@ -192,14 +192,14 @@ def chosen_of(source: Path, wanted: Sequence[str] | None) -> list[str]:
 
 
 def checked(name: str, checkout: Path, agents: Sequence[str], options: argparse.Namespace) -> tuple[str, list[Checked]]:
-    """Where the checkout was installed, and what came of its agents."""
+    """The place where the checkout was installed, and the results of its agents."""
     with tempfile.TemporaryDirectory(prefix="compat-") as folder:
         home = Path(folder)
         config = install(checkout, home)
-        valid = [validated(each, config, home) for each in _told(f"{name}: validating", agents)]
-        found = valid if options.validate_only else list(run_all(name, valid, config, home))
+        valid = [validated(each, config, home) for each in _counted(f"{name}: validating", agents)]
+        results = valid if options.validate_only else list(run_all(name, valid, config, home))
         return f"~/{config.relative_to(home)}", [
-            each.cleaned({str(config): "CONFIG", str(home): "HOME"}) for each in found
+            each.cleaned({str(config): "CONFIG", str(home): "HOME"}) for each in results
         ]
 
 
@@ -214,7 +214,7 @@ def install(checkout: Path, home: Path) -> Path:
 
 
 def program_of(checkout: Path) -> str:
-    """What the program was called in this release: Loki before 0.5, then Coyote. What says nothing is Coyote's."""
+    """The program's name in this release: Loki before 0.5, then Coyote. A checkout without a name is Coyote's."""
     try:
         package = tomllib.loads((checkout / "Cargo.toml").read_text(encoding="utf-8")).get("package", {})
     except (OSError, ValueError):
@@ -242,7 +242,7 @@ def nodes_of(folder: Path) -> int:
 
 
 def validated(agent: str, config: Path, home: Path) -> Checked:
-    """What `sleipnir validate` says of an agent, where it stands."""
+    """The result of `sleipnir validate` for an installed agent."""
     kind = "graph" if (config / "agents" / agent / "graph.yaml").is_file() else "config"
     command = [sys.executable, "-m", "sleipnir", "validate", "--json", agent]
     done = subprocess.run(
@@ -252,9 +252,9 @@ def validated(agent: str, config: Path, home: Path) -> Checked:
         problems = json.loads(done.stdout)
     except ValueError:
         return Checked(agent, kind, (last_line(done.stderr) or "validate says nothing",))
-    errors = tuple(_said(each) for each in problems if each["level"] == "error")
+    errors = tuple(_message_of(each) for each in problems if each["level"] == "error")
     warnings = (each for each in problems if each["level"] != "error" and USUAL not in each["message"])
-    return Checked(agent, kind, errors, differs=tuple(_said(each) for each in warnings))
+    return Checked(agent, kind, errors, differs=tuple(_message_of(each) for each in warnings))
 
 
 def run_all(name: str, agents: Sequence[Checked], config: Path, home: Path) -> Iterator[Checked]:
@@ -262,14 +262,14 @@ def run_all(name: str, agents: Sequence[Checked], config: Path, home: Path) -> I
     with ModelServer(answer) as model, _only(environment(home) | model.env()):
         settings = Settings.from_env(model="openai:gpt-test")
         with stack(settings) as running, Client(running) as client:
-            for number, each in enumerate(agents, 1):
-                done = each if each.errors else ran(each, client, home, nodes_of(config / "agents" / each.agent))
-                _tell(f"{name}: run {number}/{len(agents)} {each.agent}: {done.status or 'not valid'}")
+            for number, agent in enumerate(agents, 1):
+                done = agent if agent.errors else ran(agent, client, home, nodes_of(config / "agents" / agent.agent))
+                _report(f"{name}: run {number}/{len(agents)} {agent.agent}: {done.status or 'not valid'}")
                 yield done
 
 
 def ran(agent: Checked, client: Client, home: Path, nodes: int) -> Checked:
-    """The agent, with what came of its run. `nodes` are those of its graph; 0: it has none."""
+    """The agent with the result of its run. `nodes` is the number of nodes of its graph; 0: it has no graph."""
     project = home / "projects" / agent.agent
     for name, text in PROJECT.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -309,7 +309,7 @@ def followed(run: Run, seen: Seen) -> str:
 
 
 def with_tables(document: str, text: str) -> str:
-    """The document with these tables in the place of those that it has."""
+    """The document with its tables replaced by these."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -323,19 +323,19 @@ def last_line(text: str) -> str:
 
 
 def _cleaned(texts: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
-    """The texts with what `places` calls paths; the longest come first."""
+    """The texts with paths replaced by their names in `places`; the longest paths come first."""
     for path in sorted(places, key=len, reverse=True):
         texts = [text.replace(path, places[path]) for text in texts]
     return tuple(texts)
 
 
-def _told(what: str, agents: Sequence[str]) -> Iterator[str]:
+def _counted(progress: str, agents: Sequence[str]) -> Iterator[str]:
     for number, agent in enumerate(agents, 1):
-        _tell(f"{what} {number}/{len(agents)} {agent}")
+        _report(f"{progress} {number}/{len(agents)} {agent}")
         yield agent
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -343,14 +343,14 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _said(problem: Mapping[str, Any]) -> str:
+def _message_of(problem: Mapping[str, Any]) -> str:
     hint = problem.get("hint")
     return f"{problem['message']}. {hint}" if hint else str(problem["message"])
 
 
 @contextmanager
 def _only(env: Mapping[str, str]) -> Iterator[None]:
-    """This process with exactly these variables: what it starts has no others."""
+    """Gives this process, and the processes that it starts, exactly these variables."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(env)

@@ -1,8 +1,7 @@
-"""What the scripted model of a compatibility run says: enough for every shipped agent to go its whole way.
-
-Where a value of a schema is asked for, it gives the least that the schema permits. Where tools are offered, it first
-calls all those that need nothing but the project in its directory, and asks which agents and skills there are; then it
-loads the first of these skills, and then it answers. It never asks a person, and starts no agent.
+"""The answers of the scripted model of a compatibility run, enough for every shipped agent to complete. The answer to a
+request with a schema is the smallest value that the schema permits. If tools are offered, it first calls all tools that
+need only the project in its directory, and lists the agents and skills; then it loads the first of these skills, and
+then it answers. It never asks a person, and starts no agent.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ TOOLS = (
     "search_content", "search_code", "analyze_with_command", "get_diff", "get_changed_files", "verify_build",
     "run_build", "run_tests", "classify_source", "get_current_time", "demo_py",
 )  # fmt: skip
-"""Tools of shipped agents that need neither another program nor the internet."""
+"""Tools of shipped agents that need no other program and no internet."""
 
 LISTS = ("agent__list_available", "skill__list")
 
@@ -29,7 +28,7 @@ VALUES = {
     "path": "README.md", "pattern": "add", "content": "It adds.\n", "contents": "It adds.\n", "command": "ls",
     "url": "https://example.org/",
 }  # fmt: skip
-"""What parameters of these tools are given, by name; others get the least."""
+"""Values of these tools' parameters, by name; others get the smallest valid value."""
 
 
 def answer(request: Request) -> Reply:
@@ -42,7 +41,7 @@ def answer(request: Request) -> Reply:
 
 
 def first_calls(request: Request) -> list[Call]:
-    """Every tool that can be called anywhere, and the lists of agents and skills, where they are offered."""
+    """Calls of every declared tool of TOOLS, and of the lists of agents and skills if they are declared."""
     declared = {each["function"]["name"]: each["function"] for each in request.body.get("tools") or []}
     calls = [Call(name, arguments_of(declared[name].get("parameters") or {})) for name in TOOLS if name in declared]
     return calls + [Call(name, {}) for name in LISTS if name in declared]
@@ -54,26 +53,26 @@ def arguments_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loading(request: Request) -> list[Call]:
-    """The first of the skills that the model was told of."""
+    """A call that loads the first of the listed skills."""
     listed = next((each.text for each in request.tool_results if each.name == "skill__list"), "{}")
     skills = json.loads(listed).get("skills") or []
     return [Call("skill__load", {"name": skills[0]["name"]})] if skills else []
 
 
 def schema_in(request: Request) -> dict[str, Any] | None:
-    """The JSON Schema that an llm node asks for: in its request, or behind a heading in what it says."""
+    """The JSON Schema that an llm node asks for: in its request, or behind a heading in its prompt."""
     wanted = request.body.get("response_format") or {}
-    if isinstance(found := (wanted.get("json_schema") or {}).get("schema"), dict):
-        return found
+    if isinstance(schema := (wanted.get("json_schema") or {}).get("schema"), dict):
+        return schema
     for message in request.messages:
         _, heading, text = str(message.get("content") or "").rpartition(HEADING)
         if heading:
             try:
-                found, _ = json.JSONDecoder().raw_decode(text.lstrip())
+                schema, _ = json.JSONDecoder().raw_decode(text.lstrip())
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                return found
+            if isinstance(schema, dict):
+                return schema
     return None
 
 

@@ -21,9 +21,9 @@ DEFAULTS = {
     "enable_events": False,
     # A view of what happens now; what has happened is in `sleipnir history`, for as long as the run is kept.
     "persistent": False,
-    # Of what is older only counts are left. A task takes 5 kB of memory, so this is 100 MB.
+    # Only counts are kept of older ones. A task takes 5 kB of memory, so this is 100 MB.
     "max_tasks": 20_000,
-    # Workers that are gone: half an hour on the page, and then their metrics go as well.
+    # Stopped workers stay on the page for half an hour; then their metrics are removed too.
     "purge_offline_workers": 1800,
     "natural_time": True,
     "tasks_columns": "name,uuid,state,routing_key,runtime,received,args,result,exception,worker",

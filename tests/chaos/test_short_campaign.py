@@ -31,4 +31,4 @@ def test_no_promise_is_broken_while_everything_is_being_killed() -> None:
     assert "14 random runs" in done.stdout
     assert "0 lost, 0 double commits, 0 stuck, 0 other broken promises" in done.stdout
     assert "0 changes of state" in done.stdout
-    assert "of 6 graphs compared with runs in peace, 0 ended in another way" in done.stdout
+    assert "of 6 graphs compared with runs without faults, 0 ended in another way" in done.stdout

@@ -44,9 +44,9 @@ def request(*messages: dict[str, Any], **body: Any) -> Request:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{root}/nowhere"], "nowhere holds neither assets/agents nor agents"),
+        (["{root}/nowhere"], "nowhere has no assets/agents and no agents folder"),
         (["{root}", "--agent", "three"], "has no agent three; there are one, two"),
-        (["{root}", "--write", "--validate-only"], "--write puts down whole tables"),
+        (["{root}", "--write", "--validate-only"], "--write replaces whole tables"),
         (["a={root}", "a={root}"], "two checkouts have one name"),
         ([], "the following arguments are required"),
     ],
