@@ -14,9 +14,10 @@ from pathlib import Path
 
 from ops.bench.engine import Stack, finish, stack, write_agent
 from ops.bench.figures import BenchFailed, Values
-from ops.bench.processes import PYTHON, environment, output_of, wait_until
+from ops.bench.processes import PYTHON, environment, output_of
 from sleipnir.batches.rows import read
 from sleipnir.client.batch import Batch
+from tests.waiting import wait_until
 
 ACCEPTED, MANY, QUEUED = 10_000, 200_000, 50_000
 SHARED = 400

@@ -14,9 +14,9 @@ from typing import Any
 from ops.bench.engine import Stack, finish, stack, write_agent
 from ops.bench.figures import BenchFailed, Values
 from ops.bench.model_server import model_server
-from ops.bench.processes import wait_until
 from sleipnir.client.client import Client, StepInfo
 from sleipnir.store.connect import connect
+from tests.waiting import wait_until
 
 READERS = 10
 FILLINGS = {"small": "{}", "value": "{'big': 'x' * 10_000_000}", "keys": "{f'k{i}': 'x' * 3_300 for i in range(3_000)}"}

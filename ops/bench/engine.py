@@ -19,10 +19,11 @@ from typing import Any
 
 from ops.bench.cpu_time import tree_s
 from ops.bench.figures import BenchFailed, Values
-from ops.bench.processes import PYTHON, Groups, processes, redis_server, wait_until, workspace
+from ops.bench.processes import PYTHON, Groups, processes, redis_server, workspace
 from sleipnir.client.client import Client, Run, wait_all
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
+from tests.waiting import wait_until
 
 NODES = 10
 WORKERS = 3

@@ -30,8 +30,9 @@ sys.path.insert(0, str(ROOT))
 from ops.bench.engine import Stack, cpu_s, finish, fleet, worker_command, write_agent  # noqa: E402
 from ops.bench.figures import Values  # noqa: E402
 from ops.bench.model_server import Server, model_server  # noqa: E402
-from ops.bench.processes import Groups, processes, wait_until, workspace  # noqa: E402
+from ops.bench.processes import Groups, processes, workspace  # noqa: E402
 from sleipnir.models.limits import Limit  # noqa: E402
+from tests.waiting import wait_until  # noqa: E402
 
 WORKERS, THREADS = 4, 25
 RATE_THREADS = 8  # enough for the rate; more would only queue for a core between the grant and the call

@@ -20,13 +20,14 @@ from typing import Any
 from ops.bench.costs import is_quiet
 from ops.bench.engine import Stack, finish, no_op_agent, stack, under_load, write_agent
 from ops.bench.figures import BenchFailed, Values
-from ops.bench.processes import PYTHON, environment, output_of, wait_until
+from ops.bench.processes import PYTHON, environment, output_of
 from sleipnir.cli.runs.ps import UNFINISHED
 from sleipnir.client.client import Client
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
 from sleipnir.store.connect import connect
 from sleipnir.store.gauges import Gauges, PartitionLoad
 from sleipnir.store.scripts import run_in_order
+from tests.waiting import wait_until
 
 CHUNK = 1_000
 AHEAD = 10_000

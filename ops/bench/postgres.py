@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench.figures import BenchFailed, NotMeasured
-from ops.bench.processes import last_line, wait_until, workspace
+from ops.bench.processes import last_line, workspace
+from tests.waiting import wait_until
 
 PLACES = Path("/usr/lib/postgresql")  # where Debian keeps the servers, out of PATH
 USER = "bench"

@@ -7,15 +7,14 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ops.bench.figures import BenchFailed
 from sleipnir.local import launch
 from sleipnir.local.supervisor import find_server
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,12 +109,3 @@ def version_of(program: Path) -> str:
     output = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10).stdout
     version = re.search(r"\d+(\.\d+)+", output)
     return version[0] if version else "?"
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            raise BenchFailed(f"not within {timeout_s:g} s: {what}")
-        pause.wait(0.02)

@@ -274,7 +274,9 @@ class Bench:
         except NotMeasured as reason:
             self.absent |= dict.fromkeys(names, str(reason))
         except Exception as error:
-            message = str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
+            message = (
+                str(error) if isinstance(error, BenchFailed | AssertionError) else f"{type(error).__name__}: {error}"
+            )
             self.failed |= dict.fromkeys(names, " ".join(message.split()))  # one line of the table
 
     def content(self) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from ops.bench.engine import START_S, Stack, finish, fleet, worker_command, write_agent
 from ops.bench.figures import BenchFailed, Values
 from ops.bench.model_server import model_server
-from ops.bench.processes import processes, wait_until
+from ops.bench.processes import processes
+from tests.waiting import wait_until
 
 SLOTS = 8
 ANSWER_S, SLEEP_S = 0.5, 0.6  # starting a script takes 25 ms of a core: shorter ones would measure that

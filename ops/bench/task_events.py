@@ -17,8 +17,9 @@ from contextlib import ExitStack, contextmanager
 
 from ops.bench.engine import NODES, Stack, cpu_s, finish, no_op_agent, stack
 from ops.bench.figures import Values
-from ops.bench.processes import PYTHON, ROOT, processes, wait_until
+from ops.bench.processes import PYTHON, ROOT, processes
 from sleipnir.settings import Settings
+from tests.waiting import wait_until
 
 TURNS = 6  # even: half of them in the other order
 USER = "bench:bench"
