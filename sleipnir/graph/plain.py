@@ -7,10 +7,14 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_STRICT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+"""Kept: json.dumps would make one for each text."""
+
 
 def compact_json(value: Any, *, allow_nan: bool = True) -> str:
     """JSON text without spaces; characters beyond ASCII are not escaped. Raises what json.dumps raises."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=allow_nan)
+    return (_COMPACT if allow_nan else _STRICT).encode(value)
 
 
 def first_not_json(output: Mapping[Any, Any]) -> str | None:

@@ -7,7 +7,6 @@ A present null is not missing; it renders as `null`.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -30,6 +29,7 @@ from sleipnir.graph.model import (
     ToolNode,
     WaitNode,
 )
+from sleipnir.graph.plain import compact_json
 from sleipnir.graph.tools import FOUND_CONTEXT, FOUND_SOURCES, INSTRUCTIONS
 
 PLACEHOLDER = re.compile(r"\{\{([a-zA-Z0-9_.\[\]]+)\}\}")
@@ -76,7 +76,7 @@ class _RemainingChars:
 
 def as_text(value: Json) -> str:
     """A value inside a text: strings unchanged, everything else as compact JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value if isinstance(value, str) else compact_json(value)
 
 
 def lookup(path: str, state: Mapping[str, Json]) -> Any:

@@ -6,13 +6,13 @@ It is stored as readable text, `ann@desk (cli)`. A record of an older release ha
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sleipnir.decoding import decoded_object, read
+from sleipnir.graph.plain import compact_json
 
 MOST = 200
 """Characters of the whole text."""
@@ -57,7 +57,7 @@ class Change:
 def change_text(change: Change) -> str:
     """The stored form, under the name `by:<what>`."""
     fields = {name: value for name, value in vars(change).items() if value is not None and name != "what"}
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return compact_json(fields)
 
 
 def changes_of(texts: Mapping[str, str | None]) -> tuple[Change, ...]:

@@ -6,15 +6,14 @@ Separate from commit.py, which imports the planner's transitions: clients write 
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+from sleipnir.graph.plain import compact_json
 
 
 def dumps(value: Any) -> str:
     """Compact JSON of a state value. Raises ValueError for NaN and TypeError for values that are not JSON."""
-    return _ENCODER.encode(value)  # json.dumps would make an encoder each time
+    return compact_json(value, allow_nan=False)
 
 
 def record(value: Any) -> str:

@@ -21,6 +21,8 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3 import BaseHTTPResponse, PoolManager, ProxyManager, Retry, Timeout
 
+from sleipnir.graph.plain import compact_json
+
 CONNECTIONS = 1_000  # kept per server; more than a process has threads
 
 _REDIRECTS = Retry(None, connect=False, read=False, redirect=3, status=False, other=False)
@@ -64,7 +66,7 @@ class Address:
     @contextmanager
     def response(self, body: Mapping[str, Any]) -> Iterator[BaseHTTPResponse]:
         """The response with status 200. Its connection is kept if the caller reads all of it, else closed."""
-        content = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        content = compact_json(body, allow_nan=False).encode()
         try:
             response = self._pool.request(
                 "POST",
