@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Client, Run
+    from sleipnir.client.options import RunOptions
     from sleipnir.settings import Settings
 
-__all__ = ["Client", "Run", "Settings", "__version__"]
+__all__ = ["Client", "Run", "RunOptions", "Settings", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from sleipnir.client import client
 
         return getattr(client, name)
+    if name == "RunOptions":
+        from sleipnir.client.options import RunOptions
+
+        return RunOptions
     if name == "Settings":
         from sleipnir.settings import Settings
 

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from sleipnir.errors import UsageError
+from sleipnir.graph.plain import compact_json
 from sleipnir.messages import Usage
 from sleipnir.runs.actor import Change
-from sleipnir.runs.budgets import Budget, BudgetUse
+from sleipnir.runs.budgets import Budget, BudgetUse, check_budget
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
 
 PRIORITIES: Final = range(1, 6)
@@ -61,6 +63,16 @@ class BatchPlan:
     canary: int | None = None
     max_cost_usd: float | None = None
     max_tokens: int | None = None
+
+
+def check_plan(plan: BatchPlan) -> None:
+    """Raises UsageError for an invalid plan."""
+    if plan.priority not in PRIORITIES:
+        raise UsageError(f"priority must be {PRIORITIES[0]} to {PRIORITIES[-1]}, not {plan.priority}")
+    check_budget(plan.max_cost_usd, plan.max_tokens)
+    for name in ("parallel", "canary"):
+        if (value := getattr(plan, name)) is not None and value <= 0:
+            raise UsageError(f"{name} must be more than 0, not {value}")
 
 
 @dataclass(frozen=True)
@@ -160,10 +172,6 @@ class ErrorGroup:
     runs: tuple[str, ...]
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-"""Kept: json.dumps would make one for each row."""
-
-
 def row_run_id(batch: str, row: int) -> str:
     """The id of the run of a row: always the same, so that it cannot be started twice."""
     return _id_of(f"batch/{batch}/{row}")
@@ -189,7 +197,7 @@ def row_text(prompt: str, state: Mapping[str, Any]) -> str:
     fields: dict[str, Any] = {"p": prompt}
     if state:
         fields["s"] = state
-    return _ENCODER.encode(fields)
+    return compact_json(fields, allow_nan=False)
 
 
 def row_of(text: str) -> tuple[str, dict[str, Any]]:

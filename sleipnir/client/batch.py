@@ -18,25 +18,25 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sleipnir.batches.records import (
-    PRIORITIES,
     BatchInfo,
-    BatchPlan,
     ErrorGroup,
     RowResult,
+    check_plan,
     row_run_id,
     row_text,
 )
 from sleipnir.batches.rows import BadRow, Row, row_of
 from sleipnir.errors import UsageError
-from sleipnir.graph.model import Graph
-from sleipnir.runs.budgets import check_budget
 from sleipnir.runs.failure_text import failure_of
 from sleipnir.runs.initial_state import WrongState, state_at_start
-from sleipnir.runs.run import RunSpec
+from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+
+if TYPE_CHECKING:
+    from sleipnir.client.preparation import PreparedBatch
 
 Given: TypeAlias = Mapping[str, Any] | Row | BadRow
 """A row: columns (`prompt`, and keys of the state), or a row that sleipnir.rows read from a file."""
@@ -210,33 +210,20 @@ class Batch:
         return sorted(found, key=lambda group: -group.count)
 
 
-def check_plan(plan: BatchPlan) -> None:
-    """Raises UsageError for an invalid plan."""
-    if plan.priority not in PRIORITIES:
-        raise UsageError(f"priority must be {PRIORITIES[0]} to {PRIORITIES[-1]}, not {plan.priority}")
-    check_budget(plan.max_cost_usd, plan.max_tokens)
-    for name in ("parallel", "canary"):
-        if (value := getattr(plan, name)) is not None and value <= 0:
-            raise UsageError(f"{name} must be more than 0, not {value}")
-
-
 class RowSubmission:
-    """Adds rows to a batch. `limits` are the maximum bytes of a prompt and of an initial state."""
+    """Adds rows to a batch."""
 
     def __init__(
         self,
         store: Store,
-        batch_id: str,
-        spec: RunSpec,
-        plan: BatchPlan,
-        graph: Graph,
+        settings: Settings,
+        batch: PreparedBatch,
         *,
-        limits: tuple[int, int],
         on_bad: OnBad | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._store, self._id, self._spec, self._plan, self._graph = store, batch_id, spec, plan, graph
-        self._prompt_bytes, self._state_bytes = limits
+        self._store, self._batch = store, batch
+        self._prompt_bytes, self._state_bytes = settings.max_prompt_bytes, settings.max_output_bytes
         self._on_bad, self._on_progress = on_bad, on_progress
         self._keys: set[str] = set()
         self._chunk: list[tuple[Row, str]] = []
@@ -254,7 +241,7 @@ class RowSubmission:
             which = " that could be run" if self.so_far.bad else ""
             raise UsageError(f"there is no row{which}; nothing was submitted")
         with self._store.errors():
-            self._store.batches.seal(self._id)
+            self._store.batches.seal(self._batch.id)
 
     def _take(self, row: Row | BadRow) -> None:
         text = self._checked(row)
@@ -278,7 +265,7 @@ class RowSubmission:
         try:
             if len(row.prompt.encode()) > self._prompt_bytes:
                 return BadRow(row.place, f"its prompt has more than SLEIPNIR_MAX_PROMPT_BYTES={self._prompt_bytes:,}")
-            begin = state_at_start(self._graph, row.prompt, state, self._state_bytes)
+            begin = state_at_start(self._batch.graph, row.prompt, state, self._state_bytes)
             # What was given is kept as it was encoded (times, bytes); what the graph adds, it adds at the start.
             text = row_text(row.prompt, {name: begin[name] for name in state})
             (row.key + text).encode()
@@ -295,7 +282,7 @@ class RowSubmission:
         later."""
         found: dict[str, Any] = dict(state)
         for name, cell in state.items():
-            declared = self._graph.state.get(name)
+            declared = self._batch.graph.state.get(name)
             if declared is not None and declared.type not in ("any", "string", "datetime", "bytes"):
                 with contextlib.suppress(ValueError, RecursionError):
                     found[name] = json.loads(cell)
@@ -310,8 +297,8 @@ class RowSubmission:
         if not self._chunk:
             return
         with self._store.errors():
-            rows = [(row.key, text) for row, text in self._chunk]
-            added = self._store.batches.add(self._id, self._spec, self._plan, rows)
+            batch, rows = self._batch, [(row.key, text) for row, text in self._chunk]
+            added = self._store.batches.add(batch.id, batch.spec, batch.plan, rows)
         self.so_far = replace(self.so_far, added=self.so_far.added + added.added, known=self.so_far.known + added.known)
         for at in added.conflicts:
             row, _ = self._chunk[at]

@@ -13,24 +13,22 @@ private one.
 
 from __future__ import annotations
 
-import re
-import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
-from sleipnir.errors import BatchNotFound, BundleError, GateError, Problem, RunNotFound, UsageError
+from sleipnir.client.texts import refuse_text
+from sleipnir.errors import BatchNotFound, GateError, Problem, RunNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.actor import Actor, Change
-from sleipnir.runs.budgets import BUDGET, check_budget, read_budget_answer
-from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, Hold, RunSpec, read_effect_answer
+from sleipnir.runs.budgets import BUDGET, Budget, read_budget_answer
+from sleipnir.runs.run import ID_LENGTH, Hold, read_effect_answer
 from sleipnir.runs.views import (
     DEFAULT_MODES,
     AgentInfo,
@@ -50,15 +48,14 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 
 if TYPE_CHECKING:
-    from sleipnir.agents.variables import Asker
     from sleipnir.batches.records import BatchInfo
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
+    from sleipnir.client.options import RunOptions
     from sleipnir.client.preparation import Preparation
     from sleipnir.graph.model import Graph
     from sleipnir.knowledge import preparing as knowledge
 
 PREFIX_LENGTH = 6
-BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BLOCK_MS = 2_000
 _PAGE = 500
 _LEVELS, _FEW = 5, 20  # of runs below, and of runs on one level, that are looked at for what they lack
@@ -91,64 +88,33 @@ class Client:
         agent: str | Path,
         prompt: str = "",
         *,
-        variables: Mapping[str, str] | None = None,
         state: Mapping[str, Any] | None = None,
-        cwd: Path | None = None,
-        caller_dir: Path | None = None,
         session: str | None = None,
         max_cost_usd: float | None = None,
         max_tokens: int | None = None,
-        strict: bool | None = None,
-        ask_variable: Asker | None = None,
-        ask_knowledge: knowledge.Asker | None = None,
-        tell_knowledge: knowledge.Report | None = None,
+        **options: Unpack[RunOptions],
     ) -> Run:
         """Submit a run of `agent` (a name, or the path of its folder).
 
-        `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables, the others get their values as
-        described in sleipnir.agents.variables; `ask_variable` is called for missing ones. `state` has initial values,
-        which override the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so. `cwd` is
-        the working directory of scripts and tools; `caller_dir` is the base of relative paths in the prompt (default:
-        this process's working directory), and the working directory if there is no `cwd` and the workers are on this
-        machine. Otherwise commands work in a scratch folder of the run. `session` names a conversation: the run of a
+        `prompt` becomes `{{initial_prompt}}`. `state` has initial values, which override the graph's `initial_state`:
+        JSON, or datetime and bytes objects for keys declared so. `session` names a conversation: the run of a
         config.yaml agent continues it, and adds its messages to it if it completes. When the run, with the runs below
         that have ended, has cost `max_cost_usd` (without calls of unknown price) or used `max_tokens` (of prompts and
         answers), it is paused and asks whether it may continue: a gate of the kind `budget`, answered with `yes` (the
-        same amount again), `no` (it fails) or a number (the new total limit). A `strict` run fails at every failed
-        visit: one that no fallback, retry or `on_error` node handles (None: the value of SLEIPNIR_STRICT, or True if
-        models' answers are replayed). Missing knowledge bases are built first, which may take long: `ask_knowledge` is
-        called for their missing parameters, and `tell_knowledge` gets their progress.
+        same amount again), `no` (it fails) or a number (the new total limit).
+
+        `options` are the keywords of sleipnir.RunOptions, which describes them: `variables`, `cwd`, `strict` and more.
 
         Nothing is stored if this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
-        from sleipnir.runs.initial_state import state_at_start
-
-        check_budget(max_cost_usd, max_tokens)
-        roster = self._preparation.roster(agent)
-        name, graph = roster.agent.folder.name, roster.agent.graph
-        refuse_text("the prompt", prompt, self.settings.max_prompt_bytes)
-        begin = state_at_start(graph, prompt, {} if state is None else state, self.settings.max_output_bytes)
-        in_session = _session(graph, name, session)
-        spec = self._preparation.spec(
-            roster,
-            variables=variables,
-            cwd=cwd,
-            caller_dir=caller_dir,
-            strict=strict,
-            ask_variable=ask_variable,
-            ask_knowledge=ask_knowledge,
-            tell_knowledge=tell_knowledge,
-        )
-        spec = replace(
-            spec, session=in_session, sessions=roster.sessions(), max_cost_usd=max_cost_usd, max_tokens=max_tokens
-        )
-        run_id = self._new_id(spec)
-        with tracing.submitting(name, run_id), self.store.errors():
-            self._preparation.offer(roster)
-            self.store.runs.create(run_id, spec, begin)
-        return Run(self.store, run_id, self.settings)
+        budget = Budget(max_cost_usd, max_tokens)
+        run = self._preparation.run(agent, prompt, state=state, session=session, budget=budget, options=options)
+        with tracing.submitting(run.spec.agent, run.id), self.store.errors():
+            self._preparation.offer(run.roster)
+            self.store.runs.create(run.id, run.spec, run.state)
+        return Run(self.store, run.id, self.settings)
 
     def batch(
         self,
@@ -163,15 +129,9 @@ class Client:
         canary: int | None = None,
         max_cost_usd: float | None = None,
         max_tokens: int | None = None,
-        variables: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        caller_dir: Path | None = None,
-        strict: bool | None = None,
-        ask_variable: Asker | None = None,
-        ask_knowledge: knowledge.Asker | None = None,
-        tell_knowledge: knowledge.Report | None = None,
         on_bad: OnBad | None = None,
         on_progress: OnProgress | None = None,
+        **options: Unpack[RunOptions],
     ) -> Batch:
         """Submit a run of `agent` for each row; the batch starts while rows are added.
 
@@ -184,55 +144,21 @@ class Client:
         interrupted submission can be repeated. `name` is for people. Batches with waiting rows share the workers in
         proportion to their `priority` (1 to 5). At most `parallel` rows are active at once (None: 1,000), including
         rows that wait for people. `canary` rows run first, then the batch waits for `resume`; the same happens when
-        ended rows have cost `max_cost_usd` or used `max_tokens`. All other parameters are as for `submit`; rows, and
-        the runs that they start, are in no session.
+        ended rows have cost `max_cost_usd` or used `max_tokens`. `options` are as for `submit`; rows, and the runs that
+        they start, are in no session.
 
         A row that cannot run is left out and passed to `on_bad`; `on_progress` is called after each few hundred rows.
 
         Raises like `submit`, and then nothing is stored; also UsageError if no row is valid. Exceptions of the iterable
         are passed on, and earlier rows stay in the batch.
         """
-        from sleipnir.agents import finding
-        from sleipnir.client.batch import Batch, RowSubmission, check_plan
+        from sleipnir.client.batch import Batch, RowSubmission
 
         plan = BatchPlan(name, priority, parallel, canary, max_cost_usd, max_tokens)
-        check_plan(plan)
-        spec = None if id is None else self._spec_of_batch(id, finding.look_up(agent, self.settings).name)
-        if spec is None:
-            roster = self._preparation.roster(agent)
-            graph = roster.agent.graph
-            spec = self._preparation.spec(
-                roster,
-                variables=variables,
-                cwd=cwd,
-                caller_dir=caller_dir,
-                strict=strict,
-                ask_variable=ask_variable,
-                ask_knowledge=ask_knowledge,
-                tell_knowledge=tell_knowledge,
-            )
-            with self.store.errors():
-                self._preparation.offer(roster)
-        else:
-            with self.store.errors():
-                graph = _pinned_graph(self.store, spec)
-        batch_id = id or self._new_id(spec)
-        limits = (self.settings.max_prompt_bytes, self.settings.max_output_bytes)
-        submission = RowSubmission(
-            self.store, batch_id, spec, plan, graph, limits=limits, on_bad=on_bad, on_progress=on_progress
-        )
+        batch = self._preparation.batch(agent, id, plan, options)
+        submission = RowSubmission(self.store, self.settings, batch, on_bad=on_bad, on_progress=on_progress)
         submission.add_all(rows, key)
-        return Batch(self.store, batch_id, submission.so_far)
-
-    def _spec_of_batch(self, batch_id: str, agent: str) -> RunSpec | None:
-        """The specification of an existing batch. Raises UsageError for a batch of another agent."""
-        if not BATCH_ID.fullmatch(batch_id):
-            raise UsageError(f"{batch_id!r} cannot name a batch: up to 64 letters, digits, '.', '_' and '-' can")
-        with self.store.errors():
-            spec = self.store.batches.spec(batch_id)
-        if spec is not None and spec.agent != agent:
-            raise UsageError(f"batch {batch_id!r} is of agent {spec.agent!r}; submit rows of another as another batch")
-        return spec
+        return Batch(self.store, batch.id, submission.so_far)
 
     def open_batch(self, batch_id: str) -> Batch:
         """The batch of that id, of that name (among the newest 1,000), or of that unique prefix of an id, of at least 6
@@ -265,17 +191,6 @@ class Client:
         """Build the missing knowledge bases of `agent`, like `submit`, and with its errors, so that a later submission
         does not wait."""
         self._preparation.knowledge(self._preparation.roster(agent), ask_knowledge, tell_knowledge)
-
-    def _new_id(self, spec: RunSpec) -> str:
-        """A run lives in the partition of its id: that of its session, if it is in one."""
-        from sleipnir.runs.sessions import SessionName
-
-        keys = self.store.keys
-        wanted = None if spec.session is None else keys.partition_of(str(SessionName(spec.agent, spec.session)))
-        while True:
-            run_id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
-            if wanted in (None, keys.partition_of(run_id)):
-                return run_id
 
     def definition(self, agent: str | Path) -> Graph:
         """The agent's current definition from its folder and the environment, checked. Raises AgentNotFound, GraphError
@@ -552,8 +467,10 @@ class Run:
     def graph(self) -> Graph:
         """The definition of the run, independent of its agent's current folder. Raises BundleError if it is no longer
         in Redis."""
+        from sleipnir.client.pinned_graph import pinned_graph
+
         with self._store.errors():
-            return _pinned_graph(self._store, self._store.runs.spec(self.id))
+            return pinned_graph(self._store, self._store.runs.spec(self.id))
 
     def late_results(self) -> list[LateResult]:
         """Refused results, which arrived when their visit had ended or belonged to another attempt; oldest first."""
@@ -702,40 +619,6 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
             ended = store.runs.ended_since(position, max(1, min(_BLOCK_MS, int(left_s * 1000))))
         # Without new entries check all runs: the streams of ended runs are capped.
         look_at = [run_id for run_id in ended if run_id in left_over] if ended else list(left_over)
-
-
-def _pinned_graph(store: Store, spec: RunSpec) -> Graph:
-    from sleipnir.agents.bundle import graph_in
-    from sleipnir.graph.overrides import overridden
-
-    packed = store.bundles.get(spec.bundle)
-    if packed is None:
-        raise BundleError(f"bundle {spec.bundle[:12]} of agent {spec.agent!r} is not in Redis; was it flushed?")
-    graph = overridden(graph_in(packed, spec.agent), spec.overrides.get(spec.agent, {}))
-    return graph if spec.by_version else graph.of_earlier_release
-
-
-def refuse_text(what: str, text: str, limit_bytes: int) -> None:
-    """Raises UsageError for a text that is too large, or not valid text (bytes of another encoding)."""
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise UsageError(f"{what} is not valid UTF-8 text; convert it, for example with iconv") from None
-    if size > limit_bytes:
-        raise UsageError(
-            f"{what} has {size:,} bytes, more than SLEIPNIR_MAX_PROMPT_BYTES={limit_bytes:,}. "
-            "Write it to a file and pass the file's path instead"
-        )
-
-
-def _session(graph: Graph, agent: str, name: str | None) -> str | None:
-    from sleipnir.runs import sessions
-
-    if name is None:
-        return None
-    if graph.loop is None:
-        raise UsageError(sessions.NO_SESSIONS.format(agent=agent))
-    return sessions.checked(name)
 
 
 def __getattr__(name: str) -> Any:

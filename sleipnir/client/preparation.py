@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import Bundle, folder_signature, pack, packed_part
-from sleipnir.agents.variables import Asker, of_environment, resolved_variables
+from sleipnir.agents.variables import of_environment, resolved_variables
+from sleipnir.batches.records import BatchPlan, check_plan
+from sleipnir.client.options import RunOptions, refuse_unknown
+from sleipnir.client.pinned_graph import pinned_graph
+from sleipnir.client.texts import refuse_text
 from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
 from sleipnir.graph.check import check_loaded, format_headline
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
@@ -31,10 +37,14 @@ from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
 from sleipnir.local.same_directory import System
 from sleipnir.models.clients import clients_here
 from sleipnir.runs import sessions
-from sleipnir.runs.run import RunSpec
+from sleipnir.runs.budgets import Budget, check_budget
+from sleipnir.runs.initial_state import state_at_start
+from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.tools.folder import custom_tools
+
+BATCH_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 SHOWN_CHARS: Final = 300
 """Maximum characters of an agent's description for models that choose among agents."""
@@ -83,6 +93,26 @@ class Roster:
         return {name: session for name, session in wanted.items() if session is not None and session != sessions.TEMP}
 
 
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run that is not stored yet."""
+
+    id: str
+    spec: RunSpec
+    state: Mapping[str, Any]
+    roster: Roster
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """A batch that gets rows: a new one, or one that a submission continues. Rows are checked against `graph`."""
+
+    id: str
+    spec: RunSpec
+    plan: BatchPlan
+    graph: Graph
+
+
 class Preparation:
     """Prepares agents for one client; thread-safe."""
 
@@ -104,25 +134,68 @@ class Preparation:
         may_choose = any(may_spawn(each.graph) for each in (top, *named.values()))
         return Roster(top, named, self._all_that_work() if may_choose else {})
 
-    def spec(
+    def run(
         self,
-        roster: Roster,
+        agent: str | Path,
+        prompt: str,
         *,
-        variables: Mapping[str, str] | None,
-        cwd: Path | None,
-        caller_dir: Path | None,
-        strict: bool | None,
-        ask_variable: Asker | None,
-        ask_knowledge: knowledge.Asker | None,
-        tell_knowledge: knowledge.Report | None,
-    ) -> RunSpec:
-        """The specification of runs, without a session. Client.submit describes the questions, builds and errors."""
+        state: Mapping[str, Any] | None,
+        session: str | None,
+        budget: Budget,
+        options: RunOptions,
+    ) -> PreparedRun:
+        """A run that can be stored once its bundles are offered. Raises as Client.submit describes."""
+        refuse_unknown(options)
+        check_budget(budget.max_cost_usd, budget.max_tokens)
+        roster = self.roster(agent)
+        name, graph = roster.agent.folder.name, roster.agent.graph
+        refuse_text("the prompt", prompt, self._settings.max_prompt_bytes)
+        begin = state_at_start(graph, prompt, {} if state is None else state, self._settings.max_output_bytes)
+        in_session = _session(graph, name, session)
+        spec = replace(
+            self.spec(roster, options),
+            session=in_session,
+            sessions=roster.sessions(),
+            max_cost_usd=budget.max_cost_usd,
+            max_tokens=budget.max_tokens,
+        )
+        return PreparedRun(self._new_id(spec), spec, begin, roster)
+
+    def batch(self, agent: str | Path, batch_id: str | None, plan: BatchPlan, options: RunOptions) -> PreparedBatch:
+        """A batch that rows can be added to; its bundles are offered. Raises as Client.batch describes."""
+        refuse_unknown(options)
+        check_plan(plan)
+        if batch_id is not None:
+            known = self._spec_of_batch(batch_id, finding.look_up(agent, self._settings).name)
+            if known is not None:
+                with self._store.errors():
+                    return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known))
+        roster = self.roster(agent)
+        spec = self.spec(roster, options)
+        with self._store.errors():
+            self.offer(roster)
+        return PreparedBatch(batch_id or self._new_id(spec), spec, plan, roster.agent.graph)
+
+    def _spec_of_batch(self, batch_id: str, agent: str) -> RunSpec | None:
+        """The specification of an existing batch. Raises UsageError for a batch of another agent."""
+        if not BATCH_ID.fullmatch(batch_id):
+            raise UsageError(f"{batch_id!r} cannot name a batch: up to 64 letters, digits, '.', '_' and '-' can")
+        with self._store.errors():
+            spec = self._store.batches.spec(batch_id)
+        if spec is not None and spec.agent != agent:
+            raise UsageError(f"batch {batch_id!r} is of agent {spec.agent!r}; submit rows of another as another batch")
+        return spec
+
+    def spec(self, roster: Roster, options: RunOptions) -> RunSpec:
+        """The specification of runs, without a session."""
+        cwd, strict = options.get("cwd"), options.get("strict")
         if strict is None:
             strict = self._settings.strict or self._settings.replay is not None
         agent, children = roster.agent, roster.children
         everybody = {**children, agent.folder.name: agent}
         presets = {name: of_environment(child.graph, os.environ) for name, child in children.items()}
-        caller = str(caller_dir or Path.cwd())
+        variables, ask_variable = options.get("variables") or {}, options.get("ask_variable")
+        caller = str(options.get("caller_dir") or Path.cwd())
         return RunSpec(
             agent=agent.folder.name,
             bundle=agent.bundle.digest,
@@ -130,14 +203,24 @@ class Preparation:
             descriptions=roster.descriptions(),
             overrides={name: each.overrides for name, each in everybody.items() if each.overrides},
             presets={name: given for name, given in presets.items() if given},
-            variables=resolved_variables(agent.graph, variables or {}, os.environ, ask_variable),
+            variables=resolved_variables(agent.graph, variables, os.environ, ask_variable),
             cwd=str(cwd) if cwd else None,
             caller_dir=caller,
             caller_marks=System.here().marks(caller),
             strict=strict,
             by_version=True,
-            knowledge=self.knowledge(roster, ask_knowledge, tell_knowledge),
+            knowledge=self.knowledge(roster, options.get("ask_knowledge"), options.get("tell_knowledge")),
         )
+
+    def _new_id(self, spec: RunSpec) -> str:
+        """A run lives in the partition of its id: that of its session, if it is in one."""
+        keys = self._store.keys
+        session = None if spec.session is None else str(sessions.SessionName(spec.agent, spec.session))
+        partition = None if session is None else keys.partition_of(session)
+        while True:
+            run_id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+            if partition in (None, keys.partition_of(run_id)):
+                return run_id
 
     def knowledge(self, roster: Roster, ask: knowledge.Asker | None, report: knowledge.Report | None) -> dict[str, str]:
         """The knowledge bases that runs may use, as in RunSpec. Missing ones of the agent and of agents that nodes name
@@ -246,3 +329,11 @@ class Preparation:
     def _was_offered(self, digest: str) -> bool:
         lately_s = min(OFFERED_FOR_S, self._settings.retention_s / 4)
         return time.monotonic() - self._offered_s.get(digest, -lately_s) < lately_s
+
+
+def _session(graph: Graph, agent: str, name: str | None) -> str | None:
+    if name is None:
+        return None
+    if graph.loop is None:
+        raise UsageError(sessions.NO_SESSIONS.format(agent=agent))
+    return sessions.checked(name)

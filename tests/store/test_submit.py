@@ -56,3 +56,15 @@ def test_a_graph_that_is_wrong_is_refused_with_everything_that_is_wrong_and_noth
             (7, "References non-existent node 'c' in 'wait_for'"),
         ]
         assert client.runs(10) == []
+
+
+def test_a_misspelt_option_is_refused_and_nothing_is_stored(redis_server: RedisServer, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "right", "name: right\nstart: e\nnodes: {e: {type: end}}\n")
+    with Client(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="options")) as client:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'varables'"):
+            client.submit(agent, varables={})  # type: ignore[call-arg]
+        batch = client.batch(agent, [{"prompt": "one"}], id="kept")
+        with pytest.raises(TypeError, match="unexpected keyword argument 'workdir'"):
+            client.batch(agent, [{"prompt": "two"}], id="kept", workdir=tmp_path)  # type: ignore[call-arg]
+        assert client.runs(10) == []
+        assert batch.info().total == 1

@@ -17,9 +17,7 @@ def spec(folder: Path, typed: bool | None, /, **settings: Any) -> RunSpec:
     (folder / "a").mkdir()
     (folder / "a" / "graph.yaml").write_text("name: a\nstart: e\nnodes: {e: {type: end}}\n")
     preparation = Preparation(Settings(home=folder / "home", **settings), cast(Store, None))
-    roster = preparation.roster(folder / "a")
-    asked: dict[str, Any] = {"ask_variable": None, "ask_knowledge": None, "tell_knowledge": lambda _: None}
-    return preparation.spec(roster, variables=None, cwd=None, caller_dir=None, strict=typed, **asked)
+    return preparation.spec(preparation.roster(folder / "a"), {"strict": typed})
 
 
 @pytest.mark.parametrize(

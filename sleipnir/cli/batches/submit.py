@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
 from sleipnir.batches.records import DEFAULT_PARALLEL, DEFAULT_PRIORITY, PRIORITIES, submission_id
 from sleipnir.cli import exit_codes
-from sleipnir.cli.knowledge.building import BuildView, asker, counted
+from sleipnir.cli.knowledge.building import BuildView, counted
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
-from sleipnir.cli.runs.parameters import AGENT, AGENT_VARIABLE, CWD, STRICT, VAR, Pairs
-from sleipnir.cli.runs.run import variable_asker
+from sleipnir.cli.runs.parameters import AGENT, AGENT_VARIABLE, CWD, STRICT, VAR, RunParameters
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
 from sleipnir.cli.terminal.terminal import MARK
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from sleipnir.batches.rows import BadRow
-    from sleipnir.client.batch import SubmittedRows
+    from sleipnir.client.batch import Batch, SubmittedRows
+    from sleipnir.client.client import Client
 
 SAY_S: Final = 10.0
 DRAW_S: Final = 0.1
@@ -53,6 +53,47 @@ class RowSource:
     as_csv: bool = False
     size: int | None = None
     digest: str | None = None
+
+
+@dataclass(frozen=True)
+class BatchRequest(RunParameters):
+    """The parameters of `batch submit`."""
+
+    agent: str
+    rows: str
+    key: str | None
+    name: str
+    parallel: int | None
+    priority: int
+    canary: int | None
+    max_cost_usd: float | None
+    max_tokens: int | None
+
+    def batch_id(self, agent: str, source: RowSource) -> str:
+        """The id of the batch of rows of `agent`, the name of the folder."""
+        if self.name:
+            return submission_id(agent, "name", self.name)
+        return submission_id(agent, "rows", source.digest or os.urandom(16).hex(), self.key or "")
+
+    def submit(self, client: Client, batch_id: str, source: RowSource, view: SubmitView) -> Batch:
+        from sleipnir.batches.rows import read_from
+
+        with BuildView() as building:
+            return client.batch(
+                self.agent,
+                read_from(source.file, source.name, self.key, as_csv=source.as_csv),
+                id=batch_id,
+                key=self.key,
+                name=self.name,
+                priority=self.priority,
+                parallel=self.parallel,
+                canary=self.canary,
+                max_cost_usd=self.max_cost_usd,
+                max_tokens=self.max_tokens,
+                on_bad=view.refuse,
+                on_progress=view.see,
+                **self.options(building),
+            )
 
 
 @click.command()
@@ -80,23 +121,7 @@ class RowSource:
 @STRICT
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of the id.")
 @pass_options
-def submit(
-    options: GlobalOptions,
-    agent: str,
-    rows: str,
-    key: str | None,
-    name: str,
-    parallel: int | None,
-    priority: int,
-    canary: int | None,
-    max_cost_usd: float | None,
-    max_tokens: int | None,
-    variables: Pairs,
-    agent_variables: Pairs,
-    cwd: Path | None,
-    strict: bool | None,
-    as_data: bool,
-) -> int:
+def submit(options: GlobalOptions, /, as_data: bool, **given: Any) -> int:
     """Start a run of AGENT for each row of a file, and print the id of the batch.
 
     ROWS is a file of JSON lines, or of CSV if it ends in .csv; `-` reads JSON lines from standard input. The column
@@ -110,36 +135,15 @@ def submit(
     130 interrupted (rows that are in the batch run).
     """
     from sleipnir.agents.finding import look_up
-    from sleipnir.batches.rows import read_from
 
-    settings = options.settings()
-    found = look_up(agent, settings)  # before a stack is started for an agent that does not exist
-    agent_warnings.warn(agent, found, settings)
-    with _opened(rows) as source, options.connected(workers=False) as client, SubmitView(source) as view:
-        agent_warnings.tell_warnings(client, agent, None)
-        batch_id = _id_for(found.name, source, key, name)
+    request, settings = BatchRequest(**given), options.settings()
+    found = look_up(request.agent, settings)  # before a stack is started for an agent that does not exist
+    agent_warnings.warn(request.agent, found, settings)
+    with _opened(request.rows) as source, options.connected(workers=False) as client, SubmitView(source) as view:
+        agent_warnings.tell_warnings(client, request.agent, None)
+        batch_id = request.batch_id(found.name, source)
         try:
-            with BuildView() as building:
-                batch = client.batch(
-                    agent,
-                    read_from(source.file, source.name, key, as_csv=source.as_csv),
-                    id=batch_id,
-                    key=key,
-                    name=name,
-                    priority=priority,
-                    parallel=parallel,
-                    canary=canary,
-                    max_cost_usd=max_cost_usd,
-                    max_tokens=max_tokens,
-                    variables=dict([*agent_variables, *variables]),
-                    cwd=cwd,
-                    strict=strict,
-                    ask_variable=variable_asker(),
-                    ask_knowledge=asker(building),
-                    tell_knowledge=building.report,
-                    on_bad=view.refuse,
-                    on_progress=view.see,
-                )
+            batch = request.submit(client, batch_id, source, view)
         except KeyboardInterrupt:
             view.hide()
             _say_it_is_unfinished(batch_id, source, view, options)
@@ -149,15 +153,20 @@ def submit(
             if view.so_far is not None:
                 _say_it_is_unfinished(batch_id, source, view, options)
             raise
+    return _print_submitted(batch, options, as_data=as_data)
+
+
+def _print_submitted(batch: Batch, options: GlobalOptions, *, as_data: bool) -> int:
+    """Returns the exit code."""
     submitted = batch.submitted
     assert submitted is not None, "this process has submitted it"
-    terminal.narrate_lines([f"{MARK}{in_words(submitted, batch_id)}"])
+    terminal.narrate_lines([f"{MARK}{in_words(submitted, batch.id)}"])
     if as_data:
-        print_json({"id": batch_id, "added": submitted.added, "known": submitted.known, "bad": submitted.bad})
+        print_json({"id": batch.id, "added": submitted.added, "known": submitted.known, "bad": submitted.bad})
     else:
-        click.echo(batch_id)
+        click.echo(batch.id)
     if options.is_embedded:
-        watch = options.command("batch", "watch", batch_id)
+        watch = options.command("batch", "watch", batch.id)
         terminal.note(f"it runs while `sleipnir up` runs; or follow it here: {watch}")
     return exit_codes.FAILED if submitted.bad else exit_codes.COMPLETED
 
@@ -170,12 +179,6 @@ def in_words(submitted: SubmittedRows, batch_id: str) -> str:
         return f"{have}{bad}; use another --name for another batch"
     known = f", {submitted.known:,} were already present" if submitted.known else ""
     return f"{counted(submitted.added, 'row')} added to batch {batch_id}{known}{bad}"
-
-
-def _id_for(agent: str, source: RowSource, key: str | None, name: str) -> str:
-    if name:
-        return submission_id(agent, "name", name)
-    return submission_id(agent, "rows", source.digest or os.urandom(16).hex(), key or "")
 
 
 @contextlib.contextmanager

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
-from sleipnir.cli.terminal.terminal import ReadLine, first_line, note, one_line, printable, typed_line
+from sleipnir.cli.terminal.terminal import ReadLine, can_ask, first_line, note, one_line, printable, typed_line
 from sleipnir.errors import UsageError
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
 
 if TYPE_CHECKING:
+    from sleipnir.agents.variables import Asker
     from sleipnir.cli.options import GlobalOptions
     from sleipnir.graph.model import Variable
     from sleipnir.runs.views import GateInfo
@@ -81,6 +82,11 @@ def ask_variable(variable: Variable, read_line: ReadLine | None = None) -> str |
         if typed is None or typed.strip():
             return typed
         note("This field is required")
+
+
+def variable_asker() -> Asker | None:
+    """The callback that asks for missing variables on the terminal, if there is one."""
+    return ask_variable if can_ask() else None
 
 
 def _question(gate: GateInfo) -> str:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from sleipnir.cli.completion import complete_agent, complete_state_key
+from sleipnir.cli.knowledge.building import BuildView, asker
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions
+from sleipnir.cli.runs.gate_answers import variable_asker
+
+if TYPE_CHECKING:
+    from sleipnir.client.options import RunOptions
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -91,3 +97,24 @@ STRICT = click.option(
     help="Fail at every failed visit, regardless of the agent: one that no fallback, retry or on_error node handles. "
     "Default: SLEIPNIR_STRICT; with --replay, strict.",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunParameters:
+    """The parameters of all commands that start runs: VAR, AGENT_VARIABLE, CWD and STRICT."""
+
+    variables: Pairs
+    agent_variables: Pairs
+    cwd: Path | None
+    strict: bool | None
+
+    def options(self, view: BuildView) -> RunOptions:
+        """What the client is given: on a terminal, missing values are asked for and `view` shows builds of bases."""
+        return {
+            "variables": dict([*self.agent_variables, *self.variables]),
+            "cwd": self.cwd,
+            "strict": self.strict,
+            "ask_variable": variable_asker(),
+            "ask_knowledge": asker(view),
+            "tell_knowledge": view.report,
+        }

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from sleipnir.cli import exit_codes
-from sleipnir.cli.knowledge.building import BuildView, asker
+from sleipnir.cli.knowledge.building import BuildView
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
 from sleipnir.cli.runs.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
-from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, ask_variable, how_to_answer, refuse_unknown
+from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, how_to_answer, refuse_unknown
 from sleipnir.cli.runs.parameters import (
     AGENT,
     AGENT_VARIABLE,
@@ -28,6 +28,7 @@ from sleipnir.cli.runs.parameters import (
     STRICT,
     VAR,
     Pairs,
+    RunParameters,
     pairs,
 )
 from sleipnir.cli.runs.session import NO_SESSION, SESSION, refuse_session, session_of
@@ -41,7 +42,6 @@ from sleipnir.runs.budgets import check_budget
 from sleipnir.runs.sessions import TEMP
 
 if TYPE_CHECKING:
-    from sleipnir.agents.variables import Asker
     from sleipnir.client.client import Client, Run
     from sleipnir.runs.views import GateInfo
 
@@ -52,21 +52,17 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON doc
 
 
 @dataclass(frozen=True)
-class RunRequest:
+class RunRequest(RunParameters):
     """The parameters that `run` and `submit` share."""
 
     agent: str
     prompt: str | None
     file: Path | None
-    variables: Pairs
-    agent_variables: Pairs
     state: dict[str, Any]
-    cwd: Path | None
     session: str | None
     without_session: bool
     max_cost_usd: float | None
     max_tokens: int | None
-    strict: bool | None
 
     def checked_prompt(self, options: GlobalOptions) -> str:
         """Read the prompt, and refuse errors that can be detected without a stack, such as an agent that does not
@@ -87,16 +83,11 @@ class RunRequest:
             return client.submit(
                 self.agent,
                 prompt,
-                variables=dict([*self.agent_variables, *self.variables]),
                 state=self.state,
-                cwd=self.cwd,
                 session=_kept_session(client, self.agent, self.session, self.without_session),
                 max_cost_usd=self.max_cost_usd,
                 max_tokens=self.max_tokens,
-                strict=self.strict,
-                ask_variable=variable_asker(),
-                ask_knowledge=asker(view),
-                tell_knowledge=view.report,
+                **self.options(view),
             )
 
 
@@ -187,11 +178,6 @@ def _kept_session(client: Client, agent: str, asked: str | None, without: bool) 
     """A temporary session has no use for a single run."""
     found = session_of(client, agent, asked, without)
     return None if found == TEMP else found
-
-
-def variable_asker() -> Asker | None:
-    """The callback that asks for missing variables on the terminal, if there is one."""
-    return ask_variable if terminal.can_ask() else None
 
 
 def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str:

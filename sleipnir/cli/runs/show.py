@@ -50,16 +50,7 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     info = run.info()
     yield "run", info.id
     yield "agent", info.agent
-    yield (
-        "status",
-        ", ".join(
-            [
-                status_of(info),
-                *([stopped_in_words(info)] if info.stopped_by else []),
-                *([failed_in_words(info, with_errors=False)] if info.failed_visits.count else []),
-            ]
-        ),
-    )
+    yield "status", _status(info)
     if info.parked is not None:
         yield "parked", _parked(info.parked)
     if info.unreadable is not None:
@@ -98,6 +89,16 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "retry", retry_in_words(info)
     if info.status == "completed" and run.output:
         yield "output", run.output
+
+
+def _status(info: RunInfo) -> str:
+    """The status, who stopped the run, and how many of its visits failed."""
+    parts = [status_of(info)]
+    if info.stopped_by:
+        parts.append(stopped_in_words(info))
+    if info.failed_visits.count:
+        parts.append(failed_in_words(info, with_errors=False))
+    return ", ".join(parts)
 
 
 def _failed_visits(info: RunInfo) -> str:
