@@ -76,6 +76,7 @@ class BatchRequest(RunParameters):
         return submission_id(agent, "rows", source.digest or os.urandom(16).hex(), self.key or "")
 
     def submit(self, client: Client, batch_id: str, source: RowSource, view: SubmitView) -> Batch:
+        """Add the rows; on a terminal, ask for missing values and show the progress of building bases."""
         from sleipnir.batches.rows import read_from
 
         with BuildView() as building:
