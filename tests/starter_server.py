@@ -25,7 +25,9 @@ LIBRARIES = (
     "celery.concurrency.thread", "celery.worker.consumer", "celery.worker.strategy", "click", "jsonschema",
     "kombu.transport.redis", "pydantic", "redis", "rich.console", "structlog", "yaml",
 )  # fmt: skip
-ENGINE = ("sleipnir.cli.app", "sleipnir.client.client", "sleipnir_scheduler.planner.plan", "sleipnir_workers.worker")
+ENGINE = (
+    "sleipnir.cli.app", "sleipnir.client.client", "sleipnir_scheduler.planner.plan", "sleipnir_workers.visits.claim",
+)  # fmt: skip
 OF_A_PROCESS = ("sleipnir_scheduler.dispatch", "sleipnir_workers.app")  # the mark of its messages; its settings
 LOADED = {"bare": LIBRARIES, "engine": LIBRARIES + ENGINE, "models": (*LIBRARIES, *ENGINE, "litellm")}
 REQUEST_BYTES = 256 * 1024

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "workers")]
 
-from sleipnir_workers import sandbox, warm_python  # noqa: E402
+from sleipnir_workers.processes import sandbox, warm_python  # noqa: E402
 
 SCRIPT = 'import json, os\n\nprint(json.dumps({"seen": len(os.environ["GRAPH_STATE"])}))\n'
 

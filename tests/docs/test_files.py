@@ -18,7 +18,7 @@ from sleipnir.settings import PREFIX, Settings
 from sleipnir.testing.script import parse as parse_script
 from sleipnir.tools.mcp_config import parse as parse_servers
 from sleipnir_workers.llm.clients import read_clients
-from sleipnir_workers.skills import parsed
+from sleipnir_workers.tools.skills import parsed
 from tests.docs.pages import Block, blocks
 from tests.docs.reader import Machine, open_page
 from tests.processes import write_agent

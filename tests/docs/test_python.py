@@ -15,7 +15,7 @@ import pytest
 from sleipnir.client.client import Client
 from sleipnir.graph import model
 from sleipnir.settings import Settings
-from sleipnir_workers import node
+from sleipnir_workers.execution import registry
 from tests.docs.pages import Block, blocks
 from tests.docs.reader import Machine, open_page
 from tests.processes import write_agent
@@ -92,8 +92,8 @@ def test_the_executor_of_a_new_kind_of_node_runs(tmp_path: Path, monkeypatch: py
         seconds: float = 0.0
 
     monkeypatch.setattr(model, "SleepNode", SleepNode, raising=False)
-    monkeypatch.setattr(node, "EXECUTORS", {})
+    monkeypatch.setattr(registry, "EXECUTORS", {})
     names: dict[str, object] = {}
     exec(compile(the_block("run_sleep").text, "sleep.py", "exec"), names)
-    result = node.EXECUTORS["sleep"](SleepNode(id="nap"), visit(SleepNode(id="nap"), tmp_path))
+    result = registry.EXECUTORS["sleep"](SleepNode(id="nap"), visit(SleepNode(id="nap"), tmp_path))
     assert (result.ok, result.delta) == (True, {"slept": 0.0})

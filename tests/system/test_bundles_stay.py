@@ -8,7 +8,7 @@ import pytest
 
 from sleipnir.agents.bundle import UNPACKED
 from sleipnir.upkeep.work_folders import WorkFolders
-from sleipnir_workers.scratch import sweep
+from sleipnir_workers.folders.scratch import sweep
 from tests.processes import RedisServer, Stack, write_agent
 
 GRAPH = """

@@ -27,7 +27,7 @@ from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.store.keys import lines_of
 from sleipnir.store.visits import Claim
-from sleipnir_workers.live import LiveText
+from sleipnir_workers.visits.live import LiveText
 from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
@@ -378,7 +378,7 @@ def test_a_worker_dies_at_a_point_and_another_goes_on(shared: Stack, tmp_path: P
 SAYS_HALF = """
 import sys
 from sleipnir import Client
-from sleipnir_workers.live import LiveText
+from sleipnir_workers.visits.live import LiveText
 with LiveText(Client().store).open(sys.argv[1], "ask", 1, 1) as writer:
     writer.write("half")
 """

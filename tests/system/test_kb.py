@@ -18,9 +18,9 @@ from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.order import BuildDone, BuildMessage, Order, message_line, message_of, order_of
 from sleipnir.settings import Settings
 from sleipnir.testing.server import ModelServer
-from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.__main__ import kind_of
 from sleipnir_workers.knowledge.build import run
+from sleipnir_workers.machine.host import Host
 from tests.processes import RedisServer
 
 GRAPH = """\

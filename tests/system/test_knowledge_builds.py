@@ -33,7 +33,6 @@ from sleipnir.store.store import Store
 from sleipnir.testing.reply import Reply
 from sleipnir.testing.request import Request
 from sleipnir.testing.server import ModelServer
-from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge import loki_file
 from sleipnir_workers.knowledge.__main__ import kind_of
 from sleipnir_workers.knowledge.artefact import Artefact
@@ -42,6 +41,7 @@ from sleipnir_workers.knowledge.build import run
 from sleipnir_workers.knowledge.search import search
 from sleipnir_workers.knowledge.store_choice import index_store_of
 from sleipnir_workers.llm.failures import CallFailed
+from sleipnir_workers.machine.host import Host
 from tests import starter
 from tests.processes import RedisServer, wait_until
 from tests.s3_server import s3_server

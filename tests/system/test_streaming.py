@@ -12,7 +12,7 @@ import pytest
 
 from sleipnir.cli.runs.follow import follow, print_result
 from sleipnir.client.client import Client, Run
-from sleipnir_workers.live import LiveText
+from sleipnir_workers.visits.live import LiveText
 from tests.processes import Stack, wait_until, write_agent
 
 GRAPH = """

@@ -9,7 +9,7 @@ import pytest
 from sleipnir.agents import finding
 from sleipnir.agents.config_directory import config_dir, config_dirs, env_file, functions_dir, variable
 from sleipnir.settings import Settings
-from sleipnir_workers.host import Host
+from sleipnir_workers.machine.host import Host
 
 
 @pytest.mark.conformance("CY01", "CY02")

@@ -28,19 +28,22 @@ from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.upkeep.work_folders import WorkFolders
-from sleipnir_workers import condition, function, machine, mcp, rag, reduction, script, strategy, unreadable
+from sleipnir_workers import mcp
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
-from sleipnir_workers.consumer_health import ConsumerHealth
-from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
-from sleipnir_workers.host import this_host
-from sleipnir_workers.intake import Intake
+from sleipnir_workers.consumer import strategy, unreadable
+from sleipnir_workers.consumer.drain import Conductor, Drain, leave_signals_to_main_process
+from sleipnir_workers.consumer.health import ConsumerHealth
+from sleipnir_workers.consumer.intake import Intake
+from sleipnir_workers.consumer.strategy import VisitRequest
+from sleipnir_workers.consumer.task_summary import MOST_TEXT, TaskSummary
+from sleipnir_workers.folders.scratch import sweep
 from sleipnir_workers.llm import extraction, litellm_compat, summary, turn
 from sleipnir_workers.llm import node as llm
-from sleipnir_workers.scratch import sweep
-from sleipnir_workers.strategy import VisitRequest
-from sleipnir_workers.task_summary import MOST_TEXT, TaskSummary
+from sleipnir_workers.machine import health
+from sleipnir_workers.machine.host import this_host
+from sleipnir_workers.nodes import condition, function, rag, reduction, script
 from sleipnir_workers.tools import node as tool
-from sleipnir_workers.worker import Worker
+from sleipnir_workers.visits.claim import Worker
 
 hardening.refuse_inspection()  # the children of a prefork pool inherit it
 
@@ -205,7 +208,7 @@ def _in_loop(act: Callable[[Any], None]) -> None:
 
 def _watch_intake(queues: list[str]) -> None:
     programs = script.NEEDED if "scripts" in queues else ()
-    intake.watch_forever(lambda: machine.check(settings.home, programs), _stop_queue, _take_queue)
+    intake.watch_forever(lambda: health.check(settings.home, programs), _stop_queue, _take_queue)
 
 
 def _stop_celery(consumer: Any) -> None:

@@ -14,7 +14,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker, is_redis
 from sleipnir.store.connect import ASKING_SENTINELS
 from sleipnir.store.keys import Keys
-from sleipnir_workers.unreadable import tolerant
+from sleipnir_workers.consumer.unreadable import tolerant
 
 FLUSH_EVENTS_S = 0.2
 
@@ -43,7 +43,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "broker_url": broker.url,
         "result_backend": None,  # a backend that is down acknowledges tasks and drops their results
         "task_ignore_result": True,
-        "worker_consumer": "sleipnir_workers.unreadable:VisitConsumer",
+        "worker_consumer": "sleipnir_workers.consumer.unreadable:VisitConsumer",
         "task_serializer": "json",
         "accept_content": ["json"],
         "task_queues": [Queue(name) for name in QUEUES],

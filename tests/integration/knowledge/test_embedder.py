@@ -23,7 +23,6 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
-from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.embedder import (
     Embedder,
     Estimate,
@@ -36,6 +35,7 @@ from sleipnir_workers.llm.clients import ModelTraits, Prices
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permits, PutOff
 from sleipnir_workers.llm.resolved_model import ResolvedModel
+from sleipnir_workers.machine.host import Host
 
 TEXTS = [f"text number {number} of the bells" for number in range(10)]
 

@@ -11,11 +11,11 @@ from sleipnir.errors import NodeFailed
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.testing import ModelServer, Reply
-from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.reranker import Reranker
 from sleipnir_workers.llm.permits import Permits, PutOff
 from sleipnir_workers.llm.reranking import RerankedTexts
 from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model
+from sleipnir_workers.machine.host import Host
 
 TEXTS = ["ferries and taxes", "casting a bell", "bells of bronze are cast here"]
 KEY = "sk-the-secret-key"

@@ -11,9 +11,9 @@ from sleipnir.graph.model import EndNode, Graph, LlmNode, Variable
 from sleipnir.messages import RESULT, Send, VisitResult
 from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
-from sleipnir_workers.agent_environment import agent_variables, without_secrets
-from sleipnir_workers.host import Host
-from sleipnir_workers.script import run_script
+from sleipnir_workers.machine.agent_environment import agent_variables, without_secrets
+from sleipnir_workers.machine.host import Host
+from sleipnir_workers.nodes.script import run_script
 from sleipnir_workers.tools.node import run_tool
 from tests.unit.workers.visits import host, script, visit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sleipnir.messages import Send, VisitResult
-from sleipnir_workers.script import run_script
+from sleipnir_workers.nodes.script import run_script
 from tests.unit.workers.test_commands import way
 from tests.unit.workers.visits import host, script, visit
 

@@ -10,8 +10,8 @@ import pytest
 
 from sleipnir.graph.model import Branch, Choice, LlmNode
 from sleipnir.messages import VisitResult
-from sleipnir_workers import condition
-from sleipnir_workers.worker import execute
+from sleipnir_workers.nodes import condition
+from sleipnir_workers.visits.claim import execute
 from tests.unit.workers.visits import visit
 
 

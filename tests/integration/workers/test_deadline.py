@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sleipnir_workers import deadline
+from sleipnir_workers.functions import deadline
 from tests.unit.workers.test_deadline import call, spin
 
 
@@ -32,7 +32,7 @@ def test_a_profiler_works_after_a_deadline() -> None:
     end either."""
     code = """
 import sys, threading
-from sleipnir_workers import deadline
+from sleipnir_workers.functions import deadline
 
 def spin():
     while True: pass

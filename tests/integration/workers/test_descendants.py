@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir_workers import descendants, sandbox
-from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.execution.execution import VisitLost
+from sleipnir_workers.processes import descendants, sandbox
 from tests.unit.workers.visits import PATH, When, is_gone, text_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux'")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir_workers.helper import HelperFailed, HelperProcesses, TookTooLong
+from sleipnir_workers.processes.helper import HelperFailed, HelperProcesses, TookTooLong
 
 MODULE = """
 import os, sys, time

@@ -14,8 +14,8 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.live import Piece
 from sleipnir.store.store import Store
-from sleipnir_workers import live
-from sleipnir_workers.live import LiveText
+from sleipnir_workers.visits import live
+from sleipnir_workers.visits.live import LiveText
 from tests.processes import RedisServer, wait_until
 from tests.proxy import Proxy
 

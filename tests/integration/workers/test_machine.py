@@ -14,16 +14,16 @@ import pytest
 
 from sleipnir.errors import MachineFailed
 from sleipnir.graph.model import FunctionNode
-from sleipnir_workers import machine
-from sleipnir_workers.script import run_script
-from sleipnir_workers.worker import execute
+from sleipnir_workers.machine import health
+from sleipnir_workers.nodes.script import run_script
+from sleipnir_workers.visits.claim import execute
 from tests.disks import SIZE_BYTES, full_disk
 from tests.unit.workers.visits import host, script, visit
 
 
 def test_a_sound_machine_passes_its_check(tmp_path: Path) -> None:
-    machine.check(tmp_path)
-    machine.check(tmp_path / "not" / "there" / "yet")
+    health.check(tmp_path)
+    health.check(tmp_path / "not" / "there" / "yet")
     assert list(tmp_path.iterdir()) == [], "the check leaves nothing behind"
 
 
@@ -32,9 +32,9 @@ def test_a_full_disk_fails_the_check_until_there_is_room(tmp_path: Path) -> None
     with full_disk(tmp_path / "home") as disk:
         if os.statvfs(disk.folder).f_blocks * 4096 <= SIZE_BYTES:  # else nothing could be mounted here
             with pytest.raises(MachineFailed, match=r"disk: cannot write below .*No space left on device"):
-                machine.check(disk.folder)
+                health.check(disk.folder)
         disk.make_room()
-        machine.check(disk.folder)
+        health.check(disk.folder)
 
 
 def test_no_file_descriptors_fail_the_check(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_arguments_that_are_too_long_are_the_nodes_failure(tmp_path: Path) -> No
 def _in_a_process(home: Path, *lines: str) -> str:
     """Run `lines` with a limit of its own; how it ended."""
     code = "\n".join(
-        ["import os, resource", "from pathlib import Path", "from sleipnir_workers import machine",
+        ["import os, resource", "from pathlib import Path", "from sleipnir_workers.machine import health",
          "from sleipnir.errors import MachineFailed", f"home = Path({str(home)!r})", "try:",
          *(f"    {line}" for line in lines), "except MachineFailed as failure:",
          "    print('MachineFailed', failure.part)"]

@@ -25,13 +25,13 @@ from sleipnir.messages import VisitResult
 from sleipnir.runs.visits import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
-from sleipnir_workers import rag
-from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.execution.execution import VisitLost
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
 from sleipnir_workers.knowledge.index_store import FolderIndexStore, OpenIndex
 from sleipnir_workers.llm.permits import Permit, PutOff
-from sleipnir_workers.rag import run_rag
+from sleipnir_workers.nodes import rag
+from sleipnir_workers.nodes.rag import run_rag
 from tests.unit.workers.visits import host, visit
 
 TEXTS = {

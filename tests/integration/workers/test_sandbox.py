@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir_workers import group_guard, sandbox
-from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.execution.execution import VisitLost
+from sleipnir_workers.processes import group_guard, sandbox
 from tests.unit.workers.visits import PATH, When, is_gone, text_of
 from tests.waiting import wait_until
 
@@ -171,7 +171,7 @@ def test_no_file_descriptor_is_left_open(tmp_path: Path) -> None:
 
 RUN_FOR_EVER = """
 import pathlib, sys, threading
-from sleipnir_workers import sandbox
+from sleipnir_workers.processes import sandbox
 command = "trap '' TERM HUP; sleep 60 & echo $! > child; echo $$ > leader; wait"
 sandbox.run(["bash", "-c", command], env={"PATH": sys.argv[1]}, cwd=pathlib.Path(sys.argv[2]), timeout_s=60.0,
             lost=threading.Event(), max_stdout_bytes=1000)

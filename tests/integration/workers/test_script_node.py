@@ -14,8 +14,8 @@ import pytest
 
 from sleipnir.graph.model import ScriptNode, Variable
 from sleipnir.messages import VisitResult
-from sleipnir_workers import script
-from sleipnir_workers.execution import DirectoryMissing, VisitLost
+from sleipnir_workers.execution.execution import DirectoryMissing, VisitLost
+from sleipnir_workers.nodes import script
 from tests.unit.workers import visits
 from tests.unit.workers.visits import PATH, When, host, is_gone, text_of, visit
 from tests.unit.workers.visits import script as write

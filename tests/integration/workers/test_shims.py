@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir_workers import shims
+from sleipnir_workers.processes import shims
 from tests.integration.workers.shim_files import ASDF, write_shim
 
 REST = os.environ.get("PATH", os.defpath)

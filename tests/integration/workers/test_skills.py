@@ -14,8 +14,8 @@ from sleipnir.messages import ANSWER, MESSAGES, RESULT, VisitResult
 from sleipnir.store.visits import Part, StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from sleipnir_workers.llm.turn import run_turn
-from sleipnir_workers.skills import Skill, loaded_in, parsed, skills_of
 from sleipnir_workers.tools.node import run_tool
+from sleipnir_workers.tools.skills import Skill, loaded_in, parsed, skills_of
 from tests.unit.workers.visits import host, visit
 
 GIT = """---

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers import typed_state
-from sleipnir_workers.script import run_script
+from sleipnir_workers.nodes.script import run_script
+from sleipnir_workers.results import typed_state
 from tests.unit.workers.test_typed_state import FIELDS
 from tests.unit.workers.visits import host, script, visit
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir_workers import group_guard, sandbox, warm_python
-from sleipnir_workers.execution import ProcessLost, VisitLost
+from sleipnir_workers.execution.execution import ProcessLost, VisitLost
+from sleipnir_workers.processes import group_guard, sandbox, warm_python
 from tests.integration.workers.shim_files import write_shim
 from tests.unit.workers.visits import PATH, When, is_gone, text_of
 from tests.waiting import wait_until
@@ -457,7 +457,8 @@ def test_a_script_that_kills_its_own_group_or_leaves_it_changes_nothing_for_othe
 
 RUN_FOR_EVER = """
 import pathlib, sys, threading
-from sleipnir_workers import sandbox, warm_python
+from sleipnir_workers.processes import sandbox
+from sleipnir_workers.processes import warm_python
 folder = pathlib.Path(sys.argv[2])
 def run():
     sandbox.run(["python3", str(folder / "step.py")], env={"PATH": sys.argv[1]}, cwd=folder, timeout_s=60.0,

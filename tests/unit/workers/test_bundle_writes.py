@@ -12,9 +12,9 @@ import pytest
 from sleipnir.agents.bundle import BundleCache, Unpacked, pack
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import FunctionNode
-from sleipnir_workers import bundle_writes
-from sleipnir_workers.bundle_writes import advice, refuse_changes
-from sleipnir_workers.function import run_function
+from sleipnir_workers.folders import bundle_writes
+from sleipnir_workers.folders.bundle_writes import advice, refuse_changes
+from sleipnir_workers.nodes.function import run_function
 from tests.unit.workers.visits import visit
 
 GRAPH = "name: one\nstart: a\nnodes:\n  a: {type: end, output: done}\n"

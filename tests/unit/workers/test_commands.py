@@ -9,8 +9,8 @@ import pytest
 
 from sleipnir.graph.model import FunctionNode
 from sleipnir.messages import MOST_KEYS, MOST_SENDS, Send, VisitResult
-from sleipnir_workers.function import run_function
-from sleipnir_workers.routing import Route, route_of
+from sleipnir_workers.nodes.function import run_function
+from sleipnir_workers.results.routing import Route, route_of
 from tests.unit.workers.visits import visit
 
 IMPORT = "from sleipnir.commands import Command\n"

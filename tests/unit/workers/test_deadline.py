@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir_workers import deadline
-from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.execution.execution import VisitLost
+from sleipnir_workers.functions import deadline
 
 
 def spin(seconds: float = 30.0) -> str:

@@ -12,9 +12,9 @@ from sleipnir.graph.model import ScriptNode
 from sleipnir.local.same_directory import System
 from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
-from sleipnir_workers import machine
-from sleipnir_workers.directories import PASSES, MissingDirectories, working_directory
-from sleipnir_workers.execution import DirectoryMissing
+from sleipnir_workers.execution.execution import DirectoryMissing
+from sleipnir_workers.folders.directories import PASSES, MissingDirectories, working_directory
+from sleipnir_workers.machine import health
 from tests.unit.workers.visits import visit
 from tests.unprivileged import unprivileged
 
@@ -99,7 +99,7 @@ def test_one_that_was_asked_for_and_is_missing_is_for_another_worker(project: Pa
 def test_a_machine_without_room_begins_nothing(
     project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "has_room", lambda _: False)
+    monkeypatch.setattr(health, "has_room", lambda _: False)
     with pytest.raises(MachineFailed, match="no room"):
         working_directory("r1", spec(project), settings)
 

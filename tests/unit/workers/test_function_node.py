@@ -13,8 +13,8 @@ import pytest
 
 from sleipnir.graph.model import FunctionNode
 from sleipnir.messages import VisitResult
-from sleipnir_workers.execution import VisitLost
-from sleipnir_workers.function import run_function
+from sleipnir_workers.execution.execution import VisitLost
+from sleipnir_workers.nodes.function import run_function
 from tests.unit.workers.visits import visit
 
 

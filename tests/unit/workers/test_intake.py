@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from sleipnir.errors import MachineFailed
-from sleipnir_workers.intake import Intake
+from sleipnir_workers.consumer.intake import Intake
 
 FULL = MachineFailed("disk", "No space left on device")
 

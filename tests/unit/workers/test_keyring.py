@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import ConfigError
-from sleipnir_workers.keyring import Keyring, keyring_of
+from sleipnir_workers.machine.keyring import Keyring, keyring_of
 from tests.unit.workers.visits import host
 
 

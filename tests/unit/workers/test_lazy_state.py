@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sleipnir_workers.lazy_state import FunctionState, StoredState
+from sleipnir_workers.execution.lazy_state import FunctionState, StoredState
 
 TEXTS = {"a": "1", "b": "[1, 2]", "c": '{"x": null}'}
 VALUES: dict[str, Any] = {"a": 1, "b": [1, 2], "c": {"x": None}}

@@ -14,8 +14,8 @@ from sleipnir.errors import MachineFailed
 from sleipnir.store.runs import RunEnd
 from sleipnir.store.store import Store
 from sleipnir.upkeep.work_folders import UNKNOWN_S, WorkFolders
-from sleipnir_workers import machine
-from sleipnir_workers.scratch import folder_of, sweep
+from sleipnir_workers.folders.scratch import folder_of, sweep
+from sleipnir_workers.machine import health
 from tests.unprivileged import unprivileged
 
 HOUR_MS = 3600 * 1000
@@ -166,7 +166,7 @@ def full_until(here: Machine, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The disk is full as long as there are more folders than this."""
 
     def full_until(most: int) -> None:
-        monkeypatch.setattr(machine, "has_room", lambda _: len(list((here.home / "work").iterdir())) <= most)
+        monkeypatch.setattr(health, "has_room", lambda _: len(list((here.home / "work").iterdir())) <= most)
 
     return full_until
 

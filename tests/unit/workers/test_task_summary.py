@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from celery.utils.saferepr import saferepr
 
-from sleipnir_workers.task_summary import MOST_ERROR, MOST_RESULT, MOST_TEXT, TaskSummary, event_of, shown_error
+from sleipnir_workers.consumer.task_summary import (
+    MOST_ERROR,
+    MOST_RESULT,
+    MOST_TEXT,
+    TaskSummary,
+    event_of,
+    shown_error,
+)
 
 KEYS = [f"key_{number:04}" for number in range(2000)]
 

@@ -9,8 +9,8 @@ import pytest
 
 from sleipnir.graph.model import Branch, FunctionNode, StateField
 from sleipnir.messages import VisitResult
-from sleipnir_workers import typed_state
-from sleipnir_workers.worker import execute
+from sleipnir_workers.results import typed_state
+from sleipnir_workers.visits.claim import execute
 from tests.unit.workers.visits import EXECUTORS, visit
 
 assert EXECUTORS

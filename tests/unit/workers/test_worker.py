@@ -19,8 +19,8 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item
 from sleipnir.settings import Settings
 from sleipnir.store.visits import Claim
-from sleipnir_workers.drain import Drain
-from sleipnir_workers.worker import Worker
+from sleipnir_workers.consumer.drain import Drain
+from sleipnir_workers.visits.claim import Worker
 from tests.unit.workers.visits import EXECUTORS, script
 
 assert EXECUTORS

@@ -13,12 +13,12 @@ from typing import Any
 
 from sleipnir.graph.model import Graph, Node, ScriptNode
 from sleipnir.settings import Settings
-from sleipnir_workers import condition, function, reduction
-from sleipnir_workers import script as script_
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host
-from sleipnir_workers.lazy_state import StoredState
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.llm import node as llm
+from sleipnir_workers.machine.host import Host
+from sleipnir_workers.nodes import condition, function, reduction
+from sleipnir_workers.nodes import script as script_
 from tests.waiting import wait_until
 
 # The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.

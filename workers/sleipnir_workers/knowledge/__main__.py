@@ -17,10 +17,10 @@ from typing import NoReturn, TextIO
 from sleipnir import hardening, logs
 from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError, StoreUnavailable
 from sleipnir.knowledge.order import BuildDone, BuildFailed, BuildMessage, message_line, order_of
-from sleipnir_workers.execution import ProcessLost
-from sleipnir_workers.host import this_host
+from sleipnir_workers.execution.execution import ProcessLost
 from sleipnir_workers.knowledge.failures import LoadFailed
 from sleipnir_workers.llm.failures import CallFailed
+from sleipnir_workers.machine.host import this_host
 
 
 class Interrupted(BaseException):

@@ -25,7 +25,6 @@ from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import BaseInfo, EmbeddingUsage, Forecast
 from sleipnir.staging import PREFIX, clear_up, put_in_place, staging
 from sleipnir.store.store import Store
-from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge import loki_file, sources
 from sleipnir_workers.knowledge.artefact import IndexInfo, UnusableIndex
 from sleipnir_workers.knowledge.base import Base, Document, Source
@@ -39,6 +38,7 @@ from sleipnir_workers.knowledge.loading import load
 from sleipnir_workers.knowledge.query import BaseQuery
 from sleipnir_workers.knowledge.store_choice import index_store_of
 from sleipnir_workers.llm.permits import Permits
+from sleipnir_workers.machine.host import Host
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sleipnir_workers import sandbox
 from sleipnir_workers.knowledge.base import Document
 from sleipnir_workers.knowledge.failures import UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content, limit, size
+from sleipnir_workers.processes import sandbox
 
 TIMEOUT_S: Final = 300.0
 """Long enough to clone a repository or to read a book."""

@@ -23,8 +23,7 @@ from sleipnir.agents.config_directory import variable
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.knowledge.views import EmbeddingUsage
 from sleipnir.models.limits import estimated_tokens
-from sleipnir_workers.execution import CallTokens, ModelPermits
-from sleipnir_workers.host import Host
+from sleipnir_workers.execution.execution import CallTokens, ModelPermits
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache, keys_of
 from sleipnir_workers.llm import embedding, prices
 from sleipnir_workers.llm.embedding import EmbeddedTexts, Purpose
@@ -34,6 +33,7 @@ from sleipnir_workers.llm.permits import Permit, PutOff, names_of
 from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model
 from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.transport import TICK_S, start_thread
+from sleipnir_workers.machine.host import Host
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors

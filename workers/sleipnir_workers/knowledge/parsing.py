@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sleipnir_workers.helper import HelperFailed, HelperProcesses, TookTooLong
 from sleipnir_workers.knowledge import loaders
 from sleipnir_workers.knowledge.failures import UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
+from sleipnir_workers.processes.helper import HelperFailed, HelperProcesses, TookTooLong
 
 
 class Parser:

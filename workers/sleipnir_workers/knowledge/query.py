@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sleipnir.errors import NodeFailed
 from sleipnir.knowledge.order import SearchQuery
-from sleipnir_workers.execution import ModelPermits
-from sleipnir_workers.host import Host
+from sleipnir_workers.execution.execution import ModelPermits
 from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.embedder import open_embedder
 from sleipnir_workers.knowledge.reranker import Reranker
@@ -27,6 +26,7 @@ from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.resolved_model import resolve_model
 from sleipnir_workers.llm.transport import TICK_S
 from sleipnir_workers.llm.usage import UsageTotal
+from sleipnir_workers.machine.host import Host
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors

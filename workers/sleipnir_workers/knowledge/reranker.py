@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.models.limits import estimated_tokens
-from sleipnir_workers.execution import CallTokens, ModelPermits
+from sleipnir_workers.execution.execution import CallTokens, ModelPermits
 from sleipnir_workers.llm import reranking
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.permits import Permit, names_of

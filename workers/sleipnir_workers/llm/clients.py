@@ -19,8 +19,8 @@ from sleipnir.agents.config_file import config_file, problems_of, read_config
 from sleipnir.errors import ConfigError
 from sleipnir.graph.findings import Positions, position_of
 from sleipnir.graph.patterns import NoPattern, Pattern, PatternRefused, compiled
-from sleipnir_workers.host import Host
-from sleipnir_workers.keyring import PLACEHOLDER
+from sleipnir_workers.machine.host import Host
+from sleipnir_workers.machine.keyring import PLACEHOLDER
 
 Kind: TypeAlias = Literal["chat", "embedding", "reranker"]
 """The purpose of a model."""

@@ -15,15 +15,15 @@ from typing import Any
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.graph.template import TemplateError, render
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host
+from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.llm import structured_output
 from sleipnir_workers.llm.clients import ModelTraits
 from sleipnir_workers.llm.document_prompt import with_documents
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.system_prompt import system_prompt
-from sleipnir_workers.skills import skills_of
+from sleipnir_workers.machine.host import Host
+from sleipnir_workers.tools.skills import skills_of
 
 _WORD = re.compile(r"\w+")
 

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Graph, Json, LlmNode
 from sleipnir.messages import VisitResult
-from sleipnir_workers import keyring, typed_state
-from sleipnir_workers.execution import CallTokens, Execution
-from sleipnir_workers.host import Host
-from sleipnir_workers.items import with_own_output
+from sleipnir_workers.execution.execution import CallTokens, Execution
 from sleipnir_workers.llm import (
     chat_call,
     clients,
@@ -36,6 +33,10 @@ from sleipnir_workers.llm.permits import Permit, PutOff, names_of, tokens_of_cha
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.usage import UsageTotal
+from sleipnir_workers.machine import keyring
+from sleipnir_workers.machine.host import Host
+from sleipnir_workers.results import typed_state
+from sleipnir_workers.results.items import with_own_output
 
 if TYPE_CHECKING:
     from sleipnir.testing.tape import Tape

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sleipnir.graph.template import as_text
 from sleipnir.graph.tools import FOUND_CONTEXT, FOUND_SOURCES
-from sleipnir_workers.execution import Execution
+from sleipnir_workers.execution.execution import Execution
 
 _PARTS = re.compile("__CONTEXT__|__SOURCES__|__INPUT__")
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import AgentNode, LlmNode
 from sleipnir.messages import VisitResult
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, this_host
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
-from sleipnir_workers.node import executor
+from sleipnir_workers.machine.host import Host, this_host
 
 
 @executor("agent")

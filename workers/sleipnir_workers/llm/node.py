@@ -10,14 +10,14 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir.models import limits
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, this_host
-from sleipnir_workers.keyring import keyring_of
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
 from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
-from sleipnir_workers.node import executor
+from sleipnir_workers.machine.host import Host, this_host
+from sleipnir_workers.machine.keyring import keyring_of
 
 
 @executor("llm")

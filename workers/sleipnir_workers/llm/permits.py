@@ -18,7 +18,7 @@ from sleipnir.errors import StoreUnavailable
 from sleipnir.models.limits import GrantedPermit, LimitReached, ModelLimits, estimated_tokens, load
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir_workers.execution import ProcessLost
+from sleipnir_workers.execution.execution import ProcessLost
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Message

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sleipnir.errors import ConfigError
-from sleipnir_workers.host import Host
-from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.reply import Answer, AnswerCollector, MalformedReply, Message
+from sleipnir_workers.machine.host import Host
+from sleipnir_workers.machine.keyring import keyring_of
 
 if TYPE_CHECKING:
     from sleipnir.testing.tape import Tape

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sleipnir.errors import ConfigError, NodeFailed
-from sleipnir_workers import keyring
-from sleipnir_workers.host import Host
-from sleipnir_workers.keyring import Keyring
 from sleipnir_workers.llm import clients, litellm_compat, models
 from sleipnir_workers.llm.clients import Kind
 from sleipnir_workers.llm.models import Endpoint
+from sleipnir_workers.machine import keyring
+from sleipnir_workers.machine.host import Host
+from sleipnir_workers.machine.keyring import Keyring
 
 
 @dataclass(frozen=True)

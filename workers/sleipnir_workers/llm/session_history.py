@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json
 from sleipnir.messages import SessionAddition
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host
+from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.llm.conversation import chat, estimated_tokens, tool_message
 from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.todo import TodoList
+from sleipnir_workers.machine.host import Host
 
 SUMMARIZATION_PROMPT = """\
 You get the record of a conversation between a user and an assistant that has become too long to be kept. Write what

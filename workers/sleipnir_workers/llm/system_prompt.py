@@ -19,8 +19,8 @@ from sleipnir.graph.template import as_text
 from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.machine.host import Host
 
 _INJECTED = Path(__file__).with_name("injected")
 

@@ -32,9 +32,9 @@ from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE
 from sleipnir.store.visits import StoredConversation
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import tools_of
-from sleipnir_workers import mcp, skills
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, this_host
+from sleipnir_workers import mcp
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm import session_history, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuation import Continuation, continuation
 from sleipnir_workers.llm.conversation import capped, first_messages, question, tool_message, user_message
@@ -42,10 +42,10 @@ from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.todo import TodoList
-from sleipnir_workers.node import executor
-from sleipnir_workers.skills import Skill, Skills, skills_of, with_grants
-from sleipnir_workers.tools import repeated_calls
+from sleipnir_workers.machine.host import Host, this_host
+from sleipnir_workers.tools import repeated_calls, skills
 from sleipnir_workers.tools.repeated_calls import PastCall
+from sleipnir_workers.tools.skills import Skill, Skills, skills_of, with_grants
 
 NO_SKILLS: Final[Mapping[str, Skill]] = MappingProxyType({})
 

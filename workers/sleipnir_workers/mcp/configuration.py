@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sleipnir.tools.mcp_config import McpServer, read
-from sleipnir_workers.agent_environment import parse_env_file
+from sleipnir_workers.machine.agent_environment import parse_env_file
 
 
 def configured(file: Path, env: Mapping[str, str], env_file: Path) -> dict[str, McpServer]:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer, login_needed
-from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.execution.execution import VisitLost
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool, described, not_found
 from sleipnir_workers.mcp.connection import Connection
 from sleipnir_workers.mcp.declarations import MOST_TOP_K, TOP_K

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, cast
 from sleipnir.errors import EXHAUSTED, MachineFailed
 from sleipnir.local import launch
 from sleipnir.tools.mcp_config import StdioServer
-from sleipnir_workers import group_guard
 from sleipnir_workers.mcp.failures import McpFailed
-from sleipnir_workers.sandbox import clean_environment
+from sleipnir_workers.processes import group_guard
+from sleipnir_workers.processes.sandbox import clean_environment
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream

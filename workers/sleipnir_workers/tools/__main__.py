@@ -17,8 +17,8 @@ from sleipnir.agents.variables import of_environment
 from sleipnir.errors import GraphError, SleipnirError
 from sleipnir.graph.load import load_file
 from sleipnir.tools.folder import tools_of
-from sleipnir_workers.agent_environment import agent_variables
-from sleipnir_workers.host import this_host
+from sleipnir_workers.machine.agent_environment import agent_variables
+from sleipnir_workers.machine.host import this_host
 from sleipnir_workers.tools import timeouts
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.place import Place

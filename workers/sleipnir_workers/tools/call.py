@@ -18,7 +18,8 @@ from typing import Any
 from sleipnir.errors import MachineFailed, ToolFileError
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import Tools, built_in
-from sleipnir_workers import bundle_writes, sandbox
+from sleipnir_workers.folders import bundle_writes
+from sleipnir_workers.processes import sandbox
 from sleipnir_workers.tools import languages, repeated_calls, results
 from sleipnir_workers.tools.environment import environment
 from sleipnir_workers.tools.place import Place

@@ -15,8 +15,8 @@ from pathlib import Path
 from sleipnir.redaction import is_secret_name
 from sleipnir.settings import PREFIX
 from sleipnir.tools.declaration import Declaration
-from sleipnir_workers import sandbox
-from sleipnir_workers.agent_environment import expand_env_file, parse_env_file, root_of, roots
+from sleipnir_workers.machine.agent_environment import expand_env_file, parse_env_file, root_of, roots
+from sleipnir_workers.processes import sandbox
 from sleipnir_workers.tools.place import Place
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from sleipnir.tools import bash as bash_tools
 from sleipnir.tools.declaration import Declaration
-from sleipnir_workers import shims
+from sleipnir_workers.processes import shims
 
 RUNNERS: Final = Path(__file__).with_name("runners")
 PYTHON_RUNNER: Final = RUNNERS / "python_tool.py"

@@ -18,16 +18,16 @@ from sleipnir.messages import RESULT, VisitResult
 from sleipnir.tools.folder import tools_of
 from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import mcp
-from sleipnir_workers.agent_environment import without_secrets
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, this_host
-from sleipnir_workers.node import executor
-from sleipnir_workers.skills import Skills, skills_of, with_grants
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.registry import executor
+from sleipnir_workers.machine.agent_environment import without_secrets
+from sleipnir_workers.machine.host import Host, this_host
 from sleipnir_workers.tools import results, timeouts
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.place import Place
 from sleipnir_workers.tools.repeated_calls import PastCall
 from sleipnir_workers.tools.results import ToolOutcome, failed
+from sleipnir_workers.tools.skills import Skills, skills_of, with_grants
 from sleipnir_workers.tools.tool_node import run_own
 
 

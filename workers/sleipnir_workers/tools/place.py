@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sleipnir_workers.agent_environment import agent_variables
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.machine.agent_environment import agent_variables
+from sleipnir_workers.machine.host import Host
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json, first_not_json
-from sleipnir_workers import sandbox
+from sleipnir_workers.processes import sandbox
 
 DONE = "DONE"
 """The result of a tool that leaves no output."""

@@ -12,7 +12,7 @@ from typing import Final
 from sleipnir.agents.config_directory import variable
 from sleipnir.graph.model import Graph, LlmNode, Node
 from sleipnir.settings import SECONDS_MOST
-from sleipnir_workers.host import Host
+from sleipnir_workers.machine.host import Host
 
 COYOTES_S: Final = 1800.0
 OURS_S: Final = 120.0

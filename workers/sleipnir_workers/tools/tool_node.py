@@ -13,8 +13,8 @@ from sleipnir.graph.model import ToolNode
 from sleipnir.messages import VisitResult
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import agent_tools
-from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.machine.host import Host
 from sleipnir_workers.tools import timeouts
 from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place

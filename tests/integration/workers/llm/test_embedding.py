@@ -16,7 +16,6 @@ from sleipnir.errors import NodeFailed
 from sleipnir.settings import Settings
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
-from sleipnir_workers.host import Host
 from sleipnir_workers.llm import embedding, litellm_compat
 from sleipnir_workers.llm.clients import Clients, ConfiguredClient, ModelTraits, Prices
 from sleipnir_workers.llm.embedding import EmbeddedTexts, embed
@@ -24,6 +23,7 @@ from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.json_http import trusted
 from sleipnir_workers.llm.models import Endpoint, resolve
 from sleipnir_workers.llm.resolved_model import resolve_model
+from sleipnir_workers.machine.host import Host
 
 TEXTS = ["bells of bronze", "ferries", "a third text"]
 
@@ -167,7 +167,7 @@ def test_a_server_that_says_nothing_is_left_after_the_timeout() -> None:
 _FRESH = """
 import json, sys
 from sleipnir.settings import Settings
-from sleipnir_workers.host import Host
+from sleipnir_workers.machine.host import Host
 from sleipnir_workers.llm.embedding import embed
 from sleipnir_workers.llm.resolved_model import resolve_model
 from sleipnir_workers.llm.reranking import rerank

@@ -19,7 +19,7 @@ from sleipnir.graph.model import LlmNode, MapNode, StateField
 from sleipnir.messages import Usage, VisitResult
 from sleipnir.runs.visits import Item
 from sleipnir.testing import ModelServer, Reply
-from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.execution.execution import VisitLost
 from sleipnir_workers.llm import litellm_compat, structured_output
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.llm.permits import Permit, PutOff
@@ -462,7 +462,8 @@ def test_the_timeout_covers_the_extractor() -> None:
 
 def test_loading_the_executors_imports_nothing_that_only_workers_for_models_have() -> None:
     code = (
-        "import sys; from sleipnir_workers import function, script; from sleipnir_workers.llm import node, dialogue; "
+        "import sys; from sleipnir_workers.nodes import function, script; "
+        "from sleipnir_workers.llm import node, dialogue; "
         "sys.exit(bool({'litellm', 'urllib3', 'httpx'} & sys.modules.keys()))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
-from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.execution.execution import VisitLost
 from sleipnir_workers.mcp import Connections, McpFailed, connection, server_process
 from tests.integration.workers.mcp.servers import HERE, lab_on_http, lab_on_stdio, plain
 from tests.processes import wait_until

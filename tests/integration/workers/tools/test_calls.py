@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.execution.execution import VisitLost
 from sleipnir_workers.tools import languages
 from sleipnir_workers.tools.call import CATALOG, answer
 from sleipnir_workers.tools.repeated_calls import PastCall

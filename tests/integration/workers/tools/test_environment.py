@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sleipnir.graph.model import LlmNode, Variable
-from sleipnir_workers.agent_environment import expand_env_file, parse_env_file
+from sleipnir_workers.machine.agent_environment import expand_env_file, parse_env_file
 from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place
 from tests.integration.workers.tools.places import Agent

@@ -14,7 +14,7 @@ from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.tools.mcp_config import McpServer, StdioServer
 from sleipnir_workers import mcp
-from sleipnir_workers.execution import DirectoryMissing
+from sleipnir_workers.execution.execution import DirectoryMissing
 from sleipnir_workers.tools.node import run_tool
 from tests.unit.workers.visits import host, visit
 

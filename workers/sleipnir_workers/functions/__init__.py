@@ -1,0 +1,1 @@
+"""Functions: how is Python code of an agent loaded, called and interrupted?"""

@@ -1,0 +1,1 @@
+"""The machine: what does it have for visits (settings, secrets, variables), and can it run them?"""

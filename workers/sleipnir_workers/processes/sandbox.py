@@ -1,0 +1,340 @@
+"""Run one command for a visit, so that none of its processes outlives the visit.
+
+Rules. The command is the leader of its own session and process group, reads /dev/null, and dies with
+the worker (sleipnir.local.launch), as the rest of its group does (group_guard). Its output is read while it
+runs and kept up to a limit; without a limit its first and its last part are kept. However it ends (by
+itself, at its timeout, because the visit was lost, because it printed too much), the whole group is
+killed before `run` returns, so a background child cannot delay it. Descendants that have moved to sessions of
+their own are killed as well (descendants.py).
+
+The leader is reaped after its group was signalled: until then its number cannot be given to another
+process, so no foreign process is ever signalled.
+
+A Python script may be started by a fork of a ready python3 (warm_python) under the same rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+from sleipnir.errors import EXHAUSTED, MachineFailed
+from sleipnir.local import launch
+from sleipnir_workers.execution.execution import ProcessLost, VisitLost
+from sleipnir_workers.processes import descendants, group_guard, warm_python
+
+TICK_S = 0.1  # between checks whether the visit was lost: an Event and pipes cannot be waited for together
+GRACE_S = 2.0  # between SIGTERM and SIGKILL
+LINGER_S = 0.25  # after the leader's exit, for a process substitution that still writes to stdout
+STDERR_BYTES = 64 * 1024
+_CHUNK = 64 * 1024
+
+Reason: TypeAlias = Literal["exited", "timeout", "stdout_limit"]
+
+KEPT = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL"})
+"""Variables of the worker that commands inherit, besides LC_*. Everything else may be a secret."""
+
+
+def clean_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of a worker's environment that its commands may see."""
+    return {name: value for name, value in env.items() if name in KEPT or name.startswith("LC_")}
+
+
+@dataclass(frozen=True)
+class CommandOutcome:
+    """How a command ended. Either `code` or `signal` is set. It was killed here unless `reason` is "exited"."""
+
+    reason: Reason
+    code: int | None
+    signal: int | None
+    stdout: bytes
+    stderr: str
+    """Decoded with replacement; the middle of a long text is left out."""
+
+
+def signal_name(signum: int) -> str:
+    """For messages: `signal 9 (SIGKILL)`."""
+    try:
+        return f"signal {signum} ({signal.Signals(signum).name})"
+    except ValueError:  # real-time signals have no name
+        return f"signal {signum}"
+
+
+class Leader(Protocol):
+    """The first process of a command's group, whose number is that of the group. It is already running."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdout(self) -> int:
+        """A descriptor to read from, as `stderr` is. Both are open until `reap`."""
+
+    @property
+    def stderr(self) -> int: ...
+
+    @property
+    def exit_fd(self) -> int | None:
+        """Readable when it has exited; None on platforms without pidfds, where `has_exited` is polled."""
+
+    def has_exited(self) -> bool:
+        """Called when `exit_fd` is readable, or at any time without one."""
+
+    def reap(self) -> None:
+        """Wait for its end and release its number. Its group has been killed."""
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, or the negative number of a signal, after `reap`. None if it is unknown."""
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    timeout_s: float,
+    lost: threading.Event,
+    max_stdout_bytes: int | None,
+    grace_s: float = GRACE_S,
+    warm: bool = False,
+) -> CommandOutcome:
+    """Run `argv` with exactly `env` in `cwd`, and wait for it.
+
+    `max_stdout_bytes`: a command that prints more is killed. None: its stdout is only a log, kept as stderr is.
+
+    `warm`: start `python3 FILE` by a fork, where the only difference is speed.
+
+    Raises VisitLost within about TICK_S of `lost` being set (the group is dead then), ProcessLost when the launcher
+    of a warm script died and the script with it, MachineFailed when this machine cannot start any command now, and
+    OSError when it cannot start this one.
+    """
+    if lost.is_set():
+        raise VisitLost(f"the visit was lost before {argv[0]!r} was started")
+    deadline = time.monotonic() + timeout_s
+
+    children = descendants.of_this_process()
+
+    def wait_for(leader: Leader) -> CommandOutcome:
+        with _Command(leader, lost, max_stdout_bytes) as command:
+            reason = command.wait(deadline)
+            if reason == "timeout":
+                command.terminate(grace_s)
+            elif reason == "exited":
+                command.drain(LINGER_S)
+        return command.outcome(reason)
+
+    try:
+        with children.of_command() as mark:
+            if warm and (script := warm_python.warm_python.launch(argv, env, cwd, mark)):
+                with contextlib.suppress(warm_python.NotBegun):
+                    return wait_for(script)
+            return wait_for(_ColdStart(argv, env, cwd, mark))
+    except OSError as error:
+        if error.errno == errno.E2BIG or error.filename in (cwd, str(cwd)):
+            raise  # the visit's request is at fault, not the machine
+        raise MachineFailed.of(
+            error, "cannot start a command", part=EXHAUSTED.get(error.errno or 0, "sandbox")
+        ) from error
+
+
+class _ColdStart:
+    """A leader that is a child of this process."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int) -> None:
+        self._guard = group_guard.guard
+        tell_fd = self._guard.tell_fd()
+        try:
+            self._process = subprocess.Popen(
+                launch.command(list(argv), tell_fd=tell_fd, mark=mark),
+                bufsize=0,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(env),
+                cwd=cwd,
+                pass_fds=(tell_fd,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(tell_fd)
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self._pipes = self._process.stdout, self._process.stderr
+        self.pid = self._process.pid
+        self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
+        self.exit_fd: int | None = None
+        try:
+            self._guard.add(self.pid)
+            if hasattr(os, "pidfd_open"):
+                self.exit_fd = os.pidfd_open(self.pid)
+        except OSError:  # no process or file descriptor left
+            os.killpg(self.pid, signal.SIGKILL)
+            self.reap()
+            raise
+
+    def has_exited(self) -> bool:
+        if self.exit_fd is None:  # no pidfd on this platform: polling reaps, once a tick
+            return self._process.poll() is not None
+        return True
+
+    def reap(self) -> None:
+        if self._process.returncode is None:
+            # Dead, but not reaped yet: it cannot send the guard its number any more, and no other process has it.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._guard.remove(self.pid)
+        self._process.wait()
+        for pipe in self._pipes:
+            pipe.close()
+        if self.exit_fd is not None:
+            os.close(self.exit_fd)
+
+    @property
+    def code(self) -> int | None:
+        return self._process.returncode
+
+
+class _Command:
+    """A running command; leaving the `with` block kills its group and reaps it."""
+
+    def __init__(self, leader: Leader, lost: threading.Event, max_stdout_bytes: int | None) -> None:
+        self._leader = leader
+        self._lost = lost
+        self._stdout = _HeadAndTail(STDERR_BYTES) if max_stdout_bytes is None else _FirstBytes(max_stdout_bytes)
+        self._stderr = _HeadAndTail(STDERR_BYTES)
+        self._open_pipes = 2
+        self._exited = False
+        try:
+            self._selector = selectors.DefaultSelector()
+        except OSError:  # no file descriptor left
+            self._kill()
+            raise
+        for pipe, keep in ((leader.stdout, self._stdout.add), (leader.stderr, self._stderr.add)):
+            self._selector.register(pipe, selectors.EVENT_READ, lambda p=pipe, k=keep: self._read(p, k))
+        if leader.exit_fd is not None:
+            self._selector.register(leader.exit_fd, selectors.EVENT_READ, self._note_exit)
+
+    def __enter__(self) -> _Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        self._kill()
+
+    def wait(self, deadline: float) -> Reason:
+        """Wait for the end of the leader; "timeout" and "stdout_limit" leave it running."""
+        if not self._pump(deadline, lambda: self._has_exited() or self._stdout.exceeds_limit):
+            return "timeout"
+        return "stdout_limit" if self._stdout.exceeds_limit else "exited"
+
+    def terminate(self, grace_s: float) -> None:
+        self._signal(signal.SIGTERM)
+        self._pump(time.monotonic() + grace_s, self._has_exited)
+
+    def drain(self, seconds: float) -> None:
+        """Read on until the pipes are closed, for at most `seconds`: usually they are closed already."""
+        self._pump(time.monotonic() + seconds, lambda: self._open_pipes == 0 or self._stdout.exceeds_limit)
+
+    def outcome(self, reason: Reason) -> CommandOutcome:
+        code = self._leader.code
+        if code is None:
+            if reason == "exited":
+                raise ProcessLost("the script died with its launcher")
+            code = -signal.SIGKILL
+        return CommandOutcome(
+            reason="stdout_limit" if self._stdout.exceeds_limit else reason,
+            code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            stdout=self._stdout.content(),
+            stderr=self._stderr.content().decode(errors="replace"),
+        )
+
+    def _pump(self, deadline: float, done: Callable[[], bool]) -> bool:
+        """Read output until `done` (True) or the deadline (False). Raises VisitLost."""
+        while not done():
+            if self._lost.is_set():
+                raise VisitLost("the visit was lost while its command was running; the command was killed")
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            for key, _ in self._selector.select(min(remaining, TICK_S)):
+                key.data()
+        return True
+
+    def _read(self, pipe: int, keep: Callable[[bytes], None]) -> None:
+        chunk = os.read(pipe, _CHUNK)
+        if chunk:
+            keep(chunk)
+            return
+        self._selector.unregister(pipe)
+        self._open_pipes -= 1
+
+    def _note_exit(self) -> None:
+        assert self._leader.exit_fd is not None
+        self._selector.unregister(self._leader.exit_fd)
+        self._exited = self._leader.has_exited()
+
+    def _has_exited(self) -> bool:
+        return self._exited if self._leader.exit_fd is not None else self._leader.has_exited()
+
+    def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._leader.reap()
+
+    def _signal(self, signum: signal.Signals) -> None:
+        try:
+            os.killpg(self._leader.pid, signum)
+        except (ProcessLookupError, PermissionError):  # it has ended; macOS raises EPERM for a group of zombies
+            return
+
+
+class _FirstBytes:
+    """Keeps `limit` bytes and one more, which shows that the limit was exceeded; the content is not used then."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        self._kept += chunk[: self._limit + 1 - len(self._kept)]
+
+    @property
+    def exceeds_limit(self) -> bool:
+        return len(self._kept) > self._limit
+
+    def content(self) -> bytes:
+        return bytes(self._kept)
+
+
+class _HeadAndTail:
+    """Keeps the first and the last `limit`/2 bytes: the start of an error and its end."""
+
+    exceeds_limit = False
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._left_out = 0
+
+    def add(self, chunk: bytes) -> None:
+        room = self._half - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        surplus = len(self._tail) - self._half
+        if surplus > 0:
+            del self._tail[:surplus]
+            self._left_out += surplus
+
+    def content(self) -> bytes:
+        gap = f"\n... ({self._left_out} bytes left out)\n".encode() if self._left_out else b""
+        return bytes(self._head + gap + self._tail)

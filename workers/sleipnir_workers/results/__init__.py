@@ -1,0 +1,1 @@
+"""Results: what may a node write, and what becomes of what its body returned?"""

@@ -1,0 +1,1 @@
+"""Visits: how is one claimed, kept while it runs, and its result delivered?"""

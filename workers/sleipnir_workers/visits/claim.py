@@ -1,0 +1,478 @@
+"""One visit on a worker: claim, execute under a guard, deliver. The Celery task calls it.
+
+The process may die at any line. Before the delivery, the lease lapses and another worker starts over; after it, the
+result is in Redis. If a message is delivered twice, the second claim is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from sleipnir import tracing
+from sleipnir.agents.bundle import KEPT, UNPACKED, BundleCache, Unpacked
+from sleipnir.errors import BundleError, GraphError, MachineFailed, NodeFailed, StoreUnavailable
+from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNode
+from sleipnir.graph.plain import compact_json
+from sleipnir.graph.template import state_read_by
+from sleipnir.logs import handling
+from sleipnir.messages import (
+    DEFINITION,
+    INSTEAD,
+    MOST_KEYS,
+    OVERLAY_END,
+    OVERLAYS,
+    SAID,
+    ResultHeader,
+    Role,
+    Usage,
+    VisitCall,
+    VisitResult,
+    overlay_text,
+)
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+from sleipnir.store.visits import Claim, ClaimRefused
+from sleipnir_workers.consumer.drain import Drain
+from sleipnir_workers.consumer.task_summary import shown_error
+from sleipnir_workers.consumer.unreadable import dropped
+from sleipnir_workers.execution.execution import DirectoryMissing, Execution, ProcessLost, VisitLost
+from sleipnir_workers.execution.lazy_state import StoredState
+from sleipnir_workers.execution.registry import executor_of
+from sleipnir_workers.folders import bundle_writes
+from sleipnir_workers.folders.directories import PASS_MS, MissingDirectories, as_path, working_directory
+from sleipnir_workers.llm.permits import Permits
+from sleipnir_workers.machine import health
+from sleipnir_workers.results import items, output, typed_state
+from sleipnir_workers.visits.heartbeat import Heartbeat
+from sleipnir_workers.visits.live import LiveText
+
+UNREADABLE_MS = 5_000  # until a visit that this release cannot read is published again
+RETRY_S = (0.1, 0.3, 1.0, 2.0)
+REPLICATED_MS = 1_000  # for one question to Redis, well below its socket timeout
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The parts of a worker process: the store, the bundles on this machine, its name and its heartbeat."""
+
+    name: str
+    settings: Settings
+    store: Store
+    bundles: BundleCache
+    heartbeat: Heartbeat
+    drain: Drain
+    live: LiveText
+    permits: Permits
+    report: Callable[[MachineFailed], None] = lambda _: None
+    """Called when this machine could not run a visit (intake.py)."""
+    process: str = field(default_factory=lambda: os.urandom(12).hex())
+    """Random. A token is this and a number of `executions`; a random token per visit would cost a system call."""
+    executions: Iterator[int] = field(default_factory=count)
+    functions: dict[str, set[str]] = field(default_factory=dict)
+    """By bundle, the nodes whose functions this process has called."""
+    lacking: MissingDirectories = field(default_factory=MissingDirectories)
+
+    @classmethod
+    def open(
+        cls, name: str, settings: Settings, drain: Drain, report: Callable[[MachineFailed], None] = lambda _: None
+    ) -> Worker:
+        """Connect. Raises StoreUnavailable and ConfigError."""
+        tracing.configure("sleipnir-worker")
+        store = Store.open(settings, client_name="sleipnir-worker")
+        bundles = BundleCache(
+            settings.home / UNPACKED, store.bundle, settings.bundle_cache_bytes, settings.max_unpacked_bytes
+        )
+        permits = Permits(store, settings)
+        lease_ms = int(settings.lease_s * 1000)
+        heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=permits.renew)
+        drain.when_over(heartbeat.stop_all)
+        return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits, report)
+
+    def run(self, call: VisitCall) -> dict[str, Any]:
+        """Execute a visit, if its claim succeeds. Returns the summary that Flower shows: keys written and next edge.
+        Raises MachineFailed when this machine cannot execute it and nothing was claimed.
+
+        Log lines of the execution name the visit, and its spans belong to the visit.
+        """
+        with handling(call.run, call.node, call.seq, call.attempt), self.bundles.used(call.bundle):
+            if self.lacking.passes(call.run, call.seq):
+                self.store.visits.publish_soon(call.run, call.seq, call.attempt, within_ms=PASS_MS)
+                return {"later": "left to a worker that has the working directory"}
+            return self._run(call)
+
+    def _run(self, call: VisitCall) -> dict[str, Any]:
+        try:
+            unpacked: Unpacked | None = self.bundles.get(call.bundle, call.agent)
+            problem = ""
+        except StoreUnavailable:
+            raise  # nothing is wrong with the bundle; the message is published again
+        except MachineFailed as failure:
+            self.report(failure)
+            raise  # the bundle is sound; another worker can take the visit
+        except Exception as error:
+            # Any other error of the bundle must fail the visit visibly; otherwise its message is published for ever.
+            if not isinstance(error, BundleError | GraphError):
+                structlog.get_logger().exception("bundle cannot be used")
+            unpacked, problem = None, f"{type(error).__name__}: {error}"
+        node = unpacked.graph.nodes.get(call.node) if unpacked else None
+        token = f"{self.process}-{next(self.executions)}"
+        claim = self.store.visits.claim(
+            call,
+            worker=self.name,
+            token=token,
+            lease_ms=int(self.settings.lease_s * 1000),
+            wanted=self._state_keys(call.role, unpacked, node),
+        )
+        if isinstance(claim, ClaimRefused):
+            self._report_refusal(call, claim.reason)
+            return {"refused": claim.reason}
+        with tracing.executing(call.shown_name, (call.run, call.seq, call.attempt)) as span:
+            summary = self._execute_claimed(call, claim, unpacked, node, token, problem)
+            if span is not None:
+                span.set_attributes({"sleipnir.run": call.run, "sleipnir.worker": self.name})
+                if "refused" in summary or not summary.get("ok", True):
+                    tracing.failed(span, "late_result" if "refused" in summary else summary.get("error", "failed"))
+            return summary
+
+    def _report_refusal(self, call: VisitCall, reason: str) -> None:
+        log = structlog.get_logger()
+        if reason == "forged":
+            dropped.add(f"message of run {call.run} names another bundle, agent, node or role than the run's records")
+        elif reason == "unreadable":
+            dropped.add(f"visit {call.run}/{call.seq} is of a newer release, or damaged")
+            self.store.visits.publish_soon(call.run, call.seq, call.attempt, within_ms=UNREADABLE_MS)
+        else:
+            log.debug("claim refused", reason=reason)
+
+    def _execute_claimed(
+        self, call: VisitCall, claim: Claim, unpacked: Unpacked | None, node: Node | None, token: str, problem: str
+    ) -> dict[str, Any]:
+        """Execute a claimed visit and deliver its result. Without a graph or its node, it fails with `problem`."""
+        lost, started = threading.Event(), time.monotonic()
+
+        def deliver(result: VisitResult) -> dict[str, Any]:
+            took_ms = int((time.monotonic() - started) * 1000)
+            return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
+
+        self.heartbeat.hold(call, lost)
+        try:
+            if unpacked is None or node is None:
+                result: VisitResult | None = VisitResult(
+                    ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind=DEFINITION
+                )
+            elif not self._may_begin(call, node, lost):
+                return self._end_without_result(call, token, "machine")
+            else:
+                overrides = claim.spec.overrides.get(call.agent)
+                intact = self._reads_bundle(call, node)
+                unpacked = self.bundles.get(call.bundle, call.agent, overrides, intact=intact)
+                execution = self._execution(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
+                self._log_state(execution, claim)
+                with self._with_text_sink(execution) as execution:
+                    result = execute(execution)
+                if is_command(call, node) and result is not None and result.ok:
+                    result = _unless_changed(execution, unpacked, result)
+            if result is None:
+                return self._end_without_result(call, token)
+            return deliver(result)
+        except (BundleError, GraphError) as error:
+            return deliver(VisitResult(ok=False, error=f"{type(error).__name__}: {error}", error_kind=DEFINITION))
+        except ProcessLost:
+            return self._end_without_result(call, token, "process_lost")
+        except MachineFailed as failure:
+            structlog.get_logger().error("the machine cannot run the visit", reason=str(failure))
+            self.report(failure)
+            return self._end_without_result(call, token, "process_lost" if failure.begun else "machine")
+        except DirectoryMissing as error:
+            structlog.get_logger().warning("another worker may have the working directory", reason=str(error))
+            if claim.spec.cwd:
+                self.lacking.add(call.run, call.seq, claim.spec.cwd)
+            return self._end_without_result(call, token, "directory")
+        finally:
+            self.heartbeat.release(call)
+
+    def _reads_bundle(self, call: VisitCall, node: Node) -> bool:
+        """Whether the visit reads files of its bundle. A Python function reads them once per process, when loaded."""
+        if not isinstance(node, FunctionNode) and call.role not in ("branch", "reduce"):
+            return True
+        called_nodes = self.functions.setdefault(call.bundle, set())
+        if call.node in called_nodes:
+            return False
+        if len(self.functions) > KEPT:
+            self.functions.clear()
+        called_nodes.add(call.node)
+        return True
+
+    def _may_begin(self, call: VisitCall, node: Node, lost: threading.Event) -> bool:
+        """For a visit that must happen once, wait until `once_wait_replicas` replicas have its claim: a replica that
+        becomes the master then knows that the visit has begun. False: the visit was lost, or the worker drains."""
+        replicas = self.settings.once_wait_replicas
+        if (
+            not replicas
+            or not isinstance(node, ScriptNode | FunctionNode)
+            or node.effect != "once"
+            or call.role != "node"
+        ):
+            return True
+        lease_ms, tries = int(self.settings.lease_s * 1000), 0
+        while not lost.is_set() and not self.drain.begun.is_set():
+            try:
+                with self.store.errors():
+                    if self.store.visits.is_replicated(
+                        call, lease_ms=lease_ms, replicas=replicas, timeout_ms=REPLICATED_MS
+                    ):
+                        return True
+                problem = f"fewer than {replicas} replicas of Redis confirm the claim"
+            except StoreUnavailable as error:
+                problem = str(error)
+                lost.wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
+            if tries == 0:
+                structlog.get_logger().warning("a visit that must happen once waits", reason=problem)
+            tries += 1
+        return False
+
+    def _state_keys(self, role: Role, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
+        """The state keys to fetch: what the visit reads, or everything (None) when snapshots are logged.
+
+        Reducers read only their visit's overlay, which every claim returns.
+        """
+        if unpacked is None or node is None or role in ("reduce", "tool", "summary"):
+            return ()
+        if role == "branch":
+            return None
+        snapshots = self.settings.log_level in ("debug", "trace") and unpacked.graph.settings.log_state_snapshots
+        return None if snapshots else state_read_by(node, unpacked.graph.loop)
+
+    def _log_state(self, execution: Execution, claim: Claim) -> None:
+        """Size and keys at debug; the values at trace only, because state can hold secrets (spec 2.13)."""
+        if not execution.graph.settings.log_state_snapshots or self.settings.log_level not in ("debug", "trace"):
+            return
+        log, prefix = structlog.get_logger(), f"[graph:{execution.agent}] [{execution.node.id}]"
+        size = sum(len(key) + len(text) for key, text in claim.state.items())
+        log.debug(f"{prefix} state: {size} bytes, keys={sorted(claim.state)}")
+        if self.settings.log_level == "trace":
+            log.debug(f"{prefix} full state: {json.dumps(dict(execution.state), ensure_ascii=False)}")
+
+    def _execution(
+        self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event
+    ) -> Execution:
+        spec = claim.spec
+        cwd: Path | None = as_path(spec.cwd) if spec.cwd else None
+        scratch: Path | None = None
+        if is_command(call, node):
+            cwd, scratch = working_directory(call.run, spec, self.settings)
+        return Execution(
+            run=call.run,
+            node=node,
+            seq=call.seq,
+            attempt=call.attempt,
+            agent=call.agent,
+            graph=unpacked.graph,
+            folder=unpacked.folder,
+            state=StoredState(claim.state),
+            variables=spec.variables,
+            cwd=cwd,
+            scratch=scratch,
+            caller_dir=as_path(spec.caller_dir) if spec.caller_dir else None,
+            lost=lost,
+            role=call.role,
+            item=claim.item,
+            part=claim.part,
+            talk=claim.talk,
+            session=spec.session,
+            depth=spec.depth,
+            knowledge=spec.base_of(call.node),
+            permits=self.permits,
+        )
+
+    @contextmanager
+    def _with_text_sink(self, execution: Execution) -> Iterator[Execution]:
+        """The execution, with a text sink if the text of its model is streamed."""
+        if (
+            not self.settings.stream
+            or not isinstance(execution.node, LlmNode)
+            or execution.role not in ("node", "turn")
+        ):
+            yield execution
+            return
+        turn = execution.part.turn if execution.part is not None else 0
+        with self.live.open(execution.run, execution.node.id, execution.seq, execution.attempt, turn=turn) as text_sink:
+            yield replace(execution, text_sink=text_sink)
+
+    def _end_without_result(self, call: VisitCall, token: str, reason: str = "") -> dict[str, Any]:
+        """The executor has stopped without a result: the visit was lost, or this worker hands it back."""
+        log = structlog.get_logger()
+        if not reason and self.drain.over.is_set():
+            reason = "drain"
+        if reason and self._hand_back(call, token, reason):
+            log.info("visit handed back", reason=reason)
+            return {"later": f"handed back: {reason}"}
+        log.info("visit stopped: cancelled or taken over")
+        return {"lost": True}
+
+    def _hand_back(self, call: VisitCall, token: str, reason: str) -> bool:
+        """False also when Redis does not answer: then the lease lapses, and another worker starts the visit later."""
+        try:
+            with self.store.errors():
+                return self.store.visits.hand_back(call, token=token, reason=reason)
+        except StoreUnavailable as error:
+            structlog.get_logger().warning("visit cannot be handed back", error=str(error))
+            return False
+
+    def _deliver(
+        self, call: VisitCall, result: VisitResult, claim: Claim, node: Node | None, *, token: str, took_ms: int
+    ) -> dict[str, Any]:
+        result, values = encoded(result, call.node, self.settings.max_output_bytes)
+        header = ResultHeader.of(result, worker=self.name, started_ms=claim.started_ms, took_ms=took_ms)
+        if not self._deliver_while_leased(call, header, values, token):
+            return {"refused": "late result"}
+        if result.later_ms is not None:
+            return {"later": shown_error(result.error or "put off", claim.state)}
+        summary: dict[str, Any] = {"keys": sorted(result.delta), "next": _next_edge(call, result, claim, node)}
+        summary["ok"] = result.ok
+        if result.sends is not None:
+            summary["sends"] = len(result.sends)
+        if not result.ok:
+            summary["error"] = shown_error(f"{result.error_kind or 'failed'}: {result.error or ''}", claim.state)
+        return summary
+
+    def _deliver_while_leased(
+        self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], token: str
+    ) -> bool:
+        """Deliver, and repeat while Redis does not answer: no visit is redelivered until it does, so the result still
+        counts. A worker that drains gives up after the time of a lease."""
+        deadline = time.monotonic() + self.settings.lease_s
+        tries = 0
+        while True:
+            try:
+                with self.store.errors():
+                    return self.store.visits.deliver(call, header, values, worker=self.name, token=token)
+            except StoreUnavailable:
+                if self.drain.begun.is_set() and time.monotonic() > deadline:
+                    raise
+                threading.Event().wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
+                tries += 1
+
+
+def is_command(call: VisitCall, node: Node) -> bool:
+    """Whether the visit starts programs."""
+    return isinstance(node, ScriptNode | ToolNode) or call.role == "tool"
+
+
+def _unless_changed(execution: Execution, unpacked: Unpacked, result: VisitResult) -> VisitResult:
+    """The result, or a failure if the agent's folder was written to."""
+    try:
+        bundle_writes.refuse_changes(unpacked, execution.cwd)
+        return result
+    except NodeFailed as error:
+        return failed(execution, str(error), error.kind, result.usage)
+
+
+def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> str | tuple[str, ...] | None:
+    """The next nodes as far as the visit knows them: its own choice, or else its node's plain edges."""
+    is_choice = result.next is not None or result.sends is not None
+    if is_choice or not result.ok or result.calls or result.goes_on:
+        return result.next
+    if node is None or node.branch or claim.item is not None or call.role not in ("node", "turn"):
+        return result.next
+    return node.next if node.next is None or isinstance(node.next, str) else tuple(node.next)
+
+
+def execute(execution: Execution) -> VisitResult | None:
+    """Run the visit's executor. None means that the visit was lost. Raises ProcessLost, MachineFailed and
+    DirectoryMissing, nothing else."""
+    usage: Usage | None = None
+    try:
+        result = executor_of(execution)(execution.node, execution)
+        usage = result.usage
+        if execution.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
+            return result  # fields of the conversation, nothing for the state
+        return typed_state.checked(execution, items.left_by(execution, result))
+    except (ProcessLost, MachineFailed, DirectoryMissing):
+        raise
+    except VisitLost:
+        return None
+    except NodeFailed as error:
+        return failed(execution, str(error), error.kind, usage)
+    except BaseException as error:
+        if failure := health.failure_behind(error):
+            raise failure from error
+        # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: if one leaves a Celery task, it
+        # blocks a thread slot for ever or kills a prefork worker.
+        structlog.get_logger().exception("executor crashed")
+        return failed(execution, f"{type(error).__name__}: {error}", "crash", usage)
+
+
+def failed(execution: Execution, message: str, kind: str, usage: Usage | None = None) -> VisitResult:
+    """A failure with the keys that the graph may read: `_error` for scripts and functions, `output` for llm nodes."""
+    node = execution.node
+    if execution.role not in ("node", "turn") or execution.item is not None:
+        return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
+    if isinstance(node, LlmNode):
+        text = f"LLM node failed: {message}"
+        delta = typed_state.updates(execution, {}, value=text)
+        failure = VisitResult(ok=False, delta=delta, error=text, error_kind=kind, usage=usage)
+        return typed_state.checked(execution, failure)
+    if isinstance(node, ScriptNode | FunctionNode):
+        return output.failure(node, NodeFailed(message, kind), what=node.kind)
+    return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
+
+
+def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResult, dict[str, str]]:
+    """The JSON texts that the visit writes, by state key, and under OVERLAYS the updates of its commands.
+
+    A value that cannot be stored fails the visit; the message names its key. A reserved key is left out.
+    """
+    if OVERLAYS in result.delta:
+        result = replace(result, delta={key: value for key, value in result.delta.items() if key != OVERLAYS})
+    try:
+        values = {key: _json(key, value) for key, value in result.delta.items()}
+        if len(values) > MOST_KEYS:
+            raise NodeFailed(
+                f"writes {len(values):,} state keys, at most {MOST_KEYS:,} are possible; nest them", "too_large"
+            )
+        if result.sends and any(send.update for send in result.sends):
+            overlays = ({key: _json(key, value) for key, value in send.update.items()} for send in result.sends)
+            values[OVERLAYS] = OVERLAY_END.join(map(overlay_text, overlays))
+        if result.said is not None:
+            lines = [_json(SAID, message) for message in result.said.messages]
+            values[SAID] = "\n".join([INSTEAD, *lines] if result.said.instead else lines)
+        size = sum(len(key) + len(text) for key, text in values.items())
+        if size > limit_bytes:
+            raise NodeFailed(
+                f"writes {size:,} bytes to the state, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}; "
+                f"the largest {_largest(values)}. Store the data in a file and write its path",
+                "too_large",
+            )
+        return result, values
+    except NodeFailed as error:
+        message = f"node '{node}' {error}"
+        delta = {"_error": {"node": node, "message": message}, "last_error": message}
+        failure = VisitResult(ok=False, delta=delta, error=message, error_kind=error.kind, usage=result.usage)
+        return failure, {key: json.dumps(value) for key, value in delta.items()}
+
+
+def _largest(values: Mapping[str, str]) -> str:
+    largest = max(values, key=lambda key: len(values[key]))
+    return "part are the updates of its commands" if largest == OVERLAYS else f"key is {largest!r}"
+
+
+def _json(key: str, value: Any) -> str:
+    try:
+        text = compact_json(value, allow_nan=False)
+        if not (text.isascii() and key.isascii()):
+            f"{key}{text}".encode()  # refuses half a surrogate pair, which could not be stored
+        return text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NodeFailed(f"state key {key!r} is not JSON: {error}", "not_json") from None
