@@ -5,8 +5,8 @@ send SIGNAL when the parent thread dies (PR_SET_PDEATHSIG), makes sure that the 
 died before we asked), switches core dumps off, and becomes the command. On platforms without prctl it only becomes the
 command. With a TELL_FD (else -1) it first writes `+<its pid>` there: the reader knows the pid before the command runs.
 With a MARK (else -1) the command becomes a child subreaper, and MARK its limit of bytes in POSIX message queues
-(descendants.py of the workers). preexec_fn is not used, because it runs between fork and exec in a process that may
-hold other threads' locks.
+(processes/descendants.py of the workers). preexec_fn is not used, because it runs between fork and exec in a process
+that may hold other threads' locks.
 """
 
 import ctypes

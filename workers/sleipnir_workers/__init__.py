@@ -1,1 +1,1 @@
-"""How is a visit executed? One module or package per kind of work; `app` is the Celery application."""
+"""How is a visit executed? One package per question (workers/README.md); `app` is the Celery application."""

@@ -148,7 +148,7 @@ class FlushEvents(bootsteps.StartStopStep):
 
 
 class DrainStep(bootsteps.StartStopStep):
-    """Runs a drain before Celery's own warm shutdown (drain.py). Its thread starts after the pool has forked."""
+    """Runs a drain (consumer/drain.py) before Celery's warm shutdown. Its thread starts after the pool has forked."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -167,7 +167,7 @@ class DrainStep(bootsteps.StartStopStep):
 
 
 class WatchedConsumer(bootsteps.StartStopStep):
-    """Watches the consumer of each connection (consumer_health.py). One made while the worker drains must not
+    """Watches the consumer of each connection (consumer/health.py). One made while the worker drains must not
     consume."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

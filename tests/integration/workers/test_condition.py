@@ -11,7 +11,7 @@ import pytest
 from sleipnir.graph.model import Branch, Choice, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers.nodes import condition
-from sleipnir_workers.visits.claim import execute
+from sleipnir_workers.visits.guard import execute
 from tests.unit.workers.visits import visit
 
 

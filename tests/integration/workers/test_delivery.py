@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.graph.model import FunctionNode
-from sleipnir_workers.visits.claim import execute
+from sleipnir_workers.visits.guard import execute
 from tests.unit.workers.visits import visit
 
 

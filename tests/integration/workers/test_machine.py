@@ -16,7 +16,7 @@ from sleipnir.errors import MachineFailed
 from sleipnir.graph.model import FunctionNode
 from sleipnir_workers.machine import health
 from sleipnir_workers.nodes.script import run_script
-from sleipnir_workers.visits.claim import execute
+from sleipnir_workers.visits.guard import execute
 from tests.disks import SIZE_BYTES, full_disk
 from tests.unit.workers.visits import host, script, visit
 

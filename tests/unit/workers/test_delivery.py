@@ -8,7 +8,8 @@ import pytest
 
 from sleipnir.graph.model import FunctionNode
 from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, Send, VisitResult, overlay_of
-from sleipnir_workers.visits.claim import encoded, execute
+from sleipnir_workers.visits.delivery import encoded
+from sleipnir_workers.visits.guard import execute
 from tests.unit.workers.visits import visit
 
 LIMIT = 1_000

@@ -10,7 +10,7 @@ import pytest
 from sleipnir.graph.model import FunctionNode, MapNode, Node
 from sleipnir.messages import VisitResult
 from sleipnir.runs.visits import Item
-from sleipnir_workers.visits.claim import execute
+from sleipnir_workers.visits.guard import execute
 from tests.unit.workers.visits import visit
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.graph.model import FunctionNode, StateField
 from sleipnir.messages import VisitResult
-from sleipnir_workers.visits.claim import execute
+from sleipnir_workers.visits.guard import execute
 from tests.unit.workers.visits import visit
 
 REDUCERS = """

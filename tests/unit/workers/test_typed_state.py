@@ -10,7 +10,7 @@ import pytest
 from sleipnir.graph.model import Branch, FunctionNode, StateField
 from sleipnir.messages import VisitResult
 from sleipnir_workers.results import typed_state
-from sleipnir_workers.visits.claim import execute
+from sleipnir_workers.visits.guard import execute
 from tests.unit.workers.visits import EXECUTORS, visit
 
 assert EXECUTORS

@@ -101,7 +101,7 @@ class Execution:
     @property
     def directory(self) -> Path:
         """Where its commands work. Raises DirectoryMissing."""
-        assert self.cwd is not None, "a visit that starts programs is given a directory (directories.py)"
+        assert self.cwd is not None, "a visit that starts programs is given a directory (folders/directories.py)"
         if not can_be_entered(self.cwd):
             raise DirectoryMissing(
                 f"the working directory {str(self.cwd)!r} is not on this machine, or cannot be entered"

@@ -6,7 +6,7 @@ One kind of work, one module, one function:
     def run_script(node: ScriptNode, execution: Execution) -> VisitResult: ...
 
 An executor knows nothing of Redis, Celery, leases or retries of visits. It returns a VisitResult, or raises
-NodeFailed; the guard in worker.py turns anything else into a failure of the visit. It must call
+NodeFailed; the guard (visits/guard.py) turns anything else into a failure of the visit. It must call
 `execution.check()` (or wait on `execution.lost`) wherever it can block, so that a cancel or a lost lease stops it.
 """
 

@@ -1,8 +1,8 @@
 """Commands of `document_loaders` (spec 8.3): the user's programs that convert a file, a URL or anything else to text.
 
 A command is split as a shell would, and run without one, in the agent's folder. `$1` is the subject to load, `$2` a
-file to write to; without `$2` the text is the output. It has the same environment as scripts (sandbox.py), without
-keys. All its processes are dead when `run` returns.
+file to write to; without `$2` the text is the output. It has the same environment as scripts (processes/sandbox.py),
+without keys. All its processes are dead when `run` returns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Read untrusted documents in a process that is killed when one takes too long.
 
 Hostile documents make libraries for HTML, PDF and Office files run for minutes, fill the memory, or end their process.
-A child of helper.py reads one document after the other. When one takes longer than `document_s`, the child is killed,
-the document is unreadable, and the next one gets another child. Text is read in this process, as that takes linear
-time. `parsing_child.py` is the child's side.
+A child of processes/helper.py reads one document after the other. When one takes longer than `document_s`, the child is
+killed, the document is unreadable, and the next one gets another child. Text is read in this process, as that takes
+linear time. `parsing_child.py` is the child's side.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The clients and prices of Loki's config.yaml that apply to model calls (spec 10.3).
 
 The keys are `clients:`, `model:` and, our addition, `prices:`; Loki reads the others. Rules. The file is optional, and
-read again when it has changed. Its values may contain `{{NAME}}` (keyring.py); such a secret is looked up when its
-client is used, so that a missing secret fails only that client. Errors name file and line.
+read again when it has changed. Its values may contain `{{NAME}}` (machine/keyring.py); such a secret is looked up when
+its client is used, so that a missing secret fails only that client. Errors name file and line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An MCP server that is a child process: it is started, exchanges lines of JSON, and stops with all its children.
 
-Rules. Its environment is a clean one (sandbox.py) plus the variables of mcp.json. It leads its own process group, which
-dies with this worker in every case (sleipnir.local.launch, group_guard); the process is reaped only after its group
-was killed. The last lines of its stderr are kept, because they explain its death.
+Rules. Its environment is a clean one (processes/sandbox.py) plus the variables of mcp.json. It leads its own process
+group, which dies with this worker in every case (sleipnir.local.launch, group_guard); the process is reaped only after
+its group was killed. The last lines of its stderr are kept, because they explain its death.
 
 The SDK's own stdio transport is not used: its children outlive a killed worker, and inherit more of the environment.
 All code of this module runs on one event loop.

@@ -1,8 +1,8 @@
 """The function node: a Python callable gets a copy of the state as a dict and returns new state and the next nodes.
 
-Rules. The function is called with the state only (python_call.py). It returns a dict, where `_next` routes as in a
-script; a Command, or a list of Commands (sleipnir/commands.py); or None for an empty dict. Every value must be JSON, or
-of the declared type of its key (typed_state.py). Anything else is a failure.
+Rules. The function is called with the state only (functions/python_call.py). It returns a dict, where `_next` routes as
+in a script; a Command, or a list of Commands (sleipnir/commands.py); or None for an empty dict. Every value must be
+JSON, or of the declared type of its key (results/typed_state.py). Anything else is a failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One visit on a worker: claim, execute under a guard, deliver. The Celery task calls it.
+"""One visit on a worker: claim, execute (guard.py), deliver (delivery.py). The Celery task calls it.
 
 The process may die at any line. Before the delivery, the lease lapses and another worker starts over; after it, the
 result is in Redis. If a message is delivered twice, the second claim is refused.
@@ -10,9 +10,10 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,44 +22,26 @@ import structlog
 
 from sleipnir import tracing
 from sleipnir.agents.bundle import KEPT, UNPACKED, BundleCache, Unpacked
-from sleipnir.errors import BundleError, GraphError, MachineFailed, NodeFailed, StoreUnavailable
+from sleipnir.errors import BundleError, GraphError, MachineFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNode
-from sleipnir.graph.plain import compact_json
 from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
-from sleipnir.messages import (
-    DEFINITION,
-    INSTEAD,
-    MOST_KEYS,
-    OVERLAY_END,
-    OVERLAYS,
-    SAID,
-    ResultHeader,
-    Role,
-    Usage,
-    VisitCall,
-    VisitResult,
-    overlay_text,
-)
+from sleipnir.messages import DEFINITION, Role, VisitCall, VisitResult
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, ClaimRefused
 from sleipnir_workers.consumer.drain import Drain
-from sleipnir_workers.consumer.task_summary import shown_error
 from sleipnir_workers.consumer.unreadable import dropped
-from sleipnir_workers.execution.execution import DirectoryMissing, Execution, ProcessLost, VisitLost
+from sleipnir_workers.execution.execution import DirectoryMissing, Execution, ProcessLost
 from sleipnir_workers.execution.lazy_state import StoredState
-from sleipnir_workers.execution.registry import executor_of
-from sleipnir_workers.folders import bundle_writes
 from sleipnir_workers.folders.directories import PASS_MS, MissingDirectories, as_path, working_directory
 from sleipnir_workers.llm.permits import Permits
-from sleipnir_workers.machine import health
-from sleipnir_workers.results import items, output, typed_state
+from sleipnir_workers.visits.delivery import RETRY_S, ResultDelivery
+from sleipnir_workers.visits.guard import execute, unless_changed
 from sleipnir_workers.visits.heartbeat import Heartbeat
 from sleipnir_workers.visits.live import LiveText
 
 UNREADABLE_MS = 5_000  # until a visit that this release cannot read is published again
-RETRY_S = (0.1, 0.3, 1.0, 2.0)
 REPLICATED_MS = 1_000  # for one question to Redis, well below its socket timeout
 
 
@@ -75,7 +58,7 @@ class Worker:
     live: LiveText
     permits: Permits
     report: Callable[[MachineFailed], None] = lambda _: None
-    """Called when this machine could not run a visit (intake.py)."""
+    """Called when this machine could not run a visit (consumer/intake.py)."""
     process: str = field(default_factory=lambda: os.urandom(12).hex())
     """Random. A token is this and a number of `executions`; a random token per visit would cost a system call."""
     executions: Iterator[int] = field(default_factory=count)
@@ -98,6 +81,10 @@ class Worker:
         heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=permits.renew)
         drain.when_over(heartbeat.stop_all)
         return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits, report)
+
+    @cached_property
+    def delivery(self) -> ResultDelivery:
+        return ResultDelivery(self.name, self.settings, self.store, self.drain)
 
     def run(self, call: VisitCall) -> dict[str, Any]:
         """Execute a visit, if its claim succeeds. Returns the summary that Flower shows: keys written and next edge.
@@ -163,7 +150,7 @@ class Worker:
 
         def deliver(result: VisitResult) -> dict[str, Any]:
             took_ms = int((time.monotonic() - started) * 1000)
-            return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
+            return self.delivery.deliver(call, result, claim, node, token=token, took_ms=took_ms)
 
         self.heartbeat.hold(call, lost)
         try:
@@ -172,7 +159,7 @@ class Worker:
                     ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind=DEFINITION
                 )
             elif not self._may_begin(call, node, lost):
-                return self._end_without_result(call, token, "machine")
+                return self.delivery.end_without_result(call, token, "machine")
             else:
                 overrides = claim.spec.overrides.get(call.agent)
                 intact = self._reads_bundle(call, node)
@@ -182,23 +169,23 @@ class Worker:
                 with self._with_text_sink(execution) as execution:
                     result = execute(execution)
                 if is_command(call, node) and result is not None and result.ok:
-                    result = _unless_changed(execution, unpacked, result)
+                    result = unless_changed(execution, unpacked, result)
             if result is None:
-                return self._end_without_result(call, token)
+                return self.delivery.end_without_result(call, token)
             return deliver(result)
         except (BundleError, GraphError) as error:
             return deliver(VisitResult(ok=False, error=f"{type(error).__name__}: {error}", error_kind=DEFINITION))
         except ProcessLost:
-            return self._end_without_result(call, token, "process_lost")
+            return self.delivery.end_without_result(call, token, "process_lost")
         except MachineFailed as failure:
             structlog.get_logger().error("the machine cannot run the visit", reason=str(failure))
             self.report(failure)
-            return self._end_without_result(call, token, "process_lost" if failure.begun else "machine")
+            return self.delivery.end_without_result(call, token, "process_lost" if failure.begun else "machine")
         except DirectoryMissing as error:
             structlog.get_logger().warning("another worker may have the working directory", reason=str(error))
             if claim.spec.cwd:
                 self.lacking.add(call.run, call.seq, claim.spec.cwd)
-            return self._end_without_result(call, token, "directory")
+            return self.delivery.end_without_result(call, token, "directory")
         finally:
             self.heartbeat.release(call)
 
@@ -310,169 +297,7 @@ class Worker:
         with self.live.open(execution.run, execution.node.id, execution.seq, execution.attempt, turn=turn) as text_sink:
             yield replace(execution, text_sink=text_sink)
 
-    def _end_without_result(self, call: VisitCall, token: str, reason: str = "") -> dict[str, Any]:
-        """The executor has stopped without a result: the visit was lost, or this worker hands it back."""
-        log = structlog.get_logger()
-        if not reason and self.drain.over.is_set():
-            reason = "drain"
-        if reason and self._hand_back(call, token, reason):
-            log.info("visit handed back", reason=reason)
-            return {"later": f"handed back: {reason}"}
-        log.info("visit stopped: cancelled or taken over")
-        return {"lost": True}
-
-    def _hand_back(self, call: VisitCall, token: str, reason: str) -> bool:
-        """False also when Redis does not answer: then the lease lapses, and another worker starts the visit later."""
-        try:
-            with self.store.errors():
-                return self.store.visits.hand_back(call, token=token, reason=reason)
-        except StoreUnavailable as error:
-            structlog.get_logger().warning("visit cannot be handed back", error=str(error))
-            return False
-
-    def _deliver(
-        self, call: VisitCall, result: VisitResult, claim: Claim, node: Node | None, *, token: str, took_ms: int
-    ) -> dict[str, Any]:
-        result, values = encoded(result, call.node, self.settings.max_output_bytes)
-        header = ResultHeader.of(result, worker=self.name, started_ms=claim.started_ms, took_ms=took_ms)
-        if not self._deliver_while_leased(call, header, values, token):
-            return {"refused": "late result"}
-        if result.later_ms is not None:
-            return {"later": shown_error(result.error or "put off", claim.state)}
-        summary: dict[str, Any] = {"keys": sorted(result.delta), "next": _next_edge(call, result, claim, node)}
-        summary["ok"] = result.ok
-        if result.sends is not None:
-            summary["sends"] = len(result.sends)
-        if not result.ok:
-            summary["error"] = shown_error(f"{result.error_kind or 'failed'}: {result.error or ''}", claim.state)
-        return summary
-
-    def _deliver_while_leased(
-        self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], token: str
-    ) -> bool:
-        """Deliver, and repeat while Redis does not answer: no visit is redelivered until it does, so the result still
-        counts. A worker that drains gives up after the time of a lease."""
-        deadline = time.monotonic() + self.settings.lease_s
-        tries = 0
-        while True:
-            try:
-                with self.store.errors():
-                    return self.store.visits.deliver(call, header, values, worker=self.name, token=token)
-            except StoreUnavailable:
-                if self.drain.begun.is_set() and time.monotonic() > deadline:
-                    raise
-                threading.Event().wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
-                tries += 1
-
 
 def is_command(call: VisitCall, node: Node) -> bool:
     """Whether the visit starts programs."""
     return isinstance(node, ScriptNode | ToolNode) or call.role == "tool"
-
-
-def _unless_changed(execution: Execution, unpacked: Unpacked, result: VisitResult) -> VisitResult:
-    """The result, or a failure if the agent's folder was written to."""
-    try:
-        bundle_writes.refuse_changes(unpacked, execution.cwd)
-        return result
-    except NodeFailed as error:
-        return failed(execution, str(error), error.kind, result.usage)
-
-
-def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> str | tuple[str, ...] | None:
-    """The next nodes as far as the visit knows them: its own choice, or else its node's plain edges."""
-    is_choice = result.next is not None or result.sends is not None
-    if is_choice or not result.ok or result.calls or result.goes_on:
-        return result.next
-    if node is None or node.branch or claim.item is not None or call.role not in ("node", "turn"):
-        return result.next
-    return node.next if node.next is None or isinstance(node.next, str) else tuple(node.next)
-
-
-def execute(execution: Execution) -> VisitResult | None:
-    """Run the visit's executor. None means that the visit was lost. Raises ProcessLost, MachineFailed and
-    DirectoryMissing, nothing else."""
-    usage: Usage | None = None
-    try:
-        result = executor_of(execution)(execution.node, execution)
-        usage = result.usage
-        if execution.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
-            return result  # fields of the conversation, nothing for the state
-        return typed_state.checked(execution, items.left_by(execution, result))
-    except (ProcessLost, MachineFailed, DirectoryMissing):
-        raise
-    except VisitLost:
-        return None
-    except NodeFailed as error:
-        return failed(execution, str(error), error.kind, usage)
-    except BaseException as error:
-        if failure := health.failure_behind(error):
-            raise failure from error
-        # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: if one leaves a Celery task, it
-        # blocks a thread slot for ever or kills a prefork worker.
-        structlog.get_logger().exception("executor crashed")
-        return failed(execution, f"{type(error).__name__}: {error}", "crash", usage)
-
-
-def failed(execution: Execution, message: str, kind: str, usage: Usage | None = None) -> VisitResult:
-    """A failure with the keys that the graph may read: `_error` for scripts and functions, `output` for llm nodes."""
-    node = execution.node
-    if execution.role not in ("node", "turn") or execution.item is not None:
-        return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
-    if isinstance(node, LlmNode):
-        text = f"LLM node failed: {message}"
-        delta = typed_state.updates(execution, {}, value=text)
-        failure = VisitResult(ok=False, delta=delta, error=text, error_kind=kind, usage=usage)
-        return typed_state.checked(execution, failure)
-    if isinstance(node, ScriptNode | FunctionNode):
-        return output.failure(node, NodeFailed(message, kind), what=node.kind)
-    return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
-
-
-def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResult, dict[str, str]]:
-    """The JSON texts that the visit writes, by state key, and under OVERLAYS the updates of its commands.
-
-    A value that cannot be stored fails the visit; the message names its key. A reserved key is left out.
-    """
-    if OVERLAYS in result.delta:
-        result = replace(result, delta={key: value for key, value in result.delta.items() if key != OVERLAYS})
-    try:
-        values = {key: _json(key, value) for key, value in result.delta.items()}
-        if len(values) > MOST_KEYS:
-            raise NodeFailed(
-                f"writes {len(values):,} state keys, at most {MOST_KEYS:,} are possible; nest them", "too_large"
-            )
-        if result.sends and any(send.update for send in result.sends):
-            overlays = ({key: _json(key, value) for key, value in send.update.items()} for send in result.sends)
-            values[OVERLAYS] = OVERLAY_END.join(map(overlay_text, overlays))
-        if result.said is not None:
-            lines = [_json(SAID, message) for message in result.said.messages]
-            values[SAID] = "\n".join([INSTEAD, *lines] if result.said.instead else lines)
-        size = sum(len(key) + len(text) for key, text in values.items())
-        if size > limit_bytes:
-            raise NodeFailed(
-                f"writes {size:,} bytes to the state, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}; "
-                f"the largest {_largest(values)}. Store the data in a file and write its path",
-                "too_large",
-            )
-        return result, values
-    except NodeFailed as error:
-        message = f"node '{node}' {error}"
-        delta = {"_error": {"node": node, "message": message}, "last_error": message}
-        failure = VisitResult(ok=False, delta=delta, error=message, error_kind=error.kind, usage=result.usage)
-        return failure, {key: json.dumps(value) for key, value in delta.items()}
-
-
-def _largest(values: Mapping[str, str]) -> str:
-    largest = max(values, key=lambda key: len(values[key]))
-    return "part are the updates of its commands" if largest == OVERLAYS else f"key is {largest!r}"
-
-
-def _json(key: str, value: Any) -> str:
-    try:
-        text = compact_json(value, allow_nan=False)
-        if not (text.isascii() and key.isascii()):
-            f"{key}{text}".encode()  # refuses half a surrogate pair, which could not be stored
-        return text
-    except (TypeError, ValueError, RecursionError) as error:
-        raise NodeFailed(f"state key {key!r} is not JSON: {error}", "not_json") from None

@@ -16,7 +16,7 @@ from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.session_history import SUMMARIZATION_PROMPT, SUMMARY_CONTEXT_PROMPT
 from sleipnir_workers.llm.todo import Todo, TodoList
 from sleipnir_workers.llm.turn import run_turn
-from sleipnir_workers.visits.claim import encoded
+from sleipnir_workers.visits.delivery import encoded
 from tests.unit.workers.visits import host, visit
 
 pytestmark = pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class:UserWarning")

@@ -12,7 +12,7 @@ import pytest
 from sleipnir.graph.model import LlmNode, ToolNode, Variable
 from sleipnir.messages import VisitResult
 from sleipnir_workers.tools.node import run_tool
-from sleipnir_workers.visits.claim import execute
+from sleipnir_workers.visits.guard import execute
 from tests.unit.workers.visits import host, visit
 
 BASH = """# @cmd Write the instructions
