@@ -8,7 +8,7 @@ from typing import Any
 from sleipnir.messages import RunStatus
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Step, Transition, Write
-from sleipnir.store.partitions import Commit
+from sleipnir.store.partitions.commits import Commit
 from sleipnir.store.store import Store
 
 

@@ -10,7 +10,7 @@ from sleipnir import tracing
 from sleipnir.runs.events import Resulted
 from sleipnir.runs.transitions import Step
 from sleipnir.runs.visits import Visit
-from sleipnir.store.partitions import Commit
+from sleipnir.store.partitions.commits import Commit
 from sleipnir_scheduler.counters.tally import outcome
 
 

@@ -23,7 +23,8 @@ from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.dead_letters import DeadLetters
 from sleipnir.store.keys import Keys, session_keys
 from sleipnir.store.record_text import dumps, record
-from sleipnir.store.runs import NO_FENCE, Fence, Runs
+from sleipnir.store.runs import Runs
+from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_in_order
 from sleipnir.store.slots import Slots
 from sleipnir.store.streams import entries

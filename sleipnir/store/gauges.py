@@ -24,7 +24,7 @@ from sleipnir.store.connect import Client, connect, store_errors, time_ms
 from sleipnir.store.fleet import SEEN_FOR_MS, Fleet
 from sleipnir.store.keys import Keys, is_member, lines_of, member_of, parse_member
 from sleipnir.store.limits import Limiter
-from sleipnir.store.partitions import NO_RUN
+from sleipnir.store.partitions.entries import NO_RUN
 from sleipnir.store.streams import ms_of
 
 SAMPLE = 100

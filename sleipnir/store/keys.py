@@ -153,7 +153,7 @@ class PartitionKeys:
     @property
     def outbox(self) -> str:
         """ZSET `run/seq/attempt` of unclaimed visits, by the time of the outbox's next check; the fraction encodes how
-        long before that they were published (store/partitions.py)."""
+        long before that they were published (store/partitions/outbox.py)."""
         return f"{self.tag}:outbox"
 
     @property

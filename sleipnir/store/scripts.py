@@ -91,6 +91,13 @@ def run_batch(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]
     return results
 
 
+def checked(reply: Any) -> Any:
+    """A reply of `run_batch` or `run_in_order`; raises it if it is an exception."""
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
 @dataclass(frozen=True)
 class RedisCommand:
     """A call of a script, or (`script` None) a command of Redis; `vector` are its arguments."""

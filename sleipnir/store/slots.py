@@ -21,7 +21,8 @@ from sleipnir.runs.events import SLOT_GRANTED
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, SlotKeys
 from sleipnir.store.record_text import dumps
-from sleipnir.store.runs import NO_FENCE, Fence, Runs
+from sleipnir.store.runs import Runs
+from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.scripts import LuaScript, RedisCommand, run_in_order
 
 _SLOTS = LuaScript("slots")

@@ -19,7 +19,7 @@ from sleipnir.store.connect import Client, clock_ms
 from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.record_text import dumps
-from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_batch, run_in_order
+from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, checked, run_batch, run_in_order
 
 _CLAIM = LuaScript("claim")
 _DELIVER = LuaScript("deliver")
@@ -232,10 +232,7 @@ class Visits:
             _HEARTBEAT.vector({"leases": self._keys.of_partition(partition).leases}, {"lease_ms": lease_ms}, members)
             for partition, members in by_partition.items()
         ]
-        replies = run_batch(self._line.client, _HEARTBEAT, vectors)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+        replies = list(map(checked, run_batch(self._line.client, _HEARTBEAT, vectors)))
         return {names[name] for reply in replies for name in reply}
 
     def is_replicated(self, call: VisitCall, *, lease_ms: int, replicas: int, timeout_ms: int) -> bool:
@@ -248,10 +245,7 @@ class Visits:
             {"leases": partition.leases}, {"lease_ms": lease_ms}, [member(call.run, call.seq, call.attempt)]
         )
         commands = [RedisCommand(_HEARTBEAT, renewal), RedisCommand(None, ["WAIT", replicas, timeout_ms])]
-        replies = run_in_order(self._line.client, commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+        replies = list(map(checked, run_in_order(self._line.client, commands)))
         return int(replies[1]) >= replicas
 
     def count_leased(self, task_ids: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from sleipnir.runs.run import Hold, RunSpec, child_id
 from sleipnir.runs.sessions import SessionName
 from sleipnir.store import dead_letters
 from sleipnir.store.effects import OwedEffect
-from sleipnir.store.runs import Fence
+from sleipnir.store.runs.requests import Fence
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.deliveries import AT_ONCE, Deliveries

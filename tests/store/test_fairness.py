@@ -13,7 +13,7 @@ from sleipnir.graph.model import Graph
 from sleipnir.runs.events import Event, TimerFired
 from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.transitions import Transition
-from sleipnir.store import partitions
+from sleipnir.store.partitions import commits
 from sleipnir.store.store import Store
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 from sleipnir_scheduler.services import advance as service
@@ -119,7 +119,7 @@ def test_a_commit_with_more_arguments_than_redis_takes_is_not_sent(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finding C2 of the second review."""
-    monkeypatch.setattr(partitions, "MOST_ARGUMENTS", 2)
+    monkeypatch.setattr(commits, "MOST_ARGUMENTS", 2)
     run, _ = two_runs(store)
     store.runs.create(run, SPEC, {"initial_prompt": "x"})
     advance_of(store, ASKS).run_once()
@@ -129,16 +129,16 @@ def test_a_commit_with_more_arguments_than_redis_takes_is_not_sent(
 
 def test_commits_are_sent_in_batches_of_bounded_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding C22 of the second review."""
-    monkeypatch.setattr(partitions, "BATCH_BYTES", 4_000)
+    monkeypatch.setattr(commits, "BATCH_BYTES", 4_000)
     sizes: list[int] = []
-    run_batch = partitions.run_batch
+    run_batch = commits.run_batch
 
     def counting(client: Any, script: Any, vectors: Any) -> Any:
         if script.name == "commit":
             sizes.append(len(vectors))
         return run_batch(client, script, vectors)
 
-    monkeypatch.setattr(partitions, "run_batch", counting)
+    monkeypatch.setattr(commits, "run_batch", counting)
     runs = [f"run{number:09d}" for number in range(20)]
     for run in runs:
         store.runs.create(run, SPEC, {"initial_prompt": "x"})

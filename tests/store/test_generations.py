@@ -16,7 +16,7 @@ from sleipnir.runs.views import Generation
 from sleipnir.runs.visits import Visit, Work
 from sleipnir.settings import Settings
 from sleipnir.store.generations import gap_ms
-from sleipnir.store.partitions import Commit
+from sleipnir.store.partitions.commits import Commit
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, ClaimRefused
 from sleipnir_scheduler.services import reaper

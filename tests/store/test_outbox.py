@@ -14,7 +14,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.visits import Visit, Work
 from sleipnir.store.fleet import QueueBacklog
-from sleipnir.store.partitions import Commit
+from sleipnir.store.partitions.commits import Commit
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import Dispatcher, Published, RedisDispatcher
 from sleipnir_scheduler.services.outbox import Outbox

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from sleipnir import decoding
 from sleipnir.errors import BundleError, GraphError
 from sleipnir.runs.run import RunSpec
-from sleipnir.store.partitions import NO_RUN
+from sleipnir.store.partitions.entries import NO_RUN
 from sleipnir.store.store import Store
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.services import parking

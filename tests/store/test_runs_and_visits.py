@@ -18,8 +18,10 @@ from sleipnir.runs.transitions import Notice, Step, Transition, Write
 from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.runs.views import Reason
 from sleipnir.runs.visits import Body, Ended, Failed, Ready, Visit, Work
-from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Entry, IgnoredEntry
-from sleipnir.store.runs import _TELL, Fence
+from sleipnir.store.partitions.commits import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, IgnoredEntry
+from sleipnir.store.partitions.ended_runs import _FORGET
+from sleipnir.store.partitions.entries import Entry
+from sleipnir.store.runs.requests import _TELL, Fence
 from sleipnir.store.scripts import RedisCommand, run_in_order
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, ClaimRefused

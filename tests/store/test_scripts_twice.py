@@ -24,8 +24,8 @@ from sleipnir.runs.visits import Question, Visit, Work
 from sleipnir.store import scripts
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
-from sleipnir.store.partitions import IgnoredEntry
-from sleipnir.store.runs import Fence
+from sleipnir.store.partitions.commits import IgnoredEntry
+from sleipnir.store.runs.requests import Fence
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
 from tests.store.test_batches import ID, SPEC, rows

@@ -7,7 +7,7 @@ from typing import Any
 
 from sleipnir.runs.run import RunSpec
 from sleipnir.store.keys import SlotKeys
-from sleipnir.store.runs import NO_FENCE, Fence
+from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.scripts import RedisCommand, run_in_order
 from sleipnir.store.slots import KNOWN_MS, LOOK_MS
 from sleipnir.store.store import Store

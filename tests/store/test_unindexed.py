@@ -10,7 +10,7 @@ from sleipnir.messages import VisitCall
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.visits import Visit, Work
-from sleipnir.store.partitions import Commit
+from sleipnir.store.partitions.commits import Commit
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.unindexed import UnindexedVisits
 

@@ -12,7 +12,9 @@ from sleipnir.client.batch import Batch
 from sleipnir.runs.actor import Change
 from sleipnir.runs.run import Hold, RunSpec
 from sleipnir.store.batches import Batches
-from sleipnir.store.runs import _ANSWER, _RESUME_ALL, Runs
+from sleipnir.store.runs import Runs
+from sleipnir.store.runs.deployment_hold import _RESUME_ALL
+from sleipnir.store.runs.gates import _ANSWER
 from sleipnir.store.scripts import run_batch
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.advance import Advance

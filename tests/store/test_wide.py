@@ -11,7 +11,7 @@ from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall, ov
 from sleipnir.runs.run import RunSpec, changed
 from sleipnir.runs.views import Reason
 from sleipnir.runs.visits import Fan, Visit
-from sleipnir.store import partitions
+from sleipnir.store.partitions import commits
 from sleipnir.store.store import Store
 from sleipnir.store.visit_records import visit_text
 from sleipnir.store.visits import Claim
@@ -35,13 +35,13 @@ nodes:
 def commits_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arguments each commit from now on has."""
     counts: list[int] = []
-    run_batch = partitions.run_batch
+    run_batch = commits.run_batch
 
     def counting(client: Any, script: Any, vectors: Any) -> Any:
         counts.extend(len(vector) for vector in vectors)
         return run_batch(client, script, vectors)
 
-    monkeypatch.setattr(partitions, "run_batch", counting)
+    monkeypatch.setattr(commits, "run_batch", counting)
     return counts
 
 

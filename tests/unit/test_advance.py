@@ -13,7 +13,8 @@ from sleipnir.runs.events import Resulted, Submitted
 from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.values import KnownValues, WantedValues
-from sleipnir.store.partitions import APPLIED, Commit, Entry
+from sleipnir.store.partitions.commits import APPLIED, Commit
+from sleipnir.store.partitions.entries import Entry
 from sleipnir_scheduler.services import advance
 from sleipnir_scheduler.services.advance import Advance
 from tests.model_store import graph_of

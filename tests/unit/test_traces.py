@@ -14,7 +14,8 @@ from sleipnir.messages import ResultHeader
 from sleipnir.runs.events import Answered, Event, LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.transitions import Transition
-from sleipnir.store.partitions import Commit, Entry
+from sleipnir.store.partitions.commits import Commit
+from sleipnir.store.partitions.entries import Entry
 from sleipnir_scheduler.planner.plan import plan
 from sleipnir_scheduler.traces import trace_commit
 from tests.model_store import graph_of

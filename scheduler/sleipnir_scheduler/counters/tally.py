@@ -14,7 +14,8 @@ from prometheus_client import Metric
 from sleipnir.runs.events import LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Transition
-from sleipnir.store.partitions import Commit, Entry
+from sleipnir.store.partitions.commits import Commit
+from sleipnir.store.partitions.entries import Entry
 from sleipnir_scheduler.counters.series import Counter, Histogram
 
 

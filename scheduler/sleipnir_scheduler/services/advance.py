@@ -30,18 +30,10 @@ from sleipnir.runs.events import Answered, Cancelled, ChildEnded, LeaseLost, Res
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.values import NOTHING, KnownValues, WantedValues
-from sleipnir.store.partitions import (
-    APPLIED,
-    CLAIMED,
-    NO_RUN,
-    NOT_OWNER,
-    REFUSED,
-    Commit,
-    Entry,
-    IgnoredEntry,
-    Partitions,
-    call_of,
-)
+from sleipnir.store.partitions import Partitions
+from sleipnir.store.partitions.commits import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Commit, IgnoredEntry
+from sleipnir.store.partitions.entries import NO_RUN, Entry
+from sleipnir.store.partitions.outbox import call_of
 from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 
 from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.keys import line_of
-from sleipnir.store.partitions import DueVisit, Partitions
+from sleipnir.store.partitions.outbox import DueVisit, QueuedVisits
 from sleipnir_scheduler.dispatch import Dispatcher
 
 BLIND_MS = 60 * 60_000
@@ -39,7 +39,7 @@ class Outbox:
 
     `patience_ms` is the longest expected time from the broker to a claim."""
 
-    def __init__(self, store: Partitions, dispatcher: Dispatcher, *, patience_ms: int) -> None:
+    def __init__(self, store: QueuedVisits, dispatcher: Dispatcher, *, patience_ms: int) -> None:
         self._store, self._dispatcher, self._patience_ms = store, dispatcher, patience_ms
         self._queues: set[str] = set()
         self._empty: set[str] = set()

@@ -22,7 +22,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
-from sleipnir.store.partitions import OwnedPartition, Partitions
+from sleipnir.store.partitions import Partitions
+from sleipnir.store.partitions.ownership import OwnedPartition
 
 
 class Ownership:

@@ -23,7 +23,7 @@ import structlog
 from sleipnir.decoding import read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.runs.run import Parked
-from sleipnir.store.partitions import NO_RUN, Entry
+from sleipnir.store.partitions.entries import NO_RUN, Entry
 from sleipnir.store.record_text import record
 
 AGAIN_S = 30.0

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sleipnir.runs.views import Generation
-from sleipnir.store.partitions import Partitions
+from sleipnir.store.partitions.leases import Leases
 
 
 def run_once(
-    store: Partitions,
+    store: Leases,
     partitions: Iterable[int],
     generation: Generation,
     *,

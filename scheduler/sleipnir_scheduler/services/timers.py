@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sleipnir.store.partitions import Partitions
+from sleipnir.store.partitions.timers import Timers
 
 
-def run_once(store: Partitions, partitions: Iterable[int], limit: int = 500) -> int:
+def run_once(store: Timers, partitions: Iterable[int], limit: int = 500) -> int:
     """Move due timers into the inbox. A timer fires once, even if several services run."""
     return sum(store.fire_timers(partition, limit) for partition in partitions)

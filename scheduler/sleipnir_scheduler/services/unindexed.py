@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import structlog
 
-from sleipnir.store.partitions import Partitions
+from sleipnir.store.partitions.outbox import QueuedVisits
 
 AT_ONCE = 500  # approximate number of runs of a partition that are checked per round
 
@@ -19,7 +19,7 @@ AT_ONCE = 500  # approximate number of runs of a partition that are checked per 
 class UnindexedVisits:
     """Keeps the cursor of each partition."""
 
-    def __init__(self, store: Partitions, *, lease_ms: int) -> None:
+    def __init__(self, store: QueuedVisits, *, lease_ms: int) -> None:
         self._store, self._lease_ms = store, lease_ms
         self._cursors: dict[int, int] = {}
         self._log = structlog.get_logger().bind(service="janitor")

@@ -9,7 +9,8 @@ from sleipnir.messages import ResultHeader
 from sleipnir.runs.events import Answered, ChildEnded, Event, LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import FailedVisits, RunSpec, RunView, child_id
 from sleipnir.runs.transitions import Transition
-from sleipnir.store.partitions import Commit, Entry
+from sleipnir.store.partitions.commits import Commit
+from sleipnir.store.partitions.entries import Entry
 from sleipnir_scheduler.counters.series import Counter, Histogram
 from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.planner.plan import plan

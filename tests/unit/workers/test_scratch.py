@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sleipnir.errors import MachineFailed
-from sleipnir.store.runs import RunEnd
+from sleipnir.store.runs.run_index import RunEnd
 from sleipnir.store.store import Store
 from sleipnir.upkeep.work_folders import UNKNOWN_S, WorkFolders
 from sleipnir_workers.folders.scratch import folder_of, sweep

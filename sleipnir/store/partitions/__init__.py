@@ -1,0 +1,36 @@
+"""The store, for schedulers: everything is about one partition, and one scheduler owns it.
+
+Each module holds what one service of a scheduler calls. The first four lead from an event to its consequences.
+
+inbox         the events that are not applied yet            services/advance.py
+run_records   the runs that they are for                     services/advance.py
+run_values    the values that the planner asks for           services/advance.py
+commits       the transitions that it makes                  services/advance.py
+ownership     who may commit in which partition              services/ownership.py
+parked_runs   runs whose records are unreadable              services/parking.py
+leases        leases that nobody renews                      services/reaper.py
+timers        deadlines, delays and backoffs                 services/timers.py
+outbox        queued visits that are to be published         services/outbox.py, services/unindexed.py
+ended_runs    ended runs until they expire                   services/archiver.py, services/janitor.py
+
+Effects are in store/effects.py, rows of batches in store/batches.py, slots in store/slots.py.
+"""
+
+from __future__ import annotations
+
+from sleipnir.store.partitions.commits import Commits
+from sleipnir.store.partitions.ended_runs import EndedRuns
+from sleipnir.store.partitions.inbox import Inbox
+from sleipnir.store.partitions.leases import Leases
+from sleipnir.store.partitions.outbox import QueuedVisits
+from sleipnir.store.partitions.ownership import PartitionOwnership
+from sleipnir.store.partitions.parked_runs import ParkedRuns
+from sleipnir.store.partitions.run_records import RunRecords
+from sleipnir.store.partitions.run_values import RunValues
+from sleipnir.store.partitions.timers import Timers
+
+
+class Partitions(
+    Inbox, RunRecords, RunValues, Commits, PartitionOwnership, ParkedRuns, Leases, Timers, QueuedVisits, EndedRuns
+):
+    """The operations of schedulers, on one connection."""

@@ -1,0 +1,48 @@
+"""What all operations of schedulers use: the connection, the names of keys and some settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from sleipnir.store.connect import Client, clock_ms
+from sleipnir.store.keys import Keys, PartitionKeys, is_member
+
+
+class PartitionConnection:
+    """`redispatch_after_ms` and `retention_ms` are settings; a session keeps about `session_messages` messages."""
+
+    def __init__(
+        self,
+        client: Client,
+        keys: Keys,
+        *,
+        redispatch_after_ms: int,
+        retention_ms: int,
+        session_messages: int = 10_000,
+    ) -> None:
+        self._client, self._keys = client, keys
+        self._redispatch_after_ms, self._retention_ms = redispatch_after_ms, retention_ms
+        self._session_messages = session_messages
+
+    def now_ms(self) -> int:
+        return clock_ms(self._client)
+
+    def partition_of(self, run_id: str) -> int:
+        return self._keys.partition_of(run_id)
+
+    def _of(self, partition: int) -> PartitionKeys:
+        return self._keys.of_partition(partition)
+
+    def _members(self, index: str, names: Sequence[str]) -> list[str]:
+        """The members that name a visit's attempt; others are removed, because they would stay at the head of the
+        index."""
+        members = [name for name in names if is_member(name)]
+        if len(members) < len(names):
+            others = [name for name in names if not is_member(name)]
+            structlog.get_logger().warning(
+                "members of an index that name no visit are removed", names=ascii(others[:5])
+            )
+            self._client.zrem(index, *(name.encode(errors="surrogateescape") for name in others))
+        return members

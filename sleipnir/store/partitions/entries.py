@@ -1,0 +1,128 @@
+"""The entries of an inbox: stored fields to events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sleipnir.decoding import check_version, decoded, decoded_object, read, read_text, whole
+from sleipnir.errors import RecordUnreadable
+from sleipnir.messages import FINAL, ResultHeader, Usage
+from sleipnir.runs.events import (
+    Answered,
+    Cancelled,
+    ChildEnded,
+    ChildGone,
+    Continued,
+    Event,
+    LeaseLost,
+    Paused,
+    Resulted,
+    Resumed,
+    Retried,
+    Submitted,
+    TimerFired,
+    Told,
+    Unreadable,
+)
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One inbox entry. `at_ms` is the time when Redis received it: the planner's only clock."""
+
+    id: str
+    partition: int
+    run: str
+    event: Event
+
+    @property
+    def at_ms(self) -> int:
+        return int(self.id.split("-", 1)[0])
+
+
+NO_RUN = "?"
+"""The run of an inbox entry that names no run. No run has this id."""
+
+
+def event_of(fields: Mapping[str, str]) -> Event:
+    """The event of an entry. Raises RecordUnreadable, and KeyError for a missing field."""
+    if "v" in fields:
+        check_version({"v": whole(fields["v"], "inbox entry")}, "inbox entry")
+    match fields["t"]:
+        case "result":
+            header = ResultHeader.from_json(decoded(fields["h"], "result"))
+            return Resulted(*_visit(fields), header)
+        case "submitted":
+            return Submitted()
+        case "answered":
+            text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")
+            return Answered(whole(fields["seq"], "visit"), str(text), attempt, fields.get("by", ""))
+        case "cancelled":
+            return Cancelled(keeps=fields.get("keeps") == "1", by=fields.get("by", ""))
+        case "retried":
+            return Retried(fresh_children=fields.get("fresh_children") == "1", by=fields.get("by", ""))
+        case "paused":
+            return Paused(fields["by"], fields.get("reason") or None, _owner(fields))
+        case "resumed":
+            return Resumed(_owner(fields), fields.get("by", ""))
+        case "lease_lost":
+            reason = fields.get("reason")
+            return LeaseLost(
+                *_visit(fields),
+                fields["worker"],
+                handed_back=reason in ("drain", "machine", "directory"),
+                begun=reason not in ("machine", "directory"),
+                restored=reason == "restored",
+                lacks_directory=reason == "directory",
+            )
+        case "timer":
+            return TimerFired(fields["name"])
+        case "child_ended":
+            return _child_ended(fields)
+        case "child_gone":
+            return ChildGone(*_visit(fields), fields["child"])
+        case "continued":
+            return Continued()
+        case "told":
+            return Told(fields["what"], decoded_object(fields["data"], "news"))
+        case other:
+            return Unreadable(other, f"written by a newer release: this one knows no entries {ascii(other)[:40]}")
+
+
+def _child_ended(fields: Mapping[str, str]) -> ChildEnded:
+    usage = decoded_object(fields["usage"], "usage") if fields.get("usage") else None
+    if usage is not None:
+        read(Usage, usage, "usage")
+    status: Any = fields["status"]
+    if status not in FINAL and status != "refused":
+        raise RecordUnreadable("end of a child", "", f"its status {ascii(status)[:40]} is not known here", newer=True)
+    text = fields.get("failed_visits")
+    failed = read_text(FailedVisits, text, "failed visits") if text else NO_FAILED_VISITS
+    return ChildEnded(*_visit(fields), fields["child"], status, fields.get("error") or None, usage, failed)
+
+
+def _visit(fields: Mapping[str, str]) -> tuple[int, int]:
+    """Number and attempt."""
+    return whole(fields["seq"], "visit"), whole(fields["attempt"], "attempt")
+
+
+def _owner(fields: Mapping[str, str]) -> HoldOwner:
+    """The owner of the hold that an entry begins or ends; "" for older releases and for unknown owners of newer
+    ones."""
+    match fields.get("owner"):
+        case "person":
+            return "person"
+        case "parent":
+            return "parent"
+        case _:
+            return ""
+
+
+def delta_key(run: Any, event: Event) -> str:
+    """The delta key of an event; for events without one, a key that never exists."""
+    if isinstance(event, Resulted | ChildEnded):
+        return str(run.delta(event.seq, event.attempt))
+    return str(run.delta(0, 0))

@@ -1,0 +1,36 @@
+"""Leases of visits that nobody renews: services/reaper.py."""
+
+from __future__ import annotations
+
+from sleipnir.store.keys import parse_member
+from sleipnir.store.partitions.connection import PartitionConnection
+from sleipnir.store.scripts import Arg, LuaScript, checked, run_batch
+
+_TAKE_BACK = LuaScript("take_back")
+
+
+class Leases(PartitionConnection):
+    """End the leases that have lapsed."""
+
+    def take_back(self, partition: int, now_ms: int, until_ms: int, limit: int) -> int:
+        """End the leases that lapsed before `now_ms` and report each to the inbox; does nothing after `until_ms`.
+        Returns how many. Both times are by Redis' clock."""
+        part = self._of(partition)
+        vectors = []
+        lapsed = self._client.zrangebyscore(part.leases, "-inf", now_ms, start=0, num=limit)
+        for name in self._members(part.leases, lapsed):
+            run_id, seq, attempt = parse_member(name)
+            keys = {"claims": self._keys.of_run(run_id).claims, "leases": part.leases, "inbox": part.inbox}
+            args: dict[str, Arg] = {"run_id": run_id, "member": name, "seq": seq, "attempt": attempt}
+            args["until_ms"] = until_ms
+            vectors.append(_TAKE_BACK.vector(keys, args))
+        return sum(int(checked(reply)) for reply in run_batch(self._client, _TAKE_BACK, vectors))
+
+    def shorten_leases(self, partition: int, most_ms: int, limit: int) -> int:
+        """Let no lease end after `most_ms`: after Redis' clock was set back, a dead worker's lease would last until the
+        old time is reached again. Living workers renew their leases. Returns how many were shortened."""
+        leases = self._of(partition).leases
+        names = self._client.zrangebyscore(leases, f"({most_ms}", "+inf", start=0, num=limit)
+        if names:
+            self._client.zadd(leases, dict.fromkeys(names, most_ms), xx=True, lt=True)
+        return len(names)

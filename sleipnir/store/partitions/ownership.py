@@ -1,0 +1,67 @@
+"""Which scheduler owns which partition: services/ownership.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sleipnir.store.partitions.connection import PartitionConnection
+from sleipnir.store.scripts import LuaScript, checked, run_batch
+
+_OWN = LuaScript("own")
+
+
+@dataclass(frozen=True)
+class OwnedPartition:
+    """A partition that this scheduler owns: the epoch that fences its commits, and whether the deployment is paused."""
+
+    epoch: int
+    held: bool
+
+
+class PartitionOwnership(PartitionConnection):
+    """Own partitions, and see who owns the others."""
+
+    def own(
+        self, partitions: Iterable[int], instance: str, ttl_ms: int, generation: str = ""
+    ) -> dict[int, OwnedPartition]:
+        """Take or keep partitions; returns those that the instance owns now. `ttl_ms` 0 releases them. A new
+        `generation` gives them a new epoch."""
+        wanted = list(partitions)
+        vectors = []
+        for partition in map(self._of, wanted):
+            keys = {"owner": partition.owner, "paused": partition.paused}
+            vectors.append(_OWN.vector(keys, {"instance": instance, "ttl_ms": ttl_ms, "generation": generation}))
+        replies = map(checked, run_batch(self._client, _OWN, vectors))
+        return {
+            partition: OwnedPartition(int(epoch), bool(held))
+            for partition, (epoch, held) in zip(wanted, replies, strict=True)
+            if epoch
+        }
+
+    def owners(self, partitions: Iterable[int] | None = None, ttl_ms: int = 60_000) -> dict[int, str]:
+        """The current owners of these partitions (None: all). An ownership that lasts much longer than `ttl_ms` was
+        granted before the clock was set back and is ignored, as in own.lua."""
+        numbers = range(self._keys.partitions) if partitions is None else list(partitions)
+        if not numbers:
+            return {}
+        pipe = self._client.pipeline(transaction=False)
+        for partition in numbers:
+            pipe.hmget(self._of(partition).owner, "instance", "until_ms")
+        now_ms = self.now_ms()
+        owners = zip(numbers, pipe.execute(), strict=True)
+        last_ms = now_ms + 10 * max(ttl_ms, 1_000)
+        return {n: instance for n, (instance, until_ms) in owners if until_ms and now_ms < int(until_ms) <= last_ms}
+
+    def join(self, instance: str, ttl_ms: int) -> set[str]:
+        """Register an instance as alive for `ttl_ms`; 0 removes it. Returns the instances that are alive."""
+        now_ms, key = self.now_ms(), self._keys.instances
+        pipe = self._client.pipeline(transaction=False)
+        if ttl_ms:
+            pipe.zadd(key, {instance: now_ms + ttl_ms})
+        else:
+            pipe.zrem(key, instance)
+        pipe.zremrangebyscore(key, "-inf", now_ms - 60_000)
+        # An instance that counts as alive for much longer was registered before the clock was set back.
+        pipe.zrangebyscore(key, f"({now_ms}", now_ms + 10 * max(ttl_ms, 1_000))
+        return set(pipe.execute()[-1])

@@ -1,0 +1,15 @@
+"""What all operations of clients on runs use: the connection, the names of keys and the actor."""
+
+from __future__ import annotations
+
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys
+
+PAGE = 200  # runs that are read in one round trip
+
+
+class RunConnection:
+    """`by` is the actor, as text (runs/actor.py)."""
+
+    def __init__(self, client: Client, keys: Keys, by: str = "") -> None:
+        self._client, self._keys, self._by = client, keys, by

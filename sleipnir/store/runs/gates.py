@@ -1,0 +1,92 @@
+"""Open questions to people, and their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from sleipnir.decoding import read_text
+from sleipnir.errors import GateError, RecordUnreadable
+from sleipnir.messages import FINAL
+from sleipnir.runs.run import Gate, RunSpec
+from sleipnir.runs.views import GateInfo
+from sleipnir.store.record_text import dumps
+from sleipnir.store.runs.connection import PAGE
+from sleipnir.store.runs.requests import request_token
+from sleipnir.store.runs.run_infos import RunInfos
+from sleipnir.store.scripts import Arg, LuaScript
+
+_ANSWER = LuaScript("answer")
+
+
+class Gates(RunInfos):
+    """Find open gates and answer them."""
+
+    def gates(self, run_id: str) -> list[GateInfo]:
+        """The unanswered questions of a run, in the order they were asked."""
+        return self._gates([run_id])
+
+    def _gates(self, run_ids: Sequence[str]) -> list[GateInfo]:
+        """The unanswered questions of several runs, run by run, in one round trip."""
+        pipe = self._client.pipeline(transaction=False)
+        for keys in map(self._keys.of_run, run_ids):
+            pipe.hgetall(keys.gates)
+            pipe.get(keys.spec)
+        replies = pipe.execute()
+        read = zip(run_ids, replies[::2], replies[1::2], strict=True)
+        return [gate for run_id, fields, spec in read for gate in _open_gates(run_id, fields, spec)]
+
+    def gates_below(self, run_id: str) -> list[GateInfo]:
+        """The open questions of a run and of all child runs that it waits for, in the order they were asked."""
+        gates, level = self.gates(run_id), [run_id]
+        while level := [child for info in self.find(level) if info is not None for child in info.awaits]:
+            gates += (gate for child in level for gate in self.gates(child))
+        return sorted(gates, key=lambda gate: gate.opened_ms)
+
+    def open_gates(self) -> list[GateInfo]:
+        """The open questions of all runs, oldest first."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.zrange(self._keys.of_partition(partition).gates, 0, -1)
+        runs = list({name.rsplit("/", 1)[0] for reply in pipe.execute() for name in reply})
+        pages = (self._gates(runs[at : at + PAGE]) for at in range(0, len(runs), PAGE))
+        return sorted((gate for page in pages for gate in page), key=lambda gate: gate.opened_ms)
+
+    def answer(self, run_id: str, seq: int, text: str, attempt: int = 1) -> None:
+        """Answer the gate that this attempt of a visit has opened. Safe to repeat. Raises GateError if there is none,
+        or if it was answered with another text."""
+        run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
+        keys = {"gates": run.gates, "inbox": partition.inbox, "run": run.run}
+        args: dict[str, Arg] = {"run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt}
+        reply = _ANSWER(self._client, keys, {**args, "by": self._by, "token": request_token()})
+        if reply[0] == -1:
+            status = self._client.hget(run.run, "status")
+            if status in FINAL:
+                raise GateError(f"run {run_id!r} is {status}; its question {seq} needs no answer any more")
+            raise GateError(
+                f"run {run_id!r} has no open question {seq}: it was answered, has expired, or was of a run below that "
+                f"is over; `sleipnir show {run_id}` lists what it waits for"
+            )
+        if reply[0] == 0 and json.loads(reply[1]) != text:
+            raise GateError(f"question {seq} of run {run_id!r} was already answered with {json.loads(reply[1])!r}")
+
+
+def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Iterator[GateInfo]:
+    path: tuple[str, ...] = ()
+    gates = [_gate(name, text) for name, text in fields.items() if name.isdigit() and f"{name}:answer" not in fields]
+    if spec and gates:
+        with contextlib.suppress(RecordUnreadable):  # `show` says so
+            path = tuple(read_text(RunSpec, spec, "spec", run_id).path)
+    for g in sorted(gates, key=lambda gate: gate.seq):
+        yield GateInfo(
+            run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt, path
+        )
+
+
+def _gate(name: str, text: str) -> Gate:
+    """A question; for an unreadable one, a placeholder with the reason, so that it does not hide the others."""
+    try:
+        return read_text(Gate, text, "question", name)
+    except RecordUnreadable as error:
+        return Gate(int(name), "?", "unreadable", str(error))
