@@ -1,5 +1,5 @@
 """Converts a Transition to the arguments of commit.lua: control data as one small JSON, stored values as opaque
-strings."""
+strings. partitions/commits.py sends them."""
 
 from __future__ import annotations
 
@@ -57,13 +57,8 @@ def control(
     numbers of texts of each kind; the texts are in the order in which commit.lua reads them. Empty parts are left out,
     and JSON is not nested in JSON: this halves the bytes for two encoders and a decoder.
     """
-    gates = {gate.seq: gate for gate in transition.gates}
-    texts: list[Arg] = []
-    closed = [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close]
-    gone = [seq for seqs in transition.gone.values() for seq in seqs]
-    if not transition.unless_claimed:
-        gone += [each["seq"] for each in closed if len(each) == 2]
-        closed = [each for each in closed if len(each) > 2]
+    texts: list[Arg] = []  # the order of the entries below is the order of their texts
+    closed, gone = _closed_visits(run.id, transition)
     drops, items = _drops_apart(transition.items) if transition.items else ([], [])
     body = {
         "run": run.id,
@@ -73,17 +68,13 @@ def control(
         "last": run.last_event,
         "publish_after_ms": publish_after_ms,
         "close": closed,
-        "open": [_opened(run.id, visit, gates.get(visit.seq), texts) for visit in transition.open],
+        "open": _opened_visits(run.id, transition, texts),
         "items": [_item_op(op, texts) for op in items],
         "steps": [_written(write, texts) for write in transition.writes],
         "set": _fields(run, after, transition),
     }
     if not items:
         del body["items"]
-    counted = [number for write in transition.writes for number in write.step.applies]
-    if counted and transition.copies is not None:
-        counted = list(transition.copies)
-    used = usage_fields(transition)
     seldom = {
         "gone": gone,
         "drops": [*drops, *transition.drops],
@@ -91,21 +82,13 @@ def control(
         "unless_answered": transition.unless_answered,
         "delivered": transition.delivered is not None,
         "unset": _unset(run, after),
-        "applies": counted,
-        "apart": sorted(transition.apart) if counted else [],
-        "folded": _pairs(transition.folded, texts),
-        "windows": _windows(transition.windows, texts),
-        "add": [] if transition.usage_of else [{"field": name, "by": by} for name, by in used.items()],
-        "cost_of": _cost_of(transition, texts),
-        "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
-        "untimers": [f"{run.id}/{name}" for name in transition.untimers],
-        "wakes": [member(run.id, visit.seq, visit.attempt) for visit in transition.wakes],
-        "output": transition.output is not None,
-        "events": bool(transition.notices),
-        "effects": len(transition.effects),
+        **_held_writes(transition, texts),
+        **_costs(transition, texts),
+        **_clock(run.id, transition),
         "continues": transition.continues,
         "revives": transition.revives,
         "session": _session(run, after, now_ms, session_messages),
+        **_reports(transition, texts),
     }
     body |= {name: value for name, value in seldom.items() if value}
     if after.is_final and (transition.revives or not run.is_final):
@@ -114,6 +97,55 @@ def control(
             "expires_at_ms": now_ms + retention_ms,
             "keeps": transition.keeps or after.status == "failed",
         }
+    return text(body), texts
+
+
+def _closed_visits(run_id: str, transition: Transition) -> tuple[list[dict[str, Any]], list[int]]:
+    """The visits to close; those without claims and gates by their number only, unless a condition concerns them."""
+    closed = [_closed(run_id, visit, visit.seq == transition.delivered) for visit in transition.close]
+    gone = [seq for seqs in transition.gone.values() for seq in seqs]
+    if not transition.unless_claimed:
+        gone += [each["seq"] for each in closed if len(each) == 2]
+        closed = [each for each in closed if len(each) > 2]
+    return closed, gone
+
+
+def _opened_visits(run_id: str, transition: Transition, texts: list[Arg]) -> list[dict[str, Any]]:
+    gates = {gate.seq: gate for gate in transition.gates}
+    return [_opened(run_id, visit, gates.get(visit.seq), texts) for visit in transition.open]
+
+
+def _held_writes(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
+    """The writes of earlier steps that count from now on, and the values that reducers made of them."""
+    counted = [number for write in transition.writes for number in write.step.applies]
+    if counted and transition.copies is not None:
+        counted = list(transition.copies)
+    return {
+        "applies": counted,
+        "apart": sorted(transition.apart) if counted else [],
+        "folded": _pairs(transition.folded, texts),
+        "windows": _windows(transition.windows, texts),
+    }
+
+
+def _costs(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
+    """What was used: by the run itself, or in all by a child run."""
+    if transition.usage_of is None:
+        return {"add": [{"field": name, "by": by} for name, by in usage_fields(transition).items()]}
+    texts.append(dumps(usage_fields(transition)))
+    return {"cost_of": transition.usage_of}
+
+
+def _clock(run_id: str, transition: Transition) -> dict[str, Any]:
+    return {
+        "timers": [{"name": f"{run_id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
+        "untimers": [f"{run_id}/{name}" for name in transition.untimers],
+        "wakes": [member(run_id, visit.seq, visit.attempt) for visit in transition.wakes],
+    }
+
+
+def _reports(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
+    """What others get: the output of the run, the events for watchers, and effects on other runs."""
     if transition.output is not None:
         texts.append(transition.output)
     if transition.notices:
@@ -122,7 +154,11 @@ def control(
         started = effect if isinstance(effect, StartChild | RetryChild) else None
         texts += (dumps(effect_fields(effect)), started.child if started else "")
         texts.append(text({"agent": started.agent, "seq": started.seq}) if started else "")
-    return text(body), texts
+    return {
+        "output": transition.output is not None,
+        "events": bool(transition.notices),
+        "effects": len(transition.effects),
+    }
 
 
 def _unset(run: RunView, after: RunView) -> list[str]:
@@ -260,12 +296,6 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
         if (value := getattr(transition, name)) is not None:
             fields[name] = value
     return [str(part) for pair in fields.items() for part in pair]
-
-
-def _cost_of(transition: Transition, texts: list[Arg]) -> str | None:
-    if transition.usage_of is not None:
-        texts.append(dumps(usage_fields(transition)))
-    return transition.usage_of
 
 
 def usage_fields(transition: Transition) -> dict[str, Any]:
