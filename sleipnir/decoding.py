@@ -105,12 +105,12 @@ def whole(text: str, what: str, key: str = "") -> int:
 def number(text: str, what: str, key: str = "") -> float:
     """A finite number that is stored as text. Raises RecordUnreadable."""
     try:
-        found = float(text)
+        parsed = float(text)
     except (TypeError, ValueError):
-        found = math.nan
-    if not math.isfinite(found):
+        parsed = math.nan
+    if not math.isfinite(parsed):
         raise RecordUnreadable(what, key, f"damaged: a number is needed, not {_shown(text)}")
-    return found
+    return parsed
 
 
 def _newer(version: int) -> str:
@@ -151,7 +151,7 @@ class _Reader:
         version = data.get("v", 1)
         if version != 1 or type(version) is not int:
             check_version(data, self._kind.__name__)
-        shapes, found = self._shapes, {}
+        shapes, values = self._shapes, {}
         for name, value in data.items():
             shape = shapes.get(name)
             if shape is None:
@@ -161,17 +161,17 @@ class _Reader:
                     value = shape[1](value)
                 except _Mismatch as wrong:
                     raise _Mismatch(f"{name}: {wrong}") from None
-            found[name] = value
-        if not self.needed <= found.keys():
-            raise _Mismatch(f"it lacks {', '.join(sorted(self.needed - found.keys()))}")
+            values[name] = value
+        if not self.needed <= values.keys():
+            raise _Mismatch(f"it lacks {', '.join(sorted(self.needed - values.keys()))}")
         if self._is_plain:  # as __init__ does, which calls object.__setattr__ once per field of a frozen dataclass
             new = object.__new__(self._kind)
             new.__dict__.update(self._defaults)
             for name, factory in self._factories:
                 new.__dict__[name] = factory()
-            new.__dict__.update(found)
+            new.__dict__.update(values)
             return new
-        return self._kind(**found)
+        return self._kind(**values)
 
 
 _READERS: dict[type[Any], _Reader] = {}
@@ -257,9 +257,9 @@ def _one_of(shapes: list[_Shape]) -> _Shape:
 
     def convert(value: Any) -> Any:
         wrong: _Mismatch | None = None
-        for _, each in shapes:
+        for _, shape in shapes:
             try:
-                return each(value)
+                return shape(value)
             except _Mismatch as error:
                 wrong = wrong or error
         raise wrong or _Mismatch(f"it is {_shown(value)}")
@@ -286,8 +286,8 @@ def _elements(value: Any) -> list[Any] | tuple[Any, ...]:
 
 def _tuple(args: tuple[Any, ...]) -> _Convert:
     if len(args) == 2 and args[1] is Ellipsis:
-        each = _shape(args[0])
-        return lambda value: tuple(_parts(each, value))
+        item = _shape(args[0])
+        return lambda value: tuple(_parts(item, value))
     shapes = [_shape(arg) for arg in args]
 
     def convert(value: Any) -> Any:
@@ -299,15 +299,15 @@ def _tuple(args: tuple[Any, ...]) -> _Convert:
     return convert
 
 
-def _list(each: _Shape) -> _Convert:
-    return lambda value: list(_parts(each, value))
+def _list(item: _Shape) -> _Convert:
+    return lambda value: list(_parts(item, value))
 
 
-def _parts(each: _Shape, value: Any) -> list[Any] | tuple[Any, ...]:
+def _parts(item: _Shape, value: Any) -> list[Any] | tuple[Any, ...]:
     parts = _elements(value)
-    if all(type(part) in each[0] for part in parts):
+    if all(type(part) in item[0] for part in parts):
         return parts
-    return [_read_by(each, part) for part in parts]
+    return [_read_by(item, part) for part in parts]
 
 
 def _mapping(names: _Shape, values: _Shape) -> _Convert:

@@ -241,14 +241,14 @@ class Settings:
     """The names of the settings that were set, also to their defaults: they are passed to children."""
 
     def __post_init__(self) -> None:
-        for each in self._fields():
-            value = getattr(self, each.name)
-            if value is None and each.default is None:
+        for setting in self._fields():
+            value = getattr(self, setting.name)
+            if value is None and setting.default is None:
                 continue
             try:
-                object.__setattr__(self, each.name, each.metadata["read"](value))
+                object.__setattr__(self, setting.name, setting.metadata["read"](value))
             except (ValueError, TypeError) as error:
-                raise _refused(each.name, value, str(error)) from None
+                raise _refused(setting.name, value, str(error)) from None
         if self.replay is not None and self.record is not None:
             raise _refused("replay", self.replay, f"{PREFIX}RECORD is set too; a run is recorded or replayed, not both")
         object.__setattr__(self, "given", self._changed())

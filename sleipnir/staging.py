@@ -28,7 +28,7 @@ def staging(parent: Path) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     clear_up(parent)
     lock = _own_lock(parent)
-    folder = _of(lock)
+    folder = _folder_of(lock)
     try:
         folder.mkdir()
         yield folder
@@ -39,14 +39,14 @@ def staging(parent: Path) -> Iterator[Path]:
 
 def abandoned(parent: Path) -> list[Path]:
     """The staging folders in `parent` whose processes are dead."""
-    found = []
+    folders = []
     for path in parent.glob(f"{PREFIX}*{_LOCK}"):
         with contextlib.suppress(OSError):
             lock = Lock(path)
             if lock.take_alone(wait=False):
-                found.append(_of(lock))
+                folders.append(_folder_of(lock))
             lock.close()
-    return found
+    return folders
 
 
 def clear_up(parent: Path) -> None:
@@ -55,7 +55,7 @@ def clear_up(parent: Path) -> None:
         with contextlib.suppress(OSError):
             lock = Lock(path)
             if lock.take_alone(wait=False):
-                shutil.rmtree(_of(lock), ignore_errors=True)
+                shutil.rmtree(_folder_of(lock), ignore_errors=True)
                 lock.remove()
             lock.close()
 
@@ -102,7 +102,7 @@ def _own_lock(parent: Path) -> Lock:
         lock.close()  # another process removed it before we held the lock
 
 
-def _of(lock: Lock) -> Path:
+def _folder_of(lock: Lock) -> Path:
     return lock.path.with_name(lock.path.name.removesuffix(_LOCK))
 
 

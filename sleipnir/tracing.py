@@ -82,8 +82,8 @@ def flush() -> None:
 
 def traceparent(run: str, seq: int, attempt: int) -> str:
     """The context of a visit's attempt as W3C writes it, for task headers."""
-    found = _span_context((run, seq, attempt))
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"
+    parent = _span_context((run, seq, attempt))
+    return f"00-{parent.trace_id:032x}-{parent.span_id:016x}-{int(parent.trace_flags):02x}"
 
 
 def submitting(agent: str, run: str) -> AbstractContextManager[Any]:
@@ -146,7 +146,7 @@ def failed(span: Span | None, kind: str) -> None:
 
 def record(
     name: str,
-    of: str | Place,
+    place: str | Place,
     start_ms: float,
     end_ms: float,
     attributes: Attributes,
@@ -161,10 +161,10 @@ def record(
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Status, StatusCode
 
-    if within == of:
+    if within == place:
         _forced.ids = None
     else:
-        _forced.ids = (_trace_id(of if isinstance(of, str) else of[0]), _span_id(of))
+        _forced.ids = (_trace_id(place if isinstance(place, str) else place[0]), _span_id(place))
     try:
         span = _tracer.start_span(
             name,
@@ -188,18 +188,18 @@ def _is_wanted() -> bool:
     return bool(env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
 
 
-def _context(of: str | Place) -> Context:
+def _context(place: str | Place) -> Context:
     from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
-    return set_span_in_context(NonRecordingSpan(_span_context(of)))
+    return set_span_in_context(NonRecordingSpan(_span_context(place)))
 
 
-def _span_context(of: str | Place) -> SpanContext:
+def _span_context(place: str | Place) -> SpanContext:
     from opentelemetry.trace import SpanContext, TraceFlags
 
-    trace_id = _trace_id(of if isinstance(of, str) else of[0])
+    trace_id = _trace_id(place if isinstance(place, str) else place[0])
     flags = TraceFlags(TraceFlags.SAMPLED if _is_sampled(trace_id) else TraceFlags.DEFAULT)
-    return SpanContext(trace_id, _span_id(of), is_remote=True, trace_flags=flags)
+    return SpanContext(trace_id, _span_id(place), is_remote=True, trace_flags=flags)
 
 
 def _is_sampled(trace_id: int) -> bool:
@@ -214,8 +214,8 @@ def _trace_id(run: str) -> int:
     return int.from_bytes(hashlib.sha256(run.encode()).digest()[:16])
 
 
-def _span_id(of: str | Place) -> int:
-    text = f"run/{of}" if isinstance(of, str) else "/".join(map(str, of))
+def _span_id(place: str | Place) -> int:
+    text = f"run/{place}" if isinstance(place, str) else "/".join(map(str, place))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 

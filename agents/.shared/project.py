@@ -49,21 +49,21 @@ class Refused(SystemExit):
 def root() -> Path:
     """The project's directory, links followed."""
     given = Path(os.environ.get("LLM_AGENT_VAR_PROJECT_DIR") or ".").expanduser()
-    found = _resolved(_started_in() / given if not given.is_absolute() else given)
-    if found is None or not found.is_dir():
+    directory = _resolved(_started_in() / given if not given.is_absolute() else given)
+    if directory is None or not directory.is_dir():
         raise Refused(
-            f"The project directory {str(found or given)!r} does not exist on this machine. Tell the person who "
+            f"The project directory {str(directory or given)!r} does not exist on this machine. Tell the person who "
             "started the run: the variable project_dir must name a directory that the workers can see."
         )
-    return found
+    return directory
 
 
 def _started_in() -> Path:
     """The directory of `sleipnir run`. No project is in the run's scratch folder, nor in the agent's own."""
-    here = Path.cwd()
+    directory = Path.cwd()
     places = [os.environ.get(name) for name in ("GRAPH_SCRATCH_DIR", "LLM_AGENT_ROOT_DIR")]
-    if here not in [_resolved(Path(place)) for place in places if place]:
-        return here
+    if directory not in [_resolved(Path(place)) for place in places if place]:
+        return directory
     caller = os.environ.get("GRAPH_CALLER_DIR")
     if not caller:
         raise Refused("No project directory is known: set the variable project_dir to an absolute path.")
@@ -73,26 +73,26 @@ def _started_in() -> Path:
 def _resolved(path: Path) -> Path | None:
     """None for what no file system can name: a NUL, a name too long, links in a circle."""
     try:
-        found = path.resolve()
-        found.exists()
+        resolved = path.resolve()
+        resolved.exists()
     except (OSError, RuntimeError, ValueError):
         return None
-    return found
+    return resolved
 
 
 def inside(path: str) -> Path:
     """The place in the project that a path names, there or not. Refuses what is outside or not for models."""
     base = root()
-    found = _resolved(base / (path or "."))
-    if found is None:
+    place = _resolved(base / (path or "."))
+    if place is None:
         raise Refused(f"{path[:200]!r} is not a path.")
-    if not found.is_relative_to(base):
+    if not place.is_relative_to(base):
         raise Refused(f"{path!r} is outside the project. Paths are relative to the project directory: src/main.py.")
-    if ".git" in found.relative_to(base).parts:
+    if ".git" in place.relative_to(base).parts:
         raise Refused(f"{path!r} belongs to git, whose own files these tools leave alone.")
-    if is_secret(found.name):
+    if is_secret(place.name):
         raise Refused(f"{path!r} usually holds secrets, which are not shown to models. Go on without it.")
-    return found
+    return place
 
 
 def is_secret(name: str) -> bool:
@@ -104,11 +104,11 @@ def is_secret(name: str) -> bool:
 
 def existing(path: str, kind: str) -> Path:
     """A "file" or "directory" of the project. Refuses what is not there with the names that come close."""
-    found = inside(path)
-    if found.is_file() if kind == "file" else found.is_dir():
-        return found
-    if found.exists():
-        other = "a directory" if found.is_dir() else "a file" if found.is_file() else "a device or a pipe"
+    place = inside(path)
+    if place.is_file() if kind == "file" else place.is_dir():
+        return place
+    if place.exists():
+        other = "a directory" if place.is_dir() else "a file" if place.is_file() else "a device or a pipe"
         raise Refused(f"{path!r} is {other}, not a {kind}.")
     raise Refused(f"{path!r} does not exist.{_hint(path)}")
 
@@ -154,9 +154,9 @@ def files(below: str = ".") -> tuple[list[str], bool]:
     In a git repository those that git tracks or would track, else all but those in SKIPPED folders.
     """
     base = root()
-    found = sorted(path for path in _from_git(base) or _walked(base) if not SKIPPED.intersection(path.split("/")))
+    paths = sorted(path for path in _from_git(base) or _walked(base) if not SKIPPED.intersection(path.split("/")))
     start = existing(below, "directory").relative_to(base).as_posix()
-    inner = found if start == "." else [path for path in found if path.startswith(start + "/")]
+    inner = paths if start == "." else [path for path in paths if path.startswith(start + "/")]
     return inner[:MAX_FILES], len(inner) <= MAX_FILES
 
 
@@ -181,11 +181,11 @@ def _walked(base: Path) -> Iterator[str]:
     count = 0
     for current, folders, names in os.walk(base):
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
-        here = Path(current).relative_to(base)
+        folder = Path(current).relative_to(base)
         for name in sorted(names):
-            if (base / here / name).is_file():
+            if (base / folder / name).is_file():
                 count += 1
-                yield (here / name).as_posix()
+                yield (folder / name).as_posix()
         if count > MAX_FILES:
             return
 
@@ -290,11 +290,11 @@ def found_files(pattern: str) -> str:
     if not wanted:
         raise Refused("The pattern is empty.")
     known, complete = files()
-    found = [path for path in known if _fits(path.lower(), wanted.removeprefix("./"))]
-    if not found:
+    paths = [path for path in known if _fits(path.lower(), wanted.removeprefix("./"))]
+    if not paths:
         return f"No file of {len(known)} fits {pattern!r}." + ("" if complete else " The project has more.")
-    rest = f"\n({len(found) - MAX_FOUND} more: use a narrower pattern)" if len(found) > MAX_FOUND else ""
-    return f"{count_of(len(found), 'file')}:\n" + "\n".join(found[:MAX_FOUND]) + rest
+    rest = f"\n({len(paths) - MAX_FOUND} more: use a narrower pattern)" if len(paths) > MAX_FOUND else ""
+    return f"{count_of(len(paths), 'file')}:\n" + "\n".join(paths[:MAX_FOUND]) + rest
 
 
 def _fits(path: str, wanted: str) -> bool:
@@ -364,9 +364,9 @@ def similar(path: str) -> str:
     return f"Most like {name}, best first:\n" + "\n".join(each for _, each in best)
 
 
-def _likeness(one: str, other: str) -> float:
+def _likeness(left: str, right: str) -> float:
     """A shared word of the names counts 3, a shared folder at the start of the paths 1, the type 1."""
-    a, b = PurePosixPath(one), PurePosixPath(other)
+    a, b = PurePosixPath(left), PurePosixPath(right)
     words = len(_words(a.stem) & _words(b.stem)) * 3
     folders = len(set(a.parents) & set(b.parents)) - 1  # all have the project itself
     same_folder = 1 if a.parent == b.parent else 0

@@ -14,8 +14,8 @@ def search(query: str, limit: int = 6) -> list:
         query: a few words that the passage would contain
         limit: how many passages, at most 20
     """
-    found = library.search(library.documents(), query, min(max(1, limit), 20))
-    return found or ["Nothing was found. Try other words, or fewer."]
+    passages = library.search(library.documents(), query, min(max(1, limit), 20))
+    return passages or ["Nothing was found. Try other words, or fewer."]
 
 
 def read(source: str, line: int = 1, lines: int = 80) -> dict:

@@ -154,17 +154,17 @@ def packed_part(signature: tuple[tuple[str, int, int], ...], graph: Graph) -> tu
 def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> Graph:
     """The graph of an agent's bundle. Raises BundleError if it has no definition or is invalid, GraphError if its
     definition does not load."""
-    found: dict[str, bytes] = {}
+    definitions: dict[str, bytes] = {}
     for name, _, content in _members(packed, unpacked_bytes):
         if name in (GRAPH_FILE, CONFIG_FILE):
-            found[name] = b"".join(content)[: _DEFINITION_BYTES + 1]
-            if len(found[name]) > _DEFINITION_BYTES:
+            definitions[name] = b"".join(content)[: _DEFINITION_BYTES + 1]
+            if len(definitions[name]) > _DEFINITION_BYTES:
                 raise BundleError(f"the {name} of agent {agent!r} has more than {_DEFINITION_BYTES >> 20} MiB")
-        if GRAPH_FILE in found or name > GRAPH_FILE:  # names are sorted
+        if GRAPH_FILE in definitions or name > GRAPH_FILE:  # names are sorted
             break
     for name in (GRAPH_FILE, CONFIG_FILE):
-        if name in found:
-            return load_graph(_decoded(found[name], name, agent), name, agent)
+        if name in definitions:
+            return load_graph(_decoded(definitions[name], name, agent), name, agent)
     raise BundleError(f"the bundle of agent {agent!r} has neither a {GRAPH_FILE} nor a {CONFIG_FILE}")
 
 
@@ -298,8 +298,8 @@ def _is_unpacked(packed: bytes, folder: Path, agent: str, unpacked_bytes: int) -
             files.add(place)
         below = {str(parent) for name in files for parent in PurePosixPath(name).parents}
         for current, folders, names in os.walk(folder):
-            here = Path(current).relative_to(folder)
-            if {str(here / name) for name in folders} - below or {str(here / name) for name in names} - files:
+            relative = Path(current).relative_to(folder)
+            if {str(relative / name) for name in folders} - below or {str(relative / name) for name in names} - files:
                 return False
         _make_read_only(folder)
     except OSError:  # it is not there, or cannot be read
@@ -310,8 +310,8 @@ def _is_unpacked(packed: bytes, folder: Path, agent: str, unpacked_bytes: int) -
 def _is_file(path: Path, is_executable: bool, content: Iterator[bytes]) -> bool:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(fd, "rb") as file:  # noqa: PTH123  (a descriptor)
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) != _mode(is_executable):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) != _mode(is_executable):
             return False
         return all(file.read(len(piece)) == piece for piece in content) and not file.read(1)
 
@@ -363,8 +363,8 @@ def _touches(folder: Path) -> tuple[Touch, ...]:
 
 
 def _touch(path: str) -> Touch:
-    found = os.stat(path, follow_symlinks=False)  # noqa: PTH116
-    return path, found.st_ino, found.st_size, found.st_ctime_ns
+    status = os.stat(path, follow_symlinks=False)  # noqa: PTH116
+    return path, status.st_ino, status.st_size, status.st_ctime_ns
 
 
 class BundleCache:
@@ -551,19 +551,19 @@ def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) ->
         raise BundleError(f"cannot read {error.filename}: {error.strerror}. Give its owner the right, or remove it")
 
     for current, folders, names in os.walk(root, onerror=fail, followlinks=not is_signature):
-        here = Path(current).relative_to(root)
-        folders[:] = sorted(name for name in folders if not _left_out(here / name, knowledge))
+        place = Path(current).relative_to(root)
+        folders[:] = sorted(name for name in folders if not _left_out(place / name, knowledge))
         for name in folders:
             if not is_signature:
                 _check_folder(Path(current) / name, root)
         for name in names:
-            if _left_out(here / name, knowledge):
+            if _left_out(place / name, knowledge):
                 continue
             path = Path(current) / name
             if path.is_symlink() and not path.resolve().is_relative_to(root):
                 raise BundleError(f"{path} links to a file outside the agent folder; copy it in, or remove the link")
             if path.is_file():
-                yield (here / name).as_posix()
+                yield (place / name).as_posix()
             elif not is_signature:
                 raise BundleError(f"{path} is neither a file nor a folder; remove it from the agent folder")
 

@@ -26,8 +26,8 @@ def variable(env: Mapping[str, str], name: str) -> str | None:
 def config_dir(env: Mapping[str, str] = os.environ) -> Path:
     """The configuration directory; it may not exist. If neither exists it is `loki`: a tool that creates its cache
     there must not hide a directory that is installed later."""
-    found = config_dirs(env)
-    return next((place for place in found if place.is_dir()), found[-1])
+    directories = config_dirs(env)
+    return next((place for place in directories if place.is_dir()), directories[-1])
 
 
 def config_dirs(env: Mapping[str, str] = os.environ) -> list[Path]:

@@ -59,10 +59,10 @@ def _shipped_places() -> tuple[Path, Path]:
 
 def shipped_agents() -> dict[str, Path]:
     """The folders of the agents that ship with Sleipnir, by name."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for folder in _folders(_shipped_places()):
-        found.setdefault(folder.name, folder)
-    return found
+        folders.setdefault(folder.name, folder)
+    return folders
 
 
 def find(agent: str | Path, settings: Settings) -> Path:
@@ -102,8 +102,8 @@ def hidden(name: str, settings: Settings) -> list[Path]:
     if used is None or _is_path(name):
         return []
     definition = _definition(used)
-    found = [place / name for place in places(settings) if _is_agent(place / name)]
-    return [folder for folder in found if folder.resolve() != used.resolve() and _definition(folder) != definition]
+    folders = [place / name for place in places(settings) if _is_agent(place / name)]
+    return [folder for folder in folders if folder.resolve() != used.resolve() and _definition(folder) != definition]
 
 
 def _definition(folder: Path) -> list[bytes]:
@@ -180,14 +180,14 @@ def named_file(name: str) -> Path | None:
 
 def _by_name(settings: Settings) -> dict[str, Path]:
     """The folders of all agents that can be named."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for folder in _folders(places(settings)):
-        found.setdefault(folder.name, folder)
-    spelled = {env_name(name) for name in found}
+        folders.setdefault(folder.name, folder)
+    spelled = {env_name(name) for name in folders}
     for name, folder in _of_environment():
         if name not in spelled:
-            found[folder.name if env_name(folder.name) == name else name.lower().replace("_", "-")] = folder
-    return found
+            folders[folder.name if env_name(folder.name) == name else name.lower().replace("_", "-")] = folder
+    return folders
 
 
 def _of_environment() -> Iterator[tuple[str, Path]]:

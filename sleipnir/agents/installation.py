@@ -109,15 +109,15 @@ def _folder_applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> I
         if not folder.exists():
             _copy_anew(shipped, folder)
             return InstalledAgent(name, "reset" if give_up_edits else "installed", folder)
-        found = _compare(shipped, folder)
-        if found.edited and not give_up_edits:
-            return InstalledAgent(name, "kept", folder, found.edited, found.outdated)
-        if found.is_as_shipped and dict(found.recorded) == dict(found.shipped):
+        comparison = _compare(shipped, folder)
+        if comparison.edited and not give_up_edits:
+            return InstalledAgent(name, "kept", folder, comparison.edited, comparison.outdated)
+        if comparison.is_as_shipped and dict(comparison.recorded) == dict(comparison.shipped):
             return InstalledAgent(name, "unchanged", folder)
-        _bring_up(shipped, folder, found)
-        if found.is_as_shipped:
+        _bring_up(shipped, folder, comparison)
+        if comparison.is_as_shipped:
             return InstalledAgent(name, "unchanged", folder)
-        return InstalledAgent(name, "reset" if give_up_edits else "updated", folder, found.edited)
+        return InstalledAgent(name, "reset" if give_up_edits else "updated", folder, comparison.edited)
     except OSError as error:
         raise ConfigError(f"cannot install the agent {name!r} to {str(folder)!r}: {error}") from error
 
@@ -137,13 +137,13 @@ def _copy_anew(shipped: Path, folder: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _bring_up(shipped: Path, folder: Path, found: _Comparison) -> None:
-    for name, digest in found.shipped.items():
-        if found.present.get(name) != digest:
+def _bring_up(shipped: Path, folder: Path, comparison: _Comparison) -> None:
+    for name, digest in comparison.shipped.items():
+        if comparison.present.get(name) != digest:
             _write(shipped / name, folder / name)
-    for name in found.recorded.keys() - found.shipped.keys():
+    for name in comparison.recorded.keys() - comparison.shipped.keys():
         (folder / name).unlink(missing_ok=True)
-    _record(folder, found.shipped)
+    _record(folder, comparison.shipped)
 
 
 def _write(source: Path, target: Path) -> None:

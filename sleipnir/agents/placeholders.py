@@ -28,8 +28,8 @@ def interpolated(text: str, variables: Mapping[str, str], special: Mapping[str, 
     """`text` with the agent's variables and the special ones. Values are not searched for variables again."""
     if variables:
         names = "|".join(re.escape(name) for name in sorted(variables, key=len, reverse=True))
-        text = re.sub(r"\{\{(" + names + r")\}\}", lambda found: variables[found[1]], text)
-    return _NAME.sub(lambda found: special.get(found[1], found[0]), text)
+        text = re.sub(r"\{\{(" + names + r")\}\}", lambda match: variables[match[1]], text)
+    return _NAME.sub(lambda match: special.get(match[1], match[0]), text)
 
 
 def special_variables(env: Mapping[str, str], cwd: str | Path, now: datetime) -> dict[str, str]:

@@ -35,8 +35,8 @@ def beside(folder: Path, files: Iterable[Path]) -> Iterator[tuple[str, Path]]:
 
 def _names_functions(file: Path) -> bool:
     with contextlib.suppress(OSError):
-        found = file.stat()
-        return found.st_size <= _TEXT_BYTES and _is_named_in(file, found.st_size, found.st_mtime_ns)
+        status = file.stat()
+        return status.st_size <= _TEXT_BYTES and _is_named_in(file, status.st_size, status.st_mtime_ns)
     return False
 
 

@@ -34,13 +34,13 @@ def resolved_variables(
             f"it declares: {', '.join(sorted(known)) or 'none'}"
         )
     defaults = {variable.name: variable.default for variable in graph.variables if variable.default is not None}
-    found = {**defaults, **of_environment(graph, env or {}), **presets}
-    missing = [variable for variable in graph.variables if variable.name not in found]
+    values = {**defaults, **of_environment(graph, env or {}), **presets}
+    missing = [variable for variable in graph.variables if variable.name not in values]
     while ask is not None and missing and (answer := ask(missing[0])) is not None:
-        found[missing.pop(0).name] = answer
+        values[missing.pop(0).name] = answer
     if missing:
         raise UsageError(_required(missing))
-    return found
+    return values
 
 
 def of_environment(graph: Graph, env: Mapping[str, str]) -> dict[str, str]:

@@ -111,10 +111,12 @@ def _unusable(arguments: Sequence[str]) -> str | None:
         if not argument.isascii() and not _is_text(argument):
             return f"argument {number}, {argument[:SHOWN]!r}, is not text in UTF-8"
     try:
-        here = Path.cwd()
+        directory = Path.cwd()
     except OSError as error:
         return f"the current directory cannot be used ({error.strerror}); cd to one that exists"
-    return None if _is_text(str(here)) else f"the name of the current directory, {str(here)!r}, is not text in UTF-8"
+    if _is_text(str(directory)):
+        return None
+    return f"the name of the current directory, {str(directory)!r}, is not text in UTF-8"
 
 
 def _is_text(text: str) -> bool:

@@ -59,8 +59,8 @@ def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) 
 def complete_shipped(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the agents that ship with Sleipnir, but those on the command line already."""
     named = ctx.params.get(param.name or "") or ()
-    found = _matching(_shipped, ctx, incomplete)
-    return [item for item in found if item.value not in named]
+    items = _matching(_shipped, ctx, incomplete)
+    return [item for item in items if item.value not in named]
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -128,12 +128,12 @@ def _kept(kind: str, ask: Candidates) -> Candidates:
         file = _kept_in(options, kind)
         try:
             with _time_limit():
-                found = list(ask(options))
+                items = list(ask(options))
         except (Exception, _TimeIsUp):
             return iter(_read(file))
         with contextlib.suppress(OSError):
-            _write(file, found)
-        return iter(found)
+            _write(file, items)
+        return iter(items)
 
     return candidates
 
@@ -149,11 +149,11 @@ def _read(file: Path) -> list[CompletionItem]:
     return [CompletionItem(str(value), help=str(help_)) for value, help_ in json.loads(file.read_text("utf-8"))]
 
 
-def _write(file: Path, found: Sequence[CompletionItem]) -> None:
+def _write(file: Path, items: Sequence[CompletionItem]) -> None:
     """Written atomically, as another terminal may read it."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as staging:
-        json.dump([[item.value, item.help or ""] for item in found], staging)
+        json.dump([[item.value, item.help or ""] for item in items], staging)
     Path(staging.name).replace(file)
 
 

@@ -81,34 +81,34 @@ class _Reader:
     def follow(self) -> Iterator[StreamEvent]:
         standing, is_resumed = self._standing(), self._at != Position()
         while True:
-            found = self._read(wait=not standing.is_final)
-            if self._has_missed_events(found, is_resumed):
-                yield self._events_gap(found)
-            if self._has_missed_pieces(found, standing):
+            read = self._read(wait=not standing.is_final)
+            if self._has_missed_events(read, is_resumed):
+                yield self._events_gap(read)
+            if self._has_missed_pieces(read, standing):
                 yield self._pieces_gap(standing.pieces)
             is_resumed = False
-            if not found.events and not found.pieces:
+            if not read.events and not read.pieces:
                 if standing.is_final:
                     return
                 standing = self._standing()
                 continue
-            ends_run = _ends_run(found)
+            ends_run = _ends_run(read)
             standing = self._standing() if ends_run else replace(standing, is_final=False)
             if standing.is_final:
-                yield from self._merged(_without_afterthoughts(found))
+                yield from self._merged(_without_afterthoughts(read))
                 return
-            yield from self._merged(found)
+            yield from self._merged(read)
 
-    def _merged(self, found: StreamEntries) -> Iterator[StreamEvent]:
+    def _merged(self, read: StreamEntries) -> Iterator[StreamEvent]:
         """In order of time; within one millisecond, text comes before events."""
-        entries: list[EventEntry | PieceEntry] = [*found.pieces, *found.events]
+        entries: list[EventEntry | PieceEntry] = [*read.pieces, *read.events]
         for entry in sorted(entries, key=lambda entry: ms_of(entry.id)):
             if isinstance(entry, EventEntry):
-                yield from self._told(entry)
+                yield from self._events_of(entry)
             else:
-                yield from self._said(entry)
+                yield from self._texts_of(entry)
 
-    def _told(self, entry: EventEntry) -> Iterator[StreamEvent]:
+    def _events_of(self, entry: EventEntry) -> Iterator[StreamEvent]:
         skipped = (self._at.seen or 0) if entry.id == self._at.event else 0
         for count, (type_, data) in enumerate(entry.events, 1):
             is_last = count == len(entry.events)
@@ -118,7 +118,7 @@ class _Reader:
                 if mode in self._wanted or type_ == "run_ended" or _is_failure(type_, data):
                     yield StreamEvent(str(self._at), ms_of(entry.id), type_, data, mode)
 
-    def _said(self, entry: PieceEntry) -> Iterator[StreamEvent]:
+    def _texts_of(self, entry: PieceEntry) -> Iterator[StreamEvent]:
         piece, number = entry.piece, entry.number
         if number > self._at.number + 1:
             yield self._pieces_gap(number - 1, ms_of(entry.id))
@@ -133,28 +133,28 @@ class _Reader:
         self._at = replace(self._at, number=number)
         return StreamEvent(str(self._at), at_ms or ms_of(self._at.piece), "gap", {"lost": lost}, "messages")
 
-    def _events_gap(self, found: StreamEntries) -> StreamEvent:
-        if found.events:
-            self._at = replace(self._at, event=found.events[0].id, seen=0)
+    def _events_gap(self, read: StreamEntries) -> StreamEvent:
+        if read.events:
+            self._at = replace(self._at, event=read.events[0].id, seen=0)
         return StreamEvent(str(self._at), ms_of(self._at.event), "gap", {"lost": None}, "events")
 
-    def _has_missed_events(self, found: StreamEntries, is_resumed: bool) -> bool:
+    def _has_missed_events(self, read: StreamEntries, is_resumed: bool) -> bool:
         """Whether events were dropped before they were read. If one read returns all of a short stream, none can have
         been dropped."""
-        if not (is_resumed or found.events_full):
+        if not (is_resumed or read.events_full):
             return False
         if self._at.event == "0-0":
-            return bool(found.events) and found.events[0].events[0][0] not in ("run_started", "slot_asked")
+            return bool(read.events) and read.events[0].events[0][0] not in ("run_started", "slot_asked")
         return not _patiently(self._store, lambda: self._store.live.has_event(self._run_id, self._at.event))
 
-    def _has_missed_pieces(self, found: StreamEntries, standing: StreamState) -> bool:
-        """Whether pieces were trimmed before this read. `_said` detects it if others follow."""
-        none_left = not found.pieces and not found.pieces_full
+    def _has_missed_pieces(self, read: StreamEntries, standing: StreamState) -> bool:
+        """Whether pieces were trimmed before this read. `_texts_of` detects it if others follow."""
+        none_left = not read.pieces and not read.pieces_full
         return "messages" in self._wanted and none_left and standing.pieces > self._at.number
 
     def _read(self, *, wait: bool) -> StreamEntries:
         at = self._at
-        found = _patiently(
+        read = _patiently(
             self._store,
             lambda: self._store.live.read(
                 self._run_id,
@@ -163,35 +163,35 @@ class _Reader:
                 block_ms=_BLOCK_MS if wait else None,
             ),
         )
-        return _settled(found)
+        return _settled(read)
 
     def _standing(self) -> StreamState:
         return _patiently(self._store, lambda: self._store.live.standing(self._run_id))
 
 
-def _ends_run(found: StreamEntries) -> bool:
+def _ends_run(entries: StreamEntries) -> bool:
     """Whether the last event is the end of the run, which may have been retried since."""
-    return bool(found.events) and not found.events_full and found.events[-1].events[-1][0] == "run_ended"
+    return bool(entries.events) and not entries.events_full and entries.events[-1].events[-1][0] == "run_ended"
 
 
-def _without_afterthoughts(found: StreamEntries) -> StreamEntries:
+def _without_afterthoughts(read: StreamEntries) -> StreamEntries:
     """Without text of attempts that were obsolete when the run ended."""
-    end_ms = ms_of(found.events[-1].id)
-    return replace(found, pieces=[entry for entry in found.pieces if ms_of(entry.id) <= end_ms])
+    end_ms = ms_of(read.events[-1].id)
+    return replace(read, pieces=[entry for entry in read.pieces if ms_of(entry.id) <= end_ms])
 
 
-def _settled(found: StreamEntries) -> StreamEntries:
+def _settled(read: StreamEntries) -> StreamEntries:
     """Without entries after the end of a stream that was not read completely, because its next entry may be earlier."""
     ends = [
         ms_of(entries[-1].id)
-        for entries, is_full in ((found.events, found.events_full), (found.pieces, found.pieces_full))
+        for entries, is_full in ((read.events, read.events_full), (read.pieces, read.pieces_full))
         if is_full
     ]
     if not ends:
-        return found
+        return read
     return StreamEntries(
-        [entry for entry in found.events if ms_of(entry.id) <= min(ends)],
-        [entry for entry in found.pieces if ms_of(entry.id) <= min(ends)],
+        [entry for entry in read.events if ms_of(entry.id) <= min(ends)],
+        [entry for entry in read.pieces if ms_of(entry.id) <= min(ends)],
         events_full=True,
         pieces_full=True,
     )

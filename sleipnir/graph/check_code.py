@@ -57,11 +57,11 @@ def calls_installed_code(case: Case) -> bool:
 def every_script_exists(case: Case) -> None:
     if case.folder is None:
         return
-    for each in references(case):
-        if not _leaves(case.folder, each.file) and not _is_file(case.folder / each.file):
-            message = f"{each.role} file not found: '{case.folder.absolute() / each.file}'"
-            hint = suggestion(each.file, _files_near(case.folder, each.file), "files there")
-            case.findings.error(each.path, message, hint)
+    for reference in references(case):
+        if not _leaves(case.folder, reference.file) and not _is_file(case.folder / reference.file):
+            message = f"{reference.role} file not found: '{case.folder.absolute() / reference.file}'"
+            hint = suggestion(reference.file, _files_near(case.folder, reference.file), "files there")
+            case.findings.error(reference.path, message, hint)
 
 
 def every_script_has_a_runtime(case: Case) -> None:
@@ -78,9 +78,11 @@ def every_script_has_a_runtime(case: Case) -> None:
 def no_code_is_outside_the_folder(case: Case) -> None:
     """A run is pinned to a bundle of the folder, and workers have no other files."""
     hint = "Keep the file in the agent's folder and write its path from there."
-    for each in references(case):
-        if _leaves(case.folder, each.file):
-            case.findings.error(each.path, f"{each.role} path '{each.file}' leaves the agent's folder", hint)
+    for reference in references(case):
+        if _leaves(case.folder, reference.file):
+            case.findings.error(
+                reference.path, f"{reference.role} path '{reference.file}' leaves the agent's folder", hint
+            )
 
 
 def every_python_file_can_be_read(case: Case) -> None:
@@ -88,11 +90,12 @@ def every_python_file_can_be_read(case: Case) -> None:
     if case.folder is None:
         return
     named: set[str] = set()
-    for each in references(case):
-        is_inside = not _leaves(case.folder, each.file)
-        if each.file not in named and is_inside and each.file.endswith(".py") and _statements(case, each) is None:
-            report_syntax(case.findings, case.folder / each.file, each.path, is_named=True)
-        named.add(each.file)
+    for reference in references(case):
+        is_inside = not _leaves(case.folder, reference.file)
+        is_new = reference.file not in named and is_inside and reference.file.endswith(".py")
+        if is_new and _statements(case, reference) is None:
+            report_syntax(case.findings, case.folder / reference.file, reference.path, is_named=True)
+        named.add(reference.file)
     for other in case.code_files:
         file = other.relative_to(case.folder).as_posix()
         if file == "tools.py" and case.graph.loop is not None:
@@ -132,40 +135,41 @@ def every_function_is_defined(case: Case) -> None:
     """An error if parsing the file shows all of its names, else a warning."""
     if case.folder is None:
         return
-    for each in references(case):
-        body = _statements(case, each)
-        if body is None or not each.name:
+    for reference in references(case):
+        body = _statements(case, reference)
+        if body is None or not reference.name:
             continue
         names = {name for statement in body for name in names_of(statement)}
-        if "*" in names or each.name in names:
+        if "*" in names or reference.name in names:
             continue
-        certain = _DYNAMIC.search(text_of(case.folder / each.file) or "") is None
+        certain = _DYNAMIC.search(text_of(case.folder / reference.file) or "") is None
         verb = "does not define" if certain else "does not seem to define"
         report = case.findings.error if certain else case.findings.warning
-        report(each.path, f"'{each.file}' {verb} '{each.name}'", suggestion(each.name, sorted(names), "names there"))
+        hint = suggestion(reference.name, sorted(names), "names there")
+        report(reference.path, f"'{reference.file}' {verb} '{reference.name}'", hint)
 
 
 def every_function_accepts_its_arguments(case: Case) -> None:
     """Checks functions with exactly one definition and no decorator, which may change the parameters."""
     if case.folder is None:
         return
-    for each in references(case):
-        body = _statements(case, each)
-        if body is None or each.role not in _GIVEN:
+    for reference in references(case):
+        body = _statements(case, reference)
+        if body is None or reference.role not in _GIVEN:
             continue
-        binding = [statement for statement in body if each.name in names_of(statement)]
+        binding = [statement for statement in body if reference.name in names_of(statement)]
         function = binding[0] if len(binding) == 1 else None
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
             continue
-        problem = _signature_problem(function, 1 if each.role == "Function" else 2)
+        problem = _signature_problem(function, 1 if reference.role == "Function" else 2)
         if problem is None:
             continue
-        given, form = _GIVEN[each.role]
-        message = f"{each.role.lower()} '{each.name}' {problem}, but it is called with {given}"
+        given, form = _GIVEN[reference.role]
+        message = f"{reference.role.lower()} '{reference.name}' {problem}, but it is called with {given}"
         if isinstance(function, ast.AsyncFunctionDef):
-            message = f"{each.role.lower()} '{each.name}' is async, but it is called as a plain function"
-        place, file = (function.lineno, function.col_offset + 1), str(case.folder / each.file)
-        case.findings.error(each.path, message, f"Write `{form.format(each.name)}`.", at=place, file=file)
+            message = f"{reference.role.lower()} '{reference.name}' is async, but it is called as a plain function"
+        place, file = (function.lineno, function.col_offset + 1), str(case.folder / reference.file)
+        case.findings.error(reference.path, message, f"Write `{form.format(reference.name)}`.", at=place, file=file)
 
 
 RULES: Sequence[Rule] = (

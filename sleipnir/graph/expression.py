@@ -178,10 +178,10 @@ def _is_plain(quoted: str) -> bool:
 
 def _syntax_problem(text: str, complaint: str) -> str:
     """The engine's first complaint in terms of the author: the problem and its place."""
-    found = _SYNTAX.search(complaint)
-    if found is None:
+    mistake = _SYNTAX.search(complaint)
+    if mistake is None:
         return _first_sentence(complaint)
-    line, column, problem = int(found[1]), int(found[2]), found[3]
+    line, column, problem = int(mistake[1]), int(mistake[2]), mistake[3]
     if unexpected := _UNEXPECTED.fullmatch(problem):
         token = (unexpected[1] or unexpected[2] or "").strip()
         if token == "<EOF>":

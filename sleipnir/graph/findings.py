@@ -139,15 +139,15 @@ def _is_misspelling(typed: str, meant: str) -> bool:
     return _distance(typed, meant) <= max(1, max(len(typed), len(meant)) // 3)
 
 
-def _distance(one: str, other: str) -> int:
+def _distance(left: str, right: str) -> int:
     """The edit distance: characters that are missing, added, replaced, or swapped with their neighbour."""
     before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
         before, last, row = row, before, [i]
-        for j, b in enumerate(other, 1):
+        for j, b in enumerate(right, 1):
             best = min(row[j - 1] + 1, before[j] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
                 best = min(best, last[j - 2] + 1)
             row.append(best)
     return row[-1]

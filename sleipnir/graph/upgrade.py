@@ -85,7 +85,7 @@ def upgraded(text: str, graph: Graph) -> Upgrade:
 
 
 def _by_line(entries: Iterable[tuple[int, str]]) -> list[str]:
-    return [f"{line}: {text}" for line, text in sorted(entries, key=lambda each: each[0])]
+    return [f"{line}: {text}" for line, text in sorted(entries, key=lambda entry: entry[0])]
 
 
 def _new_errors(editing: _Editing) -> list[tuple[int, str]]:
@@ -187,7 +187,7 @@ def _unknown_keys(text: str) -> list[tuple[KeyPath, str]]:
         and (problem.line, problem.column) in paths
         and problem.code in _WITHOUT_EFFECT
     ]
-    return sorted(keys, key=lambda each: positions[each[0]], reverse=True)
+    return sorted(keys, key=lambda entry: positions[entry[0]], reverse=True)
 
 
 def _comment_out(editing: _Editing, path: KeyPath, message: str) -> None:

@@ -44,13 +44,13 @@ class System:
     @classmethod
     def linux(cls, root: Path, host: str) -> System:
         """The identity with this root directory and this host's name."""
-        found = root.stat()
+        status = root.stat()
         boot = _text(root / "proc/sys/kernel/random/boot_id")
         mounts = _link(root / "proc/self/ns/mnt")
-        view = _mark("view", boot, mounts, found.st_dev, found.st_ino, host) if boot and mounts else ""
+        view = _mark("view", boot, mounts, status.st_dev, status.st_ino, host) if boot and mounts else ""
         machine = _text(root / "etc/machine-id") or _text(root / "var/lib/dbus/machine-id")
         is_installed = _link(root / "proc/self/ns/pid") == _FIRST_PID_NAMESPACE and machine not in ("", "uninitialized")
-        return cls(boot, view, _mark("installation", machine, host, found.st_ino) if is_installed else "")
+        return cls(boot, view, _mark("installation", machine, host, status.st_ino) if is_installed else "")
 
     @classmethod
     @cache
@@ -62,15 +62,15 @@ class System:
 
     def marks(self, directory: str) -> str:
         """The marks of a directory, separated by blanks. "-": it has none here."""
-        found = [self.view]
+        marks = [self.view]
         try:
             at = os.stat(directory)  # noqa: PTH116
         except (OSError, ValueError):  # it does not exist, or is not a path
             pass
         else:
-            found += [_mark("directory", self.boot, at.st_dev, at.st_ino)] if self.boot else []
-            found += [_mark("installed", self.installation, at.st_ino)] if self.installation else []
-        return " ".join(filter(None, found)) or NONE
+            marks += [_mark("directory", self.boot, at.st_dev, at.st_ino)] if self.boot else []
+            marks += [_mark("installed", self.installation, at.st_ino)] if self.installation else []
+        return " ".join(filter(None, marks)) or NONE
 
     def has(self, directory: str, marks: str) -> bool:
         """Whether the directory on this machine is the one of `marks`."""

@@ -141,8 +141,8 @@ def _how_to_get_one() -> str:
 def _candidates() -> Iterator[Path]:
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         for name in ("valkey-server", "redis-server"):
-            if found := shutil.which(name, path=folder):
-                yield Path(found).absolute()
+            if program := shutil.which(name, path=folder):
+                yield Path(program).absolute()
     yield from (path for path in [Path(sys.executable).parent / "redis-server"] if path.is_file())
     if embedded := embedded_server():
         yield embedded

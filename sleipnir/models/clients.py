@@ -24,14 +24,14 @@ def clients_here(env: Mapping[str, str], *, is_local: bool) -> KnownClients:
 def configured_clients(env: Mapping[str, str]) -> frozenset[str]:
     """The clients in config.yaml, and those whose address is in `env`, in all their spellings."""
     prefixes = [name.removesuffix(_BASE).lower() for name, text in env.items() if name.endswith(_BASE) and text]
-    found = {spelling for prefix in prefixes for spelling in (prefix, prefix.replace("_", "-"))}
+    names = {spelling for prefix in prefixes for spelling in (prefix, prefix.replace("_", "-"))}
     try:
         document = read_config(config_file(env))
     except ConfigError:
-        return frozenset(found)  # `doctor` reports problems of the file
+        return frozenset(names)  # `doctor` reports problems of the file
     data = None if document is None else document.data
     clients = data.get("clients") if isinstance(data, dict) else None
     for client in clients if isinstance(clients, list) else ():
         if isinstance(client, dict):
-            found.update(client[key] for key in ("name", "type") if isinstance(client.get(key), str))
-    return frozenset(found)
+            names.update(client[key] for key in ("name", "type") if isinstance(client.get(key), str))
+    return frozenset(names)

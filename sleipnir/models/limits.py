@@ -48,10 +48,10 @@ class Limit:
             return False
         at, end = len(first), len(model) - len(last)
         for part in middle:  # the first place of each part leaves most to the others
-            found = model.find(part, at, end)
-            if found < 0:
+            position = model.find(part, at, end)
+            if position < 0:
                 return False
-            at = found + len(part)
+            at = position + len(part)
         return True
 
     @property
@@ -69,8 +69,8 @@ class ModelLimits:
     def matching(self, *spellings: str) -> tuple[Limit, ...]:
         """The limits of a model, the most specific first. `spellings` are ids of one model (`claude:x`,
         `anthropic:x`)."""
-        found = [limit for limit in self.limits if any(map(limit.matches, spellings))]
-        return tuple(sorted(found, key=lambda limit: limit.specificity, reverse=True))
+        limits = [limit for limit in self.limits if any(map(limit.matches, spellings))]
+        return tuple(sorted(limits, key=lambda limit: limit.specificity, reverse=True))
 
 
 @dataclass(frozen=True)
@@ -240,17 +240,17 @@ def _limit(pattern: str, bounds: Any, findings: Findings) -> Limit:
     if not isinstance(bounds, dict):
         findings.error(path, f"the limit of '{pattern}' must be a mapping", f"Its keys are: {', '.join(_BOUNDS)}.")
         return Limit(pattern)
-    found: dict[str, int] = {}
+    bound_of: dict[str, int] = {}
     for key, value in bounds.items():
         if key not in _BOUNDS:
             findings.warning((*path, key), f"unknown key '{key}' is ignored", suggestion(key, _BOUNDS, "keys"))
         elif _is_bound(value):
-            found[key] = value
+            bound_of[key] = value
         elif value is not None:
             findings.error((*path, key), f"'{key}' must be a whole number from 1 to 10**12, not {value!r}", _LEAVE_OUT)
-    if not found and not any(closest(key, _BOUNDS) for key in bounds):
+    if not bound_of and not any(closest(key, _BOUNDS) for key in bounds):
         findings.warning(path, f"the limit of '{pattern}' has no bounds", f"Its keys are: {', '.join(_BOUNDS)}.")
-    return Limit(pattern, **found)
+    return Limit(pattern, **bound_of)
 
 
 _LEAVE_OUT: Final = "Omit keys without a bound."

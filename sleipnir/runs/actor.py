@@ -63,5 +63,5 @@ def change_text(change: Change) -> str:
 def changes_of(texts: Mapping[str, str | None]) -> tuple[Change, ...]:
     """The changes among stored fields, in order of time. Raises RecordUnreadable."""
     stored = ((name.removeprefix("by:"), text) for name, text in texts.items() if name.startswith("by:") and text)
-    found = [read(Change, {**decoded_object(text, "change"), "what": what}, "change") for what, text in stored]
-    return tuple(sorted(found, key=lambda change: change.at_ms))
+    changes = [read(Change, {**decoded_object(text, "change"), "what": what}, "change") for what, text in stored]
+    return tuple(sorted(changes, key=lambda change: change.at_ms))

@@ -29,9 +29,9 @@ def cause_of(error: str) -> str:
 
 def failure_of(error: str) -> tuple[str | None, str]:
     """The node at which a run failed, according to its error, and the cause."""
-    found = _AT_NODE.search(error)
-    message = error[found.end() :] if found else error
-    return found and found[1], cause_of(message)
+    match = _AT_NODE.search(error)
+    message = error[match.end() :] if match else error
+    return match and match[1], cause_of(message)
 
 
 def in_one_line(error: str) -> str:
@@ -51,7 +51,7 @@ def without_output(error: str) -> str:
 def _unwrapped(error: str) -> tuple[list[str], str]:
     """The nodes at the beginning of the text, outermost first, and the remaining text."""
     nodes, at = [], 0
-    while found := _WRAPPING.match(error, at):
-        nodes += [found[1]] if found[1] else []
-        at = found.end()
+    while match := _WRAPPING.match(error, at):
+        nodes += [match[1]] if match[1] else []
+        at = match.end()
     return nodes, error[at:]

@@ -39,7 +39,7 @@ def difference(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _likeness(recorded: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[int, int, int, int]:
     before, sent = _messages(recorded), _messages(request)
-    in_common = sum(_same(one, other) for one, other in zip(before, sent, strict=False))
+    in_common = sum(_same(message, other) for message, other in zip(before, sent, strict=False))
     number = _first_difference(before, sent)
     beginning = 0
     if number is not None and number < min(len(before), len(sent)):
@@ -70,7 +70,7 @@ def _field(name: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> st
         old, new = _tools(recorded), _tools(now)
         if old != new:
             return f"tools: recorded {old}, now {new}"
-        names = [one for one, a, b in zip(new, recorded[name], now[name], strict=True) if not _same(a, b)]
+        names = [part for part, a, b in zip(new, recorded[name], now[name], strict=True) if not _same(a, b)]
         return f"the declarations of the tools {', '.join(names)}"
     return f"{name}: recorded {_value(recorded.get(name))}, now {_value(now.get(name))}"
 
@@ -87,23 +87,23 @@ def _tools(request: Mapping[str, Any]) -> list[str]:
     return [tool["function"]["name"] for tool in request.get("tools", [])]
 
 
-def _first_difference(one: list[Mapping[str, Any]], other: list[Mapping[str, Any]]) -> int | None:
+def _first_difference(before: list[Mapping[str, Any]], after: list[Mapping[str, Any]]) -> int | None:
     """The index of the first message that differs or that only one request has; None if all are equal."""
-    for index, (left, right) in enumerate(zip(one, other, strict=False)):
+    for index, (left, right) in enumerate(zip(before, after, strict=False)):
         if not _same(left, right):
             return index
-    return None if len(one) == len(other) else min(len(one), len(other))
+    return None if len(before) == len(after) else min(len(before), len(after))
 
 
-def _common(one: str, other: str) -> int:
+def _common(before: str, after: str) -> int:
     """The length of the common beginning of two texts."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (left, right) in pairs if left != right), min(len(one), len(other)))
+    pairs = enumerate(zip(before, after, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(before), len(after)))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(left: Any, right: Any) -> bool:
     """Whether two values are equal as JSON: true is not 1."""
-    return _canonical(one) == _canonical(other)
+    return _canonical(left) == _canonical(right)
 
 
 def _canonical(value: Any) -> str:

@@ -156,20 +156,24 @@ def _read(file: Path, agent: bool, mtime_ns: int, size: int) -> list[Declaration
 def _check_names(declarations: Iterable[Declaration]) -> None:
     """Refuse duplicate names, which no model provider accepts, and names that a built-in tool would hide."""
     by_name: dict[str, Declaration] = {}
-    for each in declarations:
-        if each.name.startswith(RESERVED):
+    for declaration in declarations:
+        if declaration.name.startswith(RESERVED):
             taken = ", ".join(f"{prefix}*" for prefix in RESERVED)
             raise ToolFileError(
-                each.file, each.line, f"`{each.name}` is named like a built-in tool ({taken}); rename it"
+                declaration.file,
+                declaration.line,
+                f"`{declaration.name}` is named like a built-in tool ({taken}); rename it",
             )
-        if not each.name:
-            raise ToolFileError(each.file, each.line, "a tool needs a name with a letter or a digit")
-        if each.name in by_name:
-            first = by_name[each.name]
+        if not declaration.name:
+            raise ToolFileError(declaration.file, declaration.line, "a tool needs a name with a letter or a digit")
+        if declaration.name in by_name:
+            first = by_name[declaration.name]
             raise ToolFileError(
-                each.file, each.line, f"tool `{each.name}` is already declared at {first.file}:{first.line}; rename one"
+                declaration.file,
+                declaration.line,
+                f"tool `{declaration.name}` is already declared at {first.file}:{first.line}; rename one",
             )
-        by_name[each.name] = each
+        by_name[declaration.name] = declaration
 
 
 def _spellings(declaration: Declaration) -> tuple[str, ...]:

@@ -110,14 +110,14 @@ def _literal(arguments: Iterable[ast.expr]) -> Type:
 
 
 def _union(alternatives: list[ast.expr]) -> Type:
-    types = [of_annotation(each) for each in alternatives if not _is(each, None)]
+    types = [of_annotation(type_) for type_ in alternatives if not _is(type_, None)]
     schemas: list[dict[str, Any]] = []
-    for each in types:
-        if each.schema not in schemas:
-            schemas.append(each.schema)
+    for type_ in types:
+        if type_.schema not in schemas:
+            schemas.append(type_.schema)
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else STRING.schema
-    has_none = len(types) < len(alternatives) or any(each.optional for each in types)
-    return Type(schema, has_none, next((each.description for each in types if each.description), ""))
+    has_none = len(types) < len(alternatives) or any(type_.optional for type_ in types)
+    return Type(schema, has_none, next((type_.description for type_ in types if type_.description), ""))
 
 
 def _alternatives(annotation: ast.expr) -> list[ast.expr]:
@@ -128,14 +128,14 @@ def _alternatives(annotation: ast.expr) -> list[ast.expr]:
 
 def _description(metadata: Iterable[ast.expr]) -> str:
     """The first text in the metadata of Annotated: a string, `Doc("...")`, `Field(description="...")`."""
-    for each in metadata:
-        match each:
+    for entry in metadata:
+        match entry:
             case ast.Constant(value=str() as text):
                 return text.strip()
-            case ast.Call(args=[ast.Constant(value=str() as text)]) if _name(each.func) == "Doc":
+            case ast.Call(args=[ast.Constant(value=str() as text)]) if _name(entry.func) == "Doc":
                 return text.strip()
             case ast.Call():
-                for keyword in each.keywords:
+                for keyword in entry.keywords:
                     if keyword.arg == "description" and isinstance(keyword.value, ast.Constant):
                         return str(keyword.value.value).strip()
     return ""

@@ -192,16 +192,16 @@ def _parameter(function: _Function, parameter: list[Token], file: Path) -> tuple
 def _type(annotation: list[Token]) -> _Type:
     """The type of an annotation: a union of alternatives; null and undefined make it optional."""
     alternatives = _split(annotation, "|")
-    present = [each for each in alternatives if not (len(each) == 1 and each[0].text in _ABSENT)]
+    present = [member for member in alternatives if not (len(member) == 1 and member[0].text in _ABSENT)]
     optional = len(present) < len(alternatives)
     if not present:
         return _Type(_STRING, optional)
-    literals = [_literal(each) for each in present]
+    literals = [_literal(member) for member in present]
     if all(literal is not None for literal in literals):
         return _Type(_enum([literal[0] for literal in literals if literal is not None]), optional)
     schemas: list[dict[str, Any]] = []
-    for each in present:
-        if (schema := _schema(each)) not in schemas:
+    for member in present:
+        if (schema := _schema(member)) not in schemas:
             schemas.append(schema)
     return _Type(schemas[0] if len(schemas) == 1 else {"anyOf": schemas}, optional)
 

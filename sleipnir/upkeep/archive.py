@@ -103,9 +103,9 @@ class ArchiveWriter:
         file, into, self._file, self._into = self._file, self._into, None, None
         if file is None:
             return
-        for each in (into or file, file):
+        for handle in (into or file, file):
             with contextlib.suppress(OSError):
-                each.close()  # tries once more to write what is in its buffer
+                handle.close()  # tries once more to write what is in its buffer
         with contextlib.suppress(OSError):
             os.truncate(self._path, self._synced)
             if not self._synced:
@@ -136,11 +136,11 @@ def archived_runs(folder: Path, on_damage: Damage = lambda file, reason: None) -
     """
     seen: set[str] = set()
     for file in _files(folder):
-        found = {each.run: each for each in _complete(file, on_damage)}  # of a run that is there twice the later one
-        for each in reversed(found.values()):
-            if each.run not in seen:
-                seen.add(each.run)
-                yield each
+        by_run = {archived.run: archived for archived in _complete(file, on_damage)}  # the later of two entries
+        for archived in reversed(by_run.values()):
+            if archived.run not in seen:
+                seen.add(archived.run)
+                yield archived
 
 
 def archived_lines(folder: Path, run_id: str, on_damage: Damage = lambda file, reason: None) -> Iterator[str]:
@@ -156,8 +156,8 @@ def archived_lines(folder: Path, run_id: str, on_damage: Damage = lambda file, r
 def _files(folder: Path) -> list[Path]:
     """Those written last first."""
     try:
-        found = [(match[1], path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-        return [path for _, _, path in sorted(((date, path.stat().st_mtime_ns, path) for date, path in found))][::-1]
+        files = [(match[1], path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        return [path for _, _, path in sorted(((date, path.stat().st_mtime_ns, path) for date, path in files))][::-1]
     except OSError as error:
         raise ConfigError(f"cannot read the archive {folder}: {error.strerror}") from error
 

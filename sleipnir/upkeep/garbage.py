@@ -83,21 +83,21 @@ def garbage_items(store: Store, settings: Settings, *, sessions: bool) -> Iterat
 
 def _of_runs(store: Store) -> Iterator[Found]:
     for remains in store.garbage.listed():
-        found = GarbageItem("run", remains.run, 0, "is listed but missing")
-        yield found, partial(store.garbage.remove, remains)
+        item = GarbageItem("run", remains.run, 0, "is listed but missing")
+        yield item, partial(store.garbage.remove, remains)
     for remains in store.garbage.orphans():
-        found = GarbageItem(
+        item = GarbageItem(
             "keys", remains.run, remains.bytes_, f"{len(remains.keys)} keys of a run that does not exist"
         )
-        yield found, partial(store.garbage.remove, remains)
+        yield item, partial(store.garbage.remove, remains)
 
 
 def _bundles(store: Store, pinned: frozenset[str]) -> Iterator[Found]:
     before_ms = store.now_ms() - GRACE_MS
     for digest in store.bundles.unused_since(before_ms):
         if digest not in pinned:
-            found = GarbageItem("bundle", digest, store.bundles.size(digest), "no kept run uses it")
-            yield found, partial(store.bundles.drop, digest, before_ms)
+            item = GarbageItem("bundle", digest, store.bundles.size(digest), "no kept run uses it")
+            yield item, partial(store.bundles.drop, digest, before_ms)
 
 
 def _bases(store: Store, settings: Settings, pinned: frozenset[str]) -> Iterator[Found]:
@@ -115,11 +115,11 @@ def _bases(store: Store, settings: Settings, pinned: frozenset[str]) -> Iterator
     named = _named_here(settings) if unused else set()
     for digest, name, bytes_ in unused:
         if digest not in pinned and digest not in named:
-            found = GarbageItem("base", name, bytes_, "no kept run and no agent here uses it")
+            item = GarbageItem("base", name, bytes_, "no kept run and no agent here uses it")
             if index_store.startswith("s3://"):
-                yield found, partial(_drop_from_s3, settings, digest, before_ms)
+                yield item, partial(_drop_from_s3, settings, digest, before_ms)
             else:
-                yield found, partial(_drop_base, store, Path(index_store), digest, before_ms)
+                yield item, partial(_drop_base, store, Path(index_store), digest, before_ms)
 
 
 def _lying_in(index_store: Path) -> Iterator[tuple[str, int, float]]:
@@ -163,9 +163,9 @@ def _sessions(store: Store, settings: Settings) -> Iterator[Found]:
     for info in store.sessions.all():
         if info.agent not in known and info.run is None:
             why = f"{info.messages} messages; agent {info.agent!r} is not found here"
-            found = GarbageItem("session", f"{info.agent}/{info.name}", 0, why)
+            item = GarbageItem("session", f"{info.agent}/{info.name}", 0, why)
             name = SessionName(info.agent, info.name)
-            yield found, partial(store.sessions.remove, name)
+            yield item, partial(store.sessions.remove, name)
 
 
 def _staged(settings: Settings) -> Iterator[Found]:
@@ -174,8 +174,8 @@ def _staged(settings: Settings) -> Iterator[Found]:
     folders = [] if index_store.startswith("s3://") else [Path(index_store)]
     for parent in (*folders, settings.home / "knowledge-cache", *own):
         for folder in abandoned(parent):
-            found = GarbageItem("staging", str(folder), size_of(folder), "its builder is dead")
-            yield found, partial(_clear_up, parent)
+            item = GarbageItem("staging", str(folder), size_of(folder), "its builder is dead")
+            yield item, partial(_clear_up, parent)
     for parent, pattern in ((settings.home / UNPACKED, ".unpack-*"), (finding.own_agents(settings), ".install-*")):
         for path in parent.glob(pattern):
             if _age_s(path) > UNPACK_S:
@@ -215,13 +215,13 @@ def _is_ours_and_old(path: Path) -> bool:
 
 def _open_files() -> set[str]:
     """The open files and working directories of this user's processes. If they are unknown, only the age counts."""
-    found = set()
+    names = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             for link in (process / "cwd", *(process / "fd").iterdir()):
                 with contextlib.suppress(OSError):
-                    found.add(str(link.readlink()))
-    return found
+                    names.add(str(link.readlink()))
+    return names
 
 
 def _age_s(path: Path) -> float:
@@ -235,9 +235,9 @@ def _age_s(path: Path) -> float:
 def size_of(path: Path) -> int:
     """Of a file, or of all files in a folder."""
     total = 0
-    for each in (path, *path.rglob("*")):
+    for file in (path, *path.rglob("*")):
         with contextlib.suppress(FileNotFoundError):
-            total += each.stat().st_size if each.is_file() else 0
+            total += file.stat().st_size if file.is_file() else 0
     return total
 
 

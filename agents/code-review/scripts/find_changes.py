@@ -64,11 +64,11 @@ def base(root: str, asked: str) -> tuple[str, str]:
     if head is None:
         return repository.NOTHING, "an empty repository"
     for name in MAIN:
-        found = known(root, name)
-        if found is None:
+        main_commit = known(root, name)
+        if main_commit is None:
             continue
-        if found != head:
-            return fork(root, found), name
+        if main_commit != head:
+            return fork(root, main_commit), name
         if git(root, "status", "--porcelain").strip():
             return head, "the last commit"
         break
@@ -101,13 +101,13 @@ def fork(root: str, other: str) -> str:
 def changes(root: str, since: str) -> list[dict]:
     """Every file that differs, sorted, with the reason if it is not to be reviewed."""
     names = git(root, "diff", "--name-status", "-z", "--no-renames", since, "--").split("\0")
-    found = [(path, CHANGES.get(letter[:1], "deleted")) for letter, path in zip(names[::2], names[1::2], strict=False)]
+    changed = [(path, CHANGES.get(letter[:1], "deleted")) for letter, path in zip(names[::2], names[1::2], strict=False)]
     new = git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
-    found += [(path, "not added to git yet") for path in new if path]
+    changed += [(path, "not added to git yet") for path in new if path]
     binary = binaries(root, since)
     return [
         {"path": path, "change": change, "why_not": why_not(Path(root, path), path, change, binary)}
-        for path, change in sorted(found)
+        for path, change in sorted(changed)
     ]
 
 

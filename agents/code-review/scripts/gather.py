@@ -27,14 +27,14 @@ def main() -> None:
         if "error" not in review
         for finding in review["findings"]
     ]
-    findings.sort(key=lambda one: (SEVERITIES.index(one["severity"]), one["path"], one["line"]))
+    findings.sort(key=lambda entry: (SEVERITIES.index(entry["severity"]), entry["path"], entry["line"]))
     count = Counter(finding["severity"] for finding in findings)
     parts = [f"{count[severity]} {severity}" for severity in SEVERITIES if count[severity]]
-    told = f": {', '.join(parts)}" if parts else ""
+    severities = f": {', '.join(parts)}" if parts else ""
     repository.finish(
         findings=findings,
         findings_text="\n".join(line(finding) for finding in findings) or "The reviewers have found nothing.",
-        counts=f"{plural(len(findings), 'finding')} in {plural(len(pairs) - len(failed), 'file')}{told}.",
+        counts=f"{plural(len(findings), 'finding')} in {plural(len(pairs) - len(failed), 'file')}{severities}.",
         left_out=[*state["left_out"], *(f"{path} ({reason(error)})" for path, error in failed)],
         _next="summarise",
     )

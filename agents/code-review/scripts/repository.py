@@ -30,8 +30,8 @@ def git(folder: Path | str, *words: str, may_differ: bool = False) -> str:
     command = ["git", "-C", str(folder), *options, *words]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode not in ((0, 1) if may_differ else (0,)):
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise GitError(said[0] if said else f"git {words[0]} failed")
+        errors = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise GitError(errors[0] if errors else f"git {words[0]} failed")
     return done.stdout.decode("utf-8", "replace")
 
 

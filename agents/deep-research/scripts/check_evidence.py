@@ -24,8 +24,8 @@ def main() -> None:
             kept.append({**item, "title": item["source"], "checked": False})
         else:
             dropped += 1
-    found = {"question": state["question"], "answer": state["answer"], "evidence": kept, "dropped": dropped}
-    library.finish(found=found)
+    entry = {"question": state["question"], "answer": state["answer"], "evidence": kept, "dropped": dropped}
+    library.finish(found=entry)
 
 
 if __name__ == "__main__":

@@ -59,13 +59,13 @@ def finish(**output: object) -> None:
 def documents(problems: list[str] | None = None) -> list[Document]:
     """All sources that can be read, sorted as they are named. Why others cannot goes into `problems`."""
     troubles = [] if problems is None else problems
-    found: dict[str, Document] = {}
+    by_name: dict[str, Document] = {}
     asked = re.split(r"[,\n]", os.environ.get("LLM_AGENT_VAR_SOURCES") or ".")
     for entry in filter(None, (part.strip() for part in asked)):
         some = page(entry, troubles) if re.match(r"https?://", entry) else files(entry, troubles)
         for document in some:
-            found.setdefault(document.name, document)
-    return list(found.values())
+            by_name.setdefault(document.name, document)
+    return list(by_name.values())
 
 
 def named(library: list[Document], name: str) -> Document | None:
@@ -74,26 +74,26 @@ def named(library: list[Document], name: str) -> Document | None:
 
 def files(entry: str, problems: list[str]) -> list[Document]:
     """The file, or those of the folder: here, or in the agent's folder. Nothing that a dot hides."""
-    here = Path(os.environ.get("GRAPH_CALLER_DIR") or ".").absolute()
+    caller = Path(os.environ.get("GRAPH_CALLER_DIR") or ".").absolute()
     agent = Path(os.environ.get("LLM_AGENT_ROOT_DIR") or ".")
-    place = next((p for p in (here / os.path.expanduser(entry), agent / entry) if p.exists()), None)
+    place = next((p for p in (caller / os.path.expanduser(entry), agent / entry) if p.exists()), None)
     if place is None:
         problems.append(f"{entry} does not exist")
         return []
     paths = [place] if place.is_file() else sorted(below(place))
     if len(paths) > MOST_FILES:
         problems.append(f"{entry} has more than {MOST_FILES:,} files; the others were left out")
-    found: list[Document] = []
+    readable: list[Document] = []
     size = 0
     for path in paths[:MOST_FILES]:
-        document = document_of(path, (here, agent))
+        document = document_of(path, (caller, agent))
         size += len(document.text) if document else 0
         if size > MAX_CHARACTERS:
             problems.append(f"{entry} has more text than {MAX_CHARACTERS:,} characters; the rest was left out")
             break
         if document is not None:
-            found.append(document)
-    return found
+            readable.append(document)
+    return readable
 
 
 def below(folder: Path):
@@ -202,7 +202,7 @@ def passages(text: str):
     for number, line in enumerate(text.split("\n"), 1):
         if not lines:
             start = number
-        full = sum(len(one) + 1 for one in lines) >= PASSAGE
+        full = sum(len(kept) + 1 for kept in lines) >= PASSAGE
         if lines and (full or (not line.strip() and sum(map(len, lines)) >= PASSAGE / 3)):
             yield start, "\n".join(lines).strip()[: 2 * PASSAGE]
             start, lines = number, []
@@ -223,10 +223,10 @@ def stands_in(quote: str, text: str) -> bool:
     pieces = [piece for piece in pieces if piece]
     place, whole = 0, even(text)
     for piece in pieces:
-        found = whole.find(piece, place)
-        if found < 0:
+        start = whole.find(piece, place)
+        if start < 0:
             return False
-        place = found + len(piece)
+        place = start + len(piece)
     return sum(map(len, pieces)) >= 12
 
 

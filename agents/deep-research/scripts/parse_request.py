@@ -13,14 +13,14 @@ SHOWN = 60
 
 def main() -> None:
     problems: list[str] = []
-    found = library.documents(problems)
-    if not found:
-        said = "; ".join(problems) or "no text files are there"
-        library.finish(problem=f"{said}. Name folders, files or addresses: --var sources=docs", _next="no_sources")
+    documents = library.documents(problems)
+    if not documents:
+        reason = "; ".join(problems) or "no text files are there"
+        library.finish(problem=f"{reason}. Name folders, files or addresses: --var sources=docs", _next="no_sources")
         return
-    lines = [f"- {document.name}: {document.title}" for document in found[:SHOWN]]
-    if len(found) > SHOWN:
-        lines.append(f"- and {len(found) - SHOWN:,} more")
+    lines = [f"- {document.name}: {document.title}" for document in documents[:SHOWN]]
+    if len(documents) > SHOWN:
+        lines.append(f"- and {len(documents) - SHOWN:,} more")
     lines += [f"(Not to be had: {problem}.)" for problem in problems]
     topic = str(library.state().get("initial_prompt", "")).strip()
     library.finish(topic=topic, overview="\n".join(["The sources:", *lines]), _next="plan" if topic else "ask_topic")

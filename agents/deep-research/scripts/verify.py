@@ -23,8 +23,8 @@ def main() -> None:
         return
     wrong = mistakes(draft, {source["number"] for source in state["evidence"]})
     if wrong and state["rounds"] < MAX_ROUNDS:
-        told = "\n".join(f"- {mistake}" for mistake in wrong)
-        order = f"Its citations are not right. Mend that and write all of it again:\n{told}"
+        mistakes_text = "\n".join(f"- {mistake}" for mistake in wrong)
+        order = f"Its citations are not right. Mend that and write all of it again:\n{mistakes_text}"
         objections = f"Your last draft was:\n\n{draft}\n\n{order}"
         library.finish(objections=objections, rounds=state["rounds"] + 1, _next="synthesise")
         return
@@ -42,12 +42,12 @@ def keep(state: dict, failure: str) -> None:
 
 def mistakes(draft: str, numbers: set[int]) -> list[str]:
     unknown = sorted(cited(draft) - numbers)
-    found = [f"[{number}] is no source" for number in unknown]
+    wrong = [f"[{number}] is no source" for number in unknown]
     for paragraph in re.split(r"\n\s*\n", draft):
         text = " ".join(line for line in paragraph.split("\n") if not line.lstrip().startswith("#")).strip()
         if len(text) > SHORT and not CITATION.search(text):
-            found.append(f'this paragraph cites nothing: "{text[:80]}…"')
-    return found
+            wrong.append(f'this paragraph cites nothing: "{text[:80]}…"')
+    return wrong
 
 
 def cited(text: str) -> set[int]:

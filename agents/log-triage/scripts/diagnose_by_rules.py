@@ -111,8 +111,8 @@ def main() -> None:
 
 
 def rule_for(finding: dict) -> str:
-    told = finding["message"] + finding["detail"]
-    return "redis memory" if finding["kind"] == "memory" and "maxmemory" in told else finding["kind"]
+    text = finding["message"] + finding["detail"]
+    return "redis memory" if finding["kind"] == "memory" and "maxmemory" in text else finding["kind"]
 
 
 def quote(finding: dict) -> str:
@@ -124,8 +124,8 @@ def quote(finding: dict) -> str:
 
 def why_no_model(state: dict) -> str:
     """What the llm node said when it failed: its first line."""
-    said = str(state.get("model_error") or "no model").strip().partition("\n")[0].removeprefix("LLM node failed: ")
-    return "no model is configured" if said.startswith("no model") else said[:160]
+    reason = str(state.get("model_error") or "no model").strip().partition("\n")[0].removeprefix("LLM node failed: ")
+    return "no model is configured" if reason.startswith("no model") else reason[:160]
 
 
 if __name__ == "__main__":

@@ -68,12 +68,12 @@ def find(asked: str) -> tuple[Path | None, str]:
         return None, "This is the text of something, not a path. Save the log to a file and give the path of the file."
     folders = [os.environ.get("GRAPH_CALLER_DIR"), os.environ.get("LLM_AGENT_DATA_DIR") or "."]
     places = [Path(folder, os.path.expanduser(asked)) for folder in folders if folder]
-    found = next((place for place in places if os.path.exists(place)), None)
-    if found is None:
+    path = next((place for place in places if os.path.exists(place)), None)
+    if path is None:
         return None, f"{asked} does not exist here or in the agent's folder."
-    if not found.is_file():
+    if not path.is_file():
         return None, f"{asked} is not a file. Give the path of one log file."
-    return found, ""
+    return path, ""
 
 
 def triage(path: Path, limit: int) -> None:

@@ -45,11 +45,11 @@ def wrong_with(file) -> str:
 
 def schema() -> str:
     with closing(database.connect()) as connection:
-        found = connection.execute(
+        objects = connection.execute(
             "SELECT type, name, sql FROM sqlite_schema"
             " WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%' AND sql IS NOT NULL ORDER BY type, name"
         ).fetchall()
-        parts = [f"{sql.strip()};{size(connection, name) if kind == 'table' else ''}" for kind, name, sql in found]
+        parts = [f"{sql.strip()};{size(connection, name) if kind == 'table' else ''}" for kind, name, sql in objects]
     text = "\n\n".join(parts)
     return text if len(text) <= MAX_SCHEMA else text[:MAX_SCHEMA] + "\n-- and more, which was cut"
 

@@ -32,16 +32,16 @@ def main() -> None:
 
 
 def reasons_for_a_person(state: dict, used: list[str]) -> list[str]:
-    found = []
+    reasons = []
     if state["urgency"] in ("high", "critical"):
-        found.append(f"it is {state['urgency']}")
+        reasons.append(f"it is {state['urgency']}")
     if state["sentiment"] == "angry":
-        found.append("the customer is angry")
+        reasons.append("the customer is angry")
     if not state["is_complete"]:
-        found.append("the articles do not answer it")
+        reasons.append("the articles do not answer it")
     elif not used:
-        found.append("no article stands behind the answer")
-    return found
+        reasons.append("no article stands behind the answer")
+    return reasons
 
 
 def signed(reply: str, signature: str) -> str:

@@ -38,10 +38,10 @@ def main() -> None:
     library = {name: text for name, text in read_all(folder())}
     wanted = Counter(dict.fromkeys(words_of(f"{state['gist']} {state['ticket'][:4000]}"), 1))
     wanted.update(dict.fromkeys(words_of(" ".join(state["words"])), BY_MODEL))
-    found = best(library, wanted)
-    text = "\n\n".join(f'<article name="{name}">\n{library[name][:MAX_ARTICLE]}\n</article>' for name in found)
+    articles = best(library, wanted)
+    text = "\n\n".join(f'<article name="{name}">\n{library[name][:MAX_ARTICLE]}\n</article>' for name in articles)
     result = {
-        "articles": found,
+        "articles": articles,
         "articles_text": text or "No article fits this ticket.",
         "product": os.environ.get("LLM_AGENT_VAR_PRODUCT", ""),
     }

@@ -225,6 +225,6 @@ def _gauge(name: str, help: str, value: float | Mapping[str, float], label: str 
         return GaugeMetricFamily(name, help, value=value)
     family = GaugeMetricFamily(name, help, labels=[label])
     assert isinstance(value, Mapping)
-    for key, each in value.items():
-        family.add_metric([key], each)
+    for key, number in value.items():
+        family.add_metric([key], number)
     return family

@@ -102,15 +102,15 @@ def _changing_writers(
     return changed
 
 
-def _same(one: Json, other: Json) -> bool:
+def _same(left: Json, right: Json) -> bool:
     """Whether two values are equal as JSON; in Python, True equals 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return bool(one == other)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    return bool(left == right)
 
 
 def _refuse_collision(key: str, writers: list[Writer]) -> None:

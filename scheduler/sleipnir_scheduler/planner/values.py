@@ -114,13 +114,13 @@ class Values:
         folding = frozenset(keys)
         past: list[int] = []
         writes: list[WantedValues] = []
-        for each in writers:
-            if folding.isdisjoint(each.keys):
+        for writer in writers:
+            if folding.isdisjoint(writer.keys):
                 continue
-            if each.step <= self.draft.run.step:
-                past.append(each.step)
+            if writer.step <= self.draft.run.step:
+                past.append(writer.step)
             else:
-                writes.append(self._for_step(each.step, folding & set(each.keys)))
+                writes.append(self._for_step(writer.step, folding & set(writer.keys)))
         stored = WantedValues(steps=frozenset(past), windows=frozenset(windows))
         require(self.known, WantedValues.together([*writes, stored, self._for_keys(folding)]))
 

@@ -89,15 +89,17 @@ class Deliveries:
     def _deliver(self, owed: Sequence[OwedEffect]) -> None:
         """Deliver some effects in order, so that a run receives another run's messages in order."""
         passed: list[OwedEffect] = []
-        is_settled = self._deliver_known([each for each in owed if each.effect is not None], passed)
-        for each in owed:
-            if each.damage is not None:
-                self._bury(each, each.damage, passed)
-            elif each.effect is None:
-                self._pass(each, "it was written by a newer release", passed)
+        is_settled = self._deliver_known(
+            [owed_effect for owed_effect in owed if owed_effect.effect is not None], passed
+        )
+        for owed_effect in owed:
+            if owed_effect.damage is not None:
+                self._bury(owed_effect, owed_effect.damage, passed)
+            elif owed_effect.effect is None:
+                self._pass(owed_effect, "it was written by a newer release", passed)
         if is_settled:  # else effects after a dead letter to the same target are still undelivered and read again first
-            for each in sorted(passed, key=owed.index):
-                self._passed[each.partition] = each.id
+            for owed_effect in sorted(passed, key=owed.index):
+                self._passed[owed_effect.partition] = owed_effect.id
 
     def _deliver_known(self, known: Sequence[OwedEffect], passed: list[OwedEffect]) -> bool:
         """Deliver effects that this release knows. If one always fails, each is delivered by itself, and that one

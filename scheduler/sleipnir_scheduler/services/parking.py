@@ -74,17 +74,19 @@ class Parking:
     def cursors(self, epochs: Mapping[int, int]) -> Mapping[int, str]:
         """The entries after which to continue reading, by partition; other partitions are read from their first one."""
         if self._partitions.keys() != epochs.keys() or any(
-            self._partitions[each].epoch != epoch for each, epoch in epochs.items()
+            self._partitions[partition].epoch != epoch for partition, epoch in epochs.items()
         ):
             self._follow(epochs)
         if not self._is_busy:
             return {}
         now_s = self._clock()
-        for number, each in self._partitions.items():
-            if (each.held or each.marks) and now_s - each.began_s >= AGAIN_S * (1 + each.passed // PER_PAUSE):
-                self._look_again(number, each, now_s)
-        self._is_busy = any(each.is_busy for each in self._partitions.values())
-        return {number: each.after for number, each in self._partitions.items() if each.held}
+        for number, partition in self._partitions.items():
+            if (partition.held or partition.marks) and now_s - partition.began_s >= AGAIN_S * (
+                1 + partition.passed // PER_PAUSE
+            ):
+                self._look_again(number, partition, now_s)
+        self._is_busy = any(partition.is_busy for partition in self._partitions.values())
+        return {number: partition.after for number, partition in self._partitions.items() if partition.held}
 
     def holds(self, entry: Entry) -> bool:
         """Whether to skip the entry in this pass."""
@@ -92,11 +94,11 @@ class Parking:
 
     def park(self, entry: Entry, reason: str) -> None:
         """Park a run, from this entry on."""
-        each = self._partitions.get(entry.partition)
-        if each is None:
+        partition = self._partitions.get(entry.partition)
+        if partition is None:
             return  # the partition was lost; its new owner decides
         self._is_busy = True
-        each.held.add(entry.run)
+        partition.held.add(entry.run)
         reason = reason.encode(errors="replace").decode()[:MOST_REASON]
         if (warning := (entry.partition, entry.id, reason)) not in self._logged:
             if len(self._logged) > 10_000:
@@ -104,18 +106,18 @@ class Parking:
             self._logged.add(warning)
             text = "inbox entry without a run is skipped" if entry.run == NO_RUN else "run is parked"
             self._log.warning(text, run=entry.run, entry=entry.id, reason=reason)
-        if each.marks.get(entry.run) != reason:
-            each.marks[entry.run] = reason
-            each.changes[entry.run] = record(Parked(reason, entry.at_ms, self._by, RELEASE, entry.id))
+        if partition.marks.get(entry.run) != reason:
+            partition.marks[entry.run] = reason
+            partition.changes[entry.run] = record(Parked(reason, entry.at_ms, self._by, RELEASE, entry.id))
 
     def went_on(self, entry: Entry) -> None:
         """Remove the mark of a run whose entry was applied or dropped."""
         if not self._is_busy:
             return
-        each = self._partitions.get(entry.partition)
-        if each is not None and entry.run in each.marks and entry.run not in each.held:
+        partition = self._partitions.get(entry.partition)
+        if partition is not None and entry.run in partition.marks and entry.run not in partition.held:
             self._log.info("parked run continues", run=entry.run, entry=entry.id)
-            self._unmark(each, [entry.run])
+            self._unmark(partition, [entry.run])
 
     def passed(self, entries: Sequence[Entry], limit: int) -> bool:
         """Advance the cursors over leading entries of parked runs among the entries read, of which there are up to
@@ -128,27 +130,27 @@ class Parking:
                 by_partition[entry.partition].append(entry)
         moved = False
         for number, read in by_partition.items():
-            each = self._partitions[number]
-            each.is_read = each.is_read or len(read) < limit
+            partition = self._partitions[number]
+            partition.is_read = partition.is_read or len(read) < limit
             for entry in read:
-                if entry.run not in each.held:
+                if entry.run not in partition.held:
                     break
-                each.after, moved = entry.id, True
-                each.passed += 1
+                partition.after, moved = entry.id, True
+                partition.passed += 1
         return moved
 
     def flush(self) -> None:
         """Write changed marks."""
         if not self._is_busy:
             return
-        for number, each in self._partitions.items():
-            while each.changes:
-                some = dict(list(each.changes.items())[:AT_ONCE])
-                if not self._store.park(number, some, each.epoch):
-                    each.changes.clear()  # another scheduler owns it now and writes its own marks
+        for number, partition in self._partitions.items():
+            while partition.changes:
+                some = dict(list(partition.changes.items())[:AT_ONCE])
+                if not self._store.park(number, some, partition.epoch):
+                    partition.changes.clear()  # another scheduler owns it now and writes its own marks
                     break
                 for run in some:
-                    del each.changes[run]
+                    del partition.changes[run]
 
     def forget(self) -> None:
         """Forget everything after an error, because entries may have disappeared. All are read again."""
@@ -165,16 +167,16 @@ class Parking:
                 self._partitions[number] = _Partition(epoch, marks, self._clock())
         self._is_busy = any(each.is_busy for each in self._partitions.values())
 
-    def _look_again(self, number: int, each: _Partition, now_s: float) -> None:
-        if each.is_read and not each.changes and (gone := each.marks.keys() - each.held):
-            self._unmark(each, gone)
-        each.after, each.passed, each.began_s, each.is_read = FIRST, 0, now_s, False
-        each.held.clear()
+    def _look_again(self, number: int, partition: _Partition, now_s: float) -> None:
+        if partition.is_read and not partition.changes and (gone := partition.marks.keys() - partition.held):
+            self._unmark(partition, gone)
+        partition.after, partition.passed, partition.began_s, partition.is_read = FIRST, 0, now_s, False
+        partition.held.clear()
 
-    def _unmark(self, each: _Partition, runs: Iterable[str]) -> None:
+    def _unmark(self, partition: _Partition, runs: Iterable[str]) -> None:
         for run in list(runs):
-            del each.marks[run]
-            each.changes[run] = ""
+            del partition.marks[run]
+            partition.changes[run] = ""
 
 
 def _reason(text: str) -> str:

@@ -50,11 +50,11 @@ def _list_agents(options: GlobalOptions, as_data: bool) -> None:
     from sleipnir.agents.finding import known_agents, places
 
     settings = options.settings()
-    found = known_agents(settings)
+    folders = known_agents(settings)
     if as_data:
-        print_json(found)
-    elif found:
-        rows = [(agent.name, agent.kind, str(agent.folder), agent.problem or agent.description) for agent in found]
+        print_json(folders)
+    elif folders:
+        rows = [(agent.name, agent.kind, str(agent.folder), agent.problem or agent.description) for agent in folders]
         print_table(("agent", "kind", "folder", "description"), rows)
     else:
         searched = "".join(f"\n  {place}" for place in places(settings))

@@ -55,8 +55,8 @@ def install(options: GlobalOptions, names: tuple[str, ...], reset_name: str | No
     if as_data:
         print_json(done)
     else:
-        for each in done:
-            click.echo(_line(each))
+        for agent in done:
+            click.echo(_line(agent))
         _say_what_next(done, options)
     return exit_codes.COMPLETED
 

@@ -61,11 +61,11 @@ def tools() -> None:
 @pass_options
 def list_tools(options: GlobalOptions, agent: str, as_data: bool) -> None:
     """List the global tools of an agent and those of its own tools file."""
-    found = _tools(_source(agent, options.settings()))
+    agent_tools = _tools(_source(agent, options.settings()))
     if as_data:
-        print_json([_data(declaration) for declaration in found.declarations])
-    elif found.declarations:
-        rows = [_row(declaration) for declaration in found.declarations]
+        print_json([_data(declaration) for declaration in agent_tools.declarations])
+    elif agent_tools.declarations:
+        rows = [_row(declaration) for declaration in agent_tools.declarations]
         print_table(("tool", "kind", "parameters", "description"), rows)
     else:
         note(f"agent {agent!r} has no tools of its own: no tools.sh, tools.py or tools.ts, and no `global_tools:`")
@@ -87,9 +87,9 @@ def call(options: GlobalOptions, agent: str, name: str, arguments: str, variable
     """
     settings = options.settings()
     source = _source(agent, settings)
-    found = _tools(source)
-    if found.find(name) is None:
-        raise UsageError(_no_such_tool(agent, name, found))
+    agent_tools = _tools(source)
+    if agent_tools.find(name) is None:
+        raise UsageError(_no_such_tool(agent, name, agent_tools))
     text = sys.stdin.read() if arguments == "-" else arguments
     _check(text, name)
     command = [sys.executable, "-m", "sleipnir_workers.tools", "call", str(source.path), name]
@@ -102,8 +102,8 @@ def call(options: GlobalOptions, agent: str, name: str, arguments: str, variable
 
 def _source(agent: str, settings: Settings) -> AgentSource:
     """The agent's folder."""
-    found = locate(agent, settings)
-    return replace(found, path=(found.path if found.path.is_dir() else found.path.parent).absolute())
+    folder = locate(agent, settings)
+    return replace(folder, path=(folder.path if folder.path.is_dir() else folder.path.parent).absolute())
 
 
 def _tools(source: AgentSource) -> Tools:
@@ -138,11 +138,11 @@ def _data(declaration: Declaration) -> dict[str, Any]:
     }
 
 
-def _no_such_tool(agent: str, name: str, found: Tools) -> str:
+def _no_such_tool(agent: str, name: str, agent_tools: Tools) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, found.names, n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"It has: {', '.join(found.names) or 'none'}."
+    close = difflib.get_close_matches(name, agent_tools.names, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"It has: {', '.join(agent_tools.names) or 'none'}."
     return f"agent {agent!r} has no tool {name!r}. {hint}"
 
 

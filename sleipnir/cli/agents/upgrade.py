@@ -48,8 +48,8 @@ def upgrade(options: GlobalOptions, agent: str, dry_run: bool) -> int:
         return exit_codes.COMPLETED
     result = upgraded(text, graph)
     if result.by_hand:
-        for each in result.by_hand:
-            terminal.error(f"{file}:{each}")
+        for message in result.by_hand:
+            terminal.error(f"{file}:{message}")
         terminal.note("change that manually and try again; the file is unchanged")
         return exit_codes.FAILED
     if dry_run:
@@ -57,10 +57,10 @@ def upgrade(options: GlobalOptions, agent: str, dry_run: bool) -> int:
         terminal.result("".join(difflib.unified_diff(*lines, str(file), str(file))), end="")
     else:
         _write(file, result.text)
-    for each in result.changes:
-        terminal.note(f"{file}:{each}")
-    for each in result.notes:
-        terminal.note(f"differs: {each}")
+    for message in result.changes:
+        terminal.note(f"{file}:{message}")
+    for message in result.notes:
+        terminal.note(f"differs: {message}")
     return exit_codes.COMPLETED
 
 

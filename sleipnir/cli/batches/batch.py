@@ -51,11 +51,11 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 def ls(options: GlobalOptions, limit: int, as_data: bool) -> None:
     """List batches, the newest first."""
     with options.connected(workers=False) as client:
-        found = client.batches(limit)
+        batches = client.batches(limit)
     if as_data:
-        print_json([batch_view.to_data(info) for info in found])
-    elif found:
-        print_table(batch_view.COLUMNS, [batch_view.row(info) for info in found])
+        print_json([batch_view.to_data(info) for info in batches])
+    elif batches:
+        print_table(batch_view.COLUMNS, [batch_view.row(info) for info in batches])
     else:
         terminal.note("no batches; `sleipnir batch submit AGENT ROWS` starts one")
 

@@ -39,10 +39,10 @@ def format_of(path: Path | None, given: str | None) -> Format:
         return "csv" if given == "csv" else "jsonl"
     if path is None:
         return "jsonl"
-    found = SUFFIXES.get(path.suffix.lower())
-    if found is None:
+    file_format = SUFFIXES.get(path.suffix.lower())
+    if file_format is None:
         raise UsageError(f"the name {str(path)!r} has no known format; end it in .jsonl or .csv, or give --format")
-    return found
+    return file_format
 
 
 def head(format_: Format) -> str:
@@ -93,7 +93,7 @@ class ResultFileState:
 
 def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> ResultFileState:
     """The contents of a results file of a batch whose rows have these runs. Raises UsageError for any other file."""
-    found = ResultFileState()
+    state = ResultFileState()
     for number, raw in enumerate(_whole(file, format_), 1):
         is_head = format_ == "csv" and number == 1
         try:
@@ -109,14 +109,14 @@ def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> Resul
                     )
                 if row < 0 or run_of(row) != run:
                     raise ValueError
-                found.note(row, status)
+                state.note(row, status)
         except (ValueError, KeyError, TypeError, IndexError):
             raise UsageError(
                 f"{path} has other contents than {format_} results of this batch (its record {number}); "
                 "use another file, or --overwrite"
             ) from None
-        found.size += len(raw)
-    return found
+        state.size += len(raw)
+    return state
 
 
 def _whole(file: IO[bytes], format_: Format) -> Iterator[bytes]:

@@ -140,13 +140,13 @@ def what_next(info: BatchInfo, options: GlobalOptions) -> str:
 
 def segments(info: BatchInfo, width: int) -> list[tuple[int, str]]:
     """The bar: the number of characters of each state of STYLES. They add up to `width` if there are rows."""
-    found, before, seen = [], 0, 0
+    rows, before, seen = [], 0, 0
     for state in STYLES:
         seen += getattr(info, state)
         until = round(width * seen / info.total) if info.total else 0
-        found.append((until - before, state))
+        rows.append((until - before, state))
         before = until
-    return found
+    return rows
 
 
 class WatchView:

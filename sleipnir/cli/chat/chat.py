@@ -69,9 +69,9 @@ def chat(
     from sleipnir.agents.variables import resolved_variables
 
     settings = options.settings()
-    found = look_up(agent, settings)  # before a stack is started for an agent that does not exist
-    refuse_session(session, without_session, found)
-    agent_warnings.warn(agent, found, settings)
+    folder = look_up(agent, settings)  # before a stack is started for an agent that does not exist
+    refuse_session(session, without_session, folder)
+    agent_warnings.warn(agent, folder, settings)
     with options.connected(workers=True) as client:
         agent_warnings.tell_warnings(client, agent, ())
         graph = client.definition(agent)
@@ -81,8 +81,8 @@ def chat(
         name = session_of(client, agent, session, without_session)
         if graph.loop is not None and not without_session:
             name = checked(name or TEMP)
-        talk = ChatState(client, agent, found, name, given, cwd)
-        typed = InputLines(f"{found.name}> ", history=settings.home / "chat_history", words=list(COMMANDS))
+        talk = ChatState(client, agent, folder, name, given, cwd)
+        typed = InputLines(f"{folder.name}> ", history=settings.home / "chat_history", words=list(COMMANDS))
         if terminal.can_ask():
             _welcome(talk)
         try:
@@ -91,7 +91,7 @@ def chat(
             return exit_codes.INTERRUPTED
         finally:
             typed.close()
-            _forget_temporary(client, SessionName(found.name, name or ""))
+            _forget_temporary(client, SessionName(folder.name, name or ""))
 
 
 def _welcome(talk: ChatState) -> None:

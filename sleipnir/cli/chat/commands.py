@@ -182,8 +182,8 @@ def _session(chat: ChatState, words: str) -> None:
     if chat.session is None:
         note("  no session: messages are independent; .session NAME starts or continues one")
         return
-    found = chat.client.session(chat.name, chat.session)
-    note(f"  session {chat.session}: {found.messages if found else 0} messages")
+    session = chat.client.session(chat.name, chat.session)
+    note(f"  session {chat.session}: {session.messages if session else 0} messages")
 
 
 def _exit(chat: ChatState, words: str) -> Then:

@@ -34,11 +34,11 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 def ls(options: GlobalOptions, agent: str, as_data: bool) -> None:
     """List the sessions of AGENT, the one used last first."""
     with options.connected(workers=False) as client:
-        found = client.sessions(_name_of(agent))
+        infos = client.sessions(_name_of(agent))
     if as_data:
-        print_json(found)
-    elif found:
-        rows = [(each.name, str(each.messages), moment(each.used_ms), each.run or "") for each in found]
+        print_json(infos)
+    elif infos:
+        rows = [(each.name, str(each.messages), moment(each.used_ms), each.run or "") for each in infos]
         print_table(("session", "messages", "used", "busy with"), rows)
     else:
         terminal.note("no sessions")
@@ -53,14 +53,14 @@ def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
     """Print the messages of the session NAME of AGENT."""
     agent = _name_of(agent)
     with options.connected(workers=False) as client:
-        found, messages = client.session(agent, name), client.said(agent, name)
-    if found is None:
+        session_info, messages = client.session(agent, name), client.said(agent, name)
+    if session_info is None:
         raise _unknown(agent, name)
     if as_data:
-        print_json({"session": found, "said": messages})
+        print_json({"session": session_info, "said": messages})
         return
-    if found.dropped:
-        terminal.note(f"{found.dropped:,} older messages were dropped (SLEIPNIR_MAX_SESSION_MESSAGES)")
+    if session_info.dropped:
+        terminal.note(f"{session_info.dropped:,} older messages were dropped (SLEIPNIR_MAX_SESSION_MESSAGES)")
     for message in messages:
         for line in spoken(message):
             click.echo(terminal.printable(line))

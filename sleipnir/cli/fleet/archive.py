@@ -40,11 +40,11 @@ def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -
     from sleipnir.upkeep.archive import archived_runs
 
     damaged: list[Path] = []
-    found = list(islice(archived_runs(_folder(options, folder), _teller(damaged)), limit))
+    runs = list(islice(archived_runs(_folder(options, folder), _teller(damaged)), limit))
     if as_data:
-        print_json(found)
-    elif found:
-        rows = [(each.run, each.agent, each.status, moment(each.ended_ms), each.file.name) for each in found]
+        print_json(runs)
+    elif runs:
+        rows = [(each.run, each.agent, each.status, moment(each.ended_ms), each.file.name) for each in runs]
         print_table(("run", "agent", "status", "ended", "file"), rows)
     else:
         terminal.note("no archived runs")

@@ -37,16 +37,16 @@ def dead_letters() -> None:
 def ls(options: GlobalOptions, limit: int, as_data: bool) -> None:
     """List dead letters: source run, content, and the reason of the refusal."""
     with options.connected(workers=False) as client, client.store.errors():
-        found = list(islice(client.store.dead_letters.all(), limit))
-        total = client.store.dead_letters.count() if len(found) == limit else len(found)
+        letters = list(islice(client.store.dead_letters.all(), limit))
+        total = client.store.dead_letters.count() if len(letters) == limit else len(letters)
     if as_data:
-        print_json(found)
-    elif found:
-        print_table(("id", "since", "run", "effect", "reason"), [_row(letter) for letter in found])
+        print_json(letters)
+    elif letters:
+        print_table(("id", "since", "run", "effect", "reason"), [_row(letter) for letter in letters])
     else:
         terminal.note("no dead letters")
-    if total > len(found):
-        terminal.note(f"{len(found):,} of {total:,}; --limit N shows more")
+    if total > len(letters):
+        terminal.note(f"{len(letters):,} of {total:,}; --limit N shows more")
 
 
 @dead_letters.command()
@@ -56,7 +56,9 @@ def ls(options: GlobalOptions, limit: int, as_data: bool) -> None:
 @pass_options
 def redeliver(options: GlobalOptions, ids: tuple[str, ...], all_of_them: bool, as_data: bool) -> int:
     """Deliver dead letters again, as new effects. Fix the cause first."""
-    return _each(options, ids, all_of_them, as_data, lambda letters: letters.redeliver, "is to be delivered again")
+    return _act_on_letters(
+        options, ids, all_of_them, as_data, lambda letters: letters.redeliver, "is to be delivered again"
+    )
 
 
 @dead_letters.command()
@@ -66,10 +68,10 @@ def redeliver(options: GlobalOptions, ids: tuple[str, ...], all_of_them: bool, a
 @pass_options
 def rm(options: GlobalOptions, ids: tuple[str, ...], all_of_them: bool, as_data: bool) -> int:
     """Remove dead letters: they are never delivered."""
-    return _each(options, ids, all_of_them, as_data, lambda letters: letters.remove, "is removed")
+    return _act_on_letters(options, ids, all_of_them, as_data, lambda letters: letters.remove, "is removed")
 
 
-def _each(
+def _act_on_letters(
     options: GlobalOptions,
     ids: tuple[str, ...],
     all_of_them: bool,

@@ -136,11 +136,11 @@ def look_at_python() -> Findings:
 def look_at_interpreters() -> Findings:
     """The programs that run script nodes."""
     for program, kind in (("bash", ".sh"), ("python3", ".py")):
-        found = shutil.which(program)
-        if found is None:
+        path = shutil.which(program)
+        if path is None:
             yield Finding("warn", program, "not on PATH", f"script nodes with {kind} files fail; install {program}")
         else:
-            yield Finding("ok", program, found)
+            yield Finding("ok", program, path)
     if shutil.which("node") and shutil.which("npx"):
         yield Finding("ok", "node", "node and npx are on PATH")
     else:
@@ -199,9 +199,9 @@ def look_at_model(model: str | None) -> Findings:
         return
     client = model.partition(":")[0].upper().replace("-", "_")
     names = [f"{name}_{suffix}" for name in _names_of(client) for suffix in ("API_KEY", "API_BASE")]
-    found = [name for name in names if os.environ.get(name)]
-    if found:
-        yield Finding("ok", "model", f"{model}, {' and '.join(found)} set")
+    present = [name for name in names if os.environ.get(name)]
+    if present:
+        yield Finding("ok", "model", f"{model}, {' and '.join(present)} set")
     else:
         hint = f"set {names[0]} where the llm workers run (here, if that is `sleipnir run` or `sleipnir up`)"
         yield Finding("warn", "model", f"{model}, but none of {', '.join(names)} is set here", hint)
@@ -381,7 +381,7 @@ def look_at_agreement(health: Health) -> Findings:
     for shared in health.settings.values():
         for name, digest in shared.items():
             digests.setdefault(name, set()).add(digest)
-    if different := sorted(name for name, found in digests.items() if len(found) > 1):
+    if different := sorted(name for name, versions in digests.items() if len(versions) > 1):
         hint = (
             "give all processes of a deployment the same values, and each deployment a SLEIPNIR_KEY_PREFIX of its own"
         )

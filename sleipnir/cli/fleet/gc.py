@@ -45,7 +45,7 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
 
     removed_items: list[RemovedGarbage] = []
     with options.connected(workers=False) as client, _unreachable_index_store(removed_items, client.settings):
-        for found, remove in garbage_items(client.store, client.settings, sessions=sessions):
+        for item, remove in garbage_items(client.store, client.settings, sessions=sessions):
             removed, problem = False, None
             if not dry_run:
                 try:
@@ -53,7 +53,7 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
                         removed = remove()
                 except (OSError, SleipnirError) as error:
                     problem = str(error)
-            removed_items.append(RemovedGarbage(found.kind, found.name, found.bytes_, found.why, removed, problem))
+            removed_items.append(RemovedGarbage(item.kind, item.name, item.bytes_, item.why, removed, problem))
     if as_data:
         print_json(removed_items)
     else:

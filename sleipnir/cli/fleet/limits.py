@@ -70,9 +70,9 @@ def row(use: LimitUse) -> tuple[str, ...]:
     cooling = "" if use.cooling_until_ms is None else duration(use.cooling_until_ms - use.at_ms)
     return (
         limit.pattern,
-        _of(use.requests, limit.requests_per_minute),
-        _of(use.tokens, limit.tokens_per_minute),
-        _of(len(use.slots), limit.max_parallel),
+        _use_text(use.requests, limit.requests_per_minute),
+        _use_text(use.tokens, limit.tokens_per_minute),
+        _use_text(len(use.slots), limit.max_parallel),
         cooling,
         f"{use.waiting:,}" if use.waiting else "",
         _holders(use),
@@ -107,7 +107,7 @@ def _bounds(limit: Limit) -> tuple[str, ...]:
     return limit.pattern, *("" if bound is None else f"{bound:,}" for bound in bounds)
 
 
-def _of(used: int, bound: int | None) -> str:
+def _use_text(used: int, bound: int | None) -> str:
     return f"{used:,}" if bound is None else f"{used:,}/{bound:,}"
 
 

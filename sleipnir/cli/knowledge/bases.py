@@ -61,7 +61,7 @@ def _how(model: str | None, dimensions: int | None) -> str:
 
 def _listed(sources: Mapping[str, int], folder: Path) -> str:
     """Their number, and those with the most chunks."""
-    most = sorted(sources.items(), key=lambda each: -each[1])[:SHOWN_LINES]
+    most = sorted(sources.items(), key=lambda pair: -pair[1])[:SHOWN_LINES]
     more = [f"and {len(sources) - len(most):,} more"] if len(sources) > len(most) else []
     return "\n".join([f"{len(sources):,}", *(f"{count:>6,}  {_relative(name, folder)}" for name, count in most), *more])
 

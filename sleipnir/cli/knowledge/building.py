@@ -216,19 +216,19 @@ class _Person:
                 return answer[0] == "y"
             terminal.note("Type y or n.")
 
-    def complete(self, wanted: BaseOptions, said: Application) -> BaseOptions | None:
+    def complete(self, wanted: BaseOptions, application: Application) -> BaseOptions | None:
         from sleipnir.knowledge.rules import completed, usual_overlap
 
         self._view.hide()
         if wanted.embedding_model is None:
-            model = _ask_model(list(said.chunk_sizes))
+            model = _ask_model(list(application.chunk_sizes))
             if model is None:
                 return None
             wanted = completed(wanted, embedding_model=model)
         if wanted.is_keywords_only:
             return wanted
         if wanted.chunk_size is None:
-            usual = said.chunk_sizes.get(wanted.embedding_model or "") or CHUNK_SIZE
+            usual = application.chunk_sizes.get(wanted.embedding_model or "") or CHUNK_SIZE
             number = _ask_number("Set chunk size", usual, least=1)
             if number is None:
                 return None
@@ -246,11 +246,11 @@ class _AlwaysYes:
     def confirm(self, question: str, *, default: bool) -> bool:
         return default
 
-    def complete(self, wanted: BaseOptions, said: Application) -> BaseOptions | None:
+    def complete(self, wanted: BaseOptions, application: Application) -> BaseOptions | None:
         from sleipnir.knowledge.rules import completed, usual_overlap
 
-        model = wanted.embedding_model or next(iter(said.chunk_sizes), NO_MODEL)
-        chunk_size = wanted.chunk_size or said.chunk_sizes.get(model) or CHUNK_SIZE
+        model = wanted.embedding_model or next(iter(application.chunk_sizes), NO_MODEL)
+        chunk_size = wanted.chunk_size or application.chunk_sizes.get(model) or CHUNK_SIZE
         overlap = usual_overlap(chunk_size) if wanted.chunk_overlap is None else wanted.chunk_overlap
         return completed(wanted, embedding_model=model, chunk_size=chunk_size, chunk_overlap=overlap)
 

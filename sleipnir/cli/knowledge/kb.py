@@ -95,22 +95,22 @@ def rebuild(options: GlobalOptions, /, agent: str, node: str | None, as_data: bo
 @pass_options
 def show(options: GlobalOptions, agent: str, node: str | None, as_data: bool) -> None:
     """Show the contents of the bases of AGENT, or of that of NODE. Builds nothing."""
-    found = _bases_of(agent, options.settings())
-    chosen = found.chosen(node)
-    built = [name for name in chosen if found.file(name).is_file()]
+    bases = _bases_of(agent, options.settings())
+    chosen = bases.chosen(node)
+    built = [name for name in chosen if bases.file(name).is_file()]
     for name in chosen:
         if name not in built:
             terminal.note(f"{name}: not built; `{options.command('kb', 'build', agent, name)}` builds it")
     shown = []
     if built:
         carry_out = _alone(options)
-        shown = [carry_out(found.order("show", name), lambda message: None) for name in built]
+        shown = [carry_out(bases.order("show", name), lambda message: None) for name in built]
     if as_data:
         print_json(shown)
     for index, base in enumerate(shown if not as_data else ()):
         if index:
             click.echo()
-        print_base(base, found.agent.path)
+        print_base(base, bases.agent.path)
 
 
 @kb.command(options_metavar="[OPTIONS]")
@@ -138,17 +138,17 @@ def search(
     """
     from sleipnir.knowledge.order import SearchQuery
 
-    found = _bases_of(agent, options.settings())
-    node, query = _node_and_query(found, words)
-    if not found.file(node).is_file():
+    bases = _bases_of(agent, options.settings())
+    node, query = _node_and_query(bases, words)
+    if not bases.file(node).is_file():
         raise UsageError(f"{node!r} is not built; `{options.command('kb', 'build', agent, node)}` builds it")
-    order = replace(found.order("search", node), question=SearchQuery(query, top_k, sources, per_source))
+    order = replace(bases.order("search", node), question=SearchQuery(query, top_k, sources, per_source))
     with _builder(options) as carry_out, _view() as view:
-        answer = carry_out(order, lambda message: view.report(f"{found.agent.name}/{node}", message))
+        answer = carry_out(order, lambda message: view.report(f"{bases.agent.name}/{node}", message))
     if as_data:
         print_json(answer)
         return
-    print_hits(answer["hits"], found.agent.path, full=full)
+    print_hits(answer["hits"], bases.agent.path, full=full)
     notes = [] if answer["hits"] else ["nothing found"]
     if answer["embedding_model"] is None:
         notes.append(f"searched by {KEYWORDS_ONLY}")
@@ -168,12 +168,12 @@ def rm(options: GlobalOptions, agent: str, node: str | None, yes: bool, as_data:
     """
     from sleipnir.cli.knowledge.building import asker
 
-    found = _bases_of(agent, options.settings())
-    built = [name for name in found.chosen(node) if found.file(name).is_file()]
+    bases = _bases_of(agent, options.settings())
+    built = [name for name in bases.chosen(node) if bases.file(name).is_file()]
     if not built:
-        raise UsageError(f"agent {found.agent.name!r} has no base to remove")
+        raise UsageError(f"agent {bases.agent.name!r} has no base to remove")
     if not yes:
-        listed = ", ".join(str(found.file(name)) for name in built)
+        listed = ", ".join(str(bases.file(name)) for name in built)
         with _view() as view:
             person = asker(view)
             if person is None:
@@ -181,12 +181,12 @@ def rm(options: GlobalOptions, agent: str, node: str | None, yes: bool, as_data:
             if not person.confirm(f"Remove {listed}?", default=False):
                 return exit_codes.FAILED
     for name in built:
-        found.file(name).unlink(missing_ok=True)
+        bases.file(name).unlink(missing_ok=True)
     if as_data:
-        print_json([{"agent": found.agent.name, "node": name, "removed": found.file(name)} for name in built])
+        print_json([{"agent": bases.agent.name, "node": name, "removed": bases.file(name)} for name in built])
     else:
         for name in built:
-            terminal.result(f"removed {found.file(name)}")
+            terminal.result(f"removed {bases.file(name)}")
     return exit_codes.COMPLETED
 
 
@@ -196,7 +196,7 @@ def rm(options: GlobalOptions, agent: str, node: str | None, yes: bool, as_data:
 @pass_options
 def ls(options: GlobalOptions, agent: str | None, as_data: bool) -> None:
     """List the bases that agents have or need. Does not read them."""
-    rows = [row for found in _all_bases(options.settings(), agent) for row in found.rows()]
+    rows = [row for bases in _all_bases(options.settings(), agent) for row in bases.rows()]
     if as_data:
         print_json(rows)
     elif rows:
@@ -263,13 +263,13 @@ def _in_folder(folder: AgentFolder) -> _Bases:
     loaded = load_agent(folder)
     if loaded.graph is None:
         raise GraphError(refusal(folder.kind, str(folder.file), folder.name), loaded.problems)
-    found = _Bases(folder, loaded.graph, nodes_of(loaded.graph))
+    bases = _Bases(folder, loaded.graph, nodes_of(loaded.graph))
     wanted = {
         name: node
-        for name, node in found.nodes.items()
-        if node is not None or documents_of(loaded.graph, node) or found.file(name).is_file()
+        for name, node in bases.nodes.items()
+        if node is not None or documents_of(loaded.graph, node) or bases.file(name).is_file()
     }
-    return replace(found, nodes=wanted)
+    return replace(bases, nodes=wanted)
 
 
 def _all_bases(settings: Settings, agent: str | None) -> Iterator[_Bases]:
@@ -333,20 +333,20 @@ def _make(options: GlobalOptions, agent: str, node: str | None, wish: _BuildOpti
     from sleipnir.cli.knowledge.building import asker
     from sleipnir.knowledge.preparing import make
 
-    found = _bases_of(agent, options.settings())
-    chosen = found.chosen(node)
-    there = [] if wish.anew else [name for name in chosen if found.file(name).is_file()]
+    bases = _bases_of(agent, options.settings())
+    chosen = bases.chosen(node)
+    there = [] if wish.anew else [name for name in chosen if bases.file(name).is_file()]
     for name in there:
         again = options.command("kb", "rebuild", agent, name)
-        terminal.note(f"{name}: is built already, {found.file(name)}; `{again}` builds it anew")
+        terminal.note(f"{name}: is built already, {bases.file(name)}; `{again}` builds it anew")
     with _view() as view:
         person = asker(view, yes=wish.yes)
         missing = [name for name in chosen if name not in there]
-        orders = [_order(found, name, wish, _alone(options), person) for name in missing]
+        orders = [_order(bases, name, wish, _alone(options), person) for name in missing]
         if wish.dry_run:
             results = [make(order, _alone(options), person, view.report) for order in orders]
         else:
-            orders += [found.order("index", name) for name in there]
+            orders += [bases.order("index", name) for name in there]
             with _builder(options) as carry_out:
                 results = [make(order, carry_out, person, view.report) for order in orders]
     if as_data:
@@ -355,44 +355,44 @@ def _make(options: GlobalOptions, agent: str, node: str | None, wish: _BuildOpti
     for index, result in enumerate(results):
         if index:
             click.echo()
-        (print_forecast if wish.dry_run else print_base)(result, found.agent.path)
+        (print_forecast if wish.dry_run else print_base)(result, bases.agent.path)
     return exit_codes.COMPLETED
 
 
-def _order(found: _Bases, name: str, wish: _BuildOptions, carry_out: CarryOut, person: Asker | None) -> Order:
+def _order(bases: _Bases, name: str, wish: _BuildOptions, carry_out: CarryOut, person: Asker | None) -> Order:
     """The builder's task. Raises UsageError for missing values."""
     from sleipnir.knowledge.application import application
     from sleipnir.knowledge.preparing import documents_of
     from sleipnir.knowledge.rules import NO_DOCUMENTS, applying_to, completed, options_of
 
-    node = found.nodes[name]
-    documents = documents_of(found.graph, node)
+    node = bases.nodes[name]
+    documents = documents_of(bases.graph, node)
     if not documents:
         raise UsageError(NO_DOCUMENTS.format(node=name))
-    said = application()
-    known = _as_built(found, name, said, carry_out) if wish.anew and found.file(name).is_file() else None
-    wanted = completed(options_of(node, documents, known or applying_to(node, said)), **wish.values)
+    defaults = application()
+    known = _as_built(bases, name, defaults, carry_out) if wish.anew and bases.file(name).is_file() else None
+    wanted = completed(options_of(node, documents, known or applying_to(node, defaults)), **wish.values)
     if wanted.missing is not None:
-        wanted = _asked(wanted, said, person)
+        wanted = _asked(wanted, defaults, person)
     recipe = wanted.recipe()
     if recipe.chunk_overlap >= recipe.chunk_size:
         raise UsageError(f"chunk_overlap {recipe.chunk_overlap} must be less than chunk_size {recipe.chunk_size}")
     task = "forecast" if wish.dry_run else "rebuild" if wish.anew else "build"
-    return replace(found.order(task, name), recipe=recipe, loaders=dict(said.loaders), go_on=wish.go_on)
+    return replace(bases.order(task, name), recipe=recipe, loaders=dict(defaults.loaders), go_on=wish.go_on)
 
 
-def _as_built(found: _Bases, name: str, said: Application, carry_out: CarryOut) -> Application | None:
+def _as_built(bases: _Bases, name: str, defaults: Application, carry_out: CarryOut) -> Application | None:
     """Values from the base's last build take precedence over the application's. None: the base cannot be read."""
     from sleipnir.errors import KnowledgeError
     from sleipnir.knowledge.recipe import NO_MODEL
 
     try:
-        base = carry_out(found.order("show", name), lambda message: None)
+        base = carry_out(bases.order("show", name), lambda message: None)
     except KnowledgeError as error:
         terminal.note(terminal.printable(f"note: {error}"))
         return None
     return replace(
-        said,
+        defaults,
         embedding_model=base["embedding_model"] or NO_MODEL,
         chunk_size=base["chunk_size"],
         chunk_overlap=base["chunk_overlap"],
@@ -401,27 +401,27 @@ def _as_built(found: _Bases, name: str, said: Application, carry_out: CarryOut) 
     )
 
 
-def _asked(wanted: BaseOptions, said: Application, person: Asker | None) -> BaseOptions:
+def _asked(wanted: BaseOptions, defaults: Application, person: Asker | None) -> BaseOptions:
     if person is None:
         option = "--embedding-model ID (`none`: keywords alone, no key)"
         if wanted.embedding_model is not None:
             option = "--chunk-size BYTES" if wanted.chunk_size is None else "--chunk-overlap BYTES"
         raise UsageError(f"{wanted.missing}\nOr give it here: {option}; --yes takes the usual values")
-    completed = person.complete(wanted, said)
+    completed = person.complete(wanted, defaults)
     if completed is None:
         raise UsageError(wanted.missing or "")
     return completed
 
 
-def _node_and_query(found: _Bases, words: Sequence[str]) -> tuple[str, str]:
-    if len(words) == 2 and words[0] in found.nodes:
+def _node_and_query(bases: _Bases, words: Sequence[str]) -> tuple[str, str]:
+    if len(words) == 2 and words[0] in bases.nodes:
         return words[0], words[1]
     if len(words) > 1:
-        first = found.chosen(words[0])[0]  # names the nodes there are, if it is none
+        first = bases.chosen(words[0])[0]  # names the nodes there are, if it is none
         raise UsageError(f"quote the query, so that it is one word to the shell: {first} {' '.join(words[1:])!r}")
-    nodes = found.chosen(None)
+    nodes = bases.chosen(None)
     if len(nodes) > 1:
-        raise UsageError(f"agent {found.agent.name!r} has several bases, name one of them: {', '.join(nodes)}")
+        raise UsageError(f"agent {bases.agent.name!r} has several bases, name one of them: {', '.join(nodes)}")
     return nodes[0], words[0]
 
 

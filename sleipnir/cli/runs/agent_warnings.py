@@ -46,14 +46,14 @@ def warn_of_namesakes(name: str, used: Path, settings: Settings) -> None:
 def warn_of_unsupported(agent: AgentFolder, settings: Settings) -> None:
     """Print once which features of the agent, and of agents that it names, are not supported, and, if the workers are
     on this machine, which MCP servers and skills are missing."""
-    found: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for name, loaded in _with_named(agent, settings):
-        said = [f"{each.message}. {each.hint or ''}" for each in loaded.problems if each.code == UNSUPPORTED]
+        texts = [f"{each.message}. {each.hint or ''}" for each in loaded.problems if each.code == UNSUPPORTED]
         if loaded.graph is not None and settings.redis_url is None:
-            said += _absent(loaded.graph)
-        for text in said:
-            found.setdefault(text.strip(), []).append(name)
-    for text, names in found.items():
+            texts += _absent(loaded.graph)
+        for text in texts:
+            names_by_text.setdefault(text.strip(), []).append(name)
+    for text, names in names_by_text.items():
         whose = f"agent {names[0]!r}" if len(names) == 1 else f"agents {', '.join(names)}"
         _note(f"{whose}: {text}")
 
@@ -77,9 +77,9 @@ def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, L
 
     seen, waiting = {agent.name}, [agent]
     while waiting:
-        each = waiting.pop(0)
-        loaded = load_agent(each)
-        yield each.name, loaded
+        folder = waiting.pop(0)
+        loaded = load_agent(folder)
+        yield folder.name, loaded
         if loaded.graph is None:
             continue
         chosen = loaded.graph.loop.spawnable_agents if loaded.graph.loop is not None else None
@@ -96,8 +96,8 @@ def tell_warnings(client: Client, agent: str | Path, given: Collection[str] | No
     those of the graph; None: they come from rows that are not read yet. Nothing is printed for an agent that cannot
     run: the submission reports that, if it reads the agent at all (an existing batch continues with its own bundle)."""
     with contextlib.suppress(GraphError, BundleError, UsageError):
-        found = [each for each in client.warnings(agent) if each.code != UNSUPPORTED and not _is_given(each, given)]
-        for line in _lines_of(found, str(agent)):
+        problems = [each for each in client.warnings(agent) if each.code != UNSUPPORTED and not _is_given(each, given)]
+        for line in _lines_of(problems, str(agent)):
             terminal.note(line)
 
 

@@ -38,7 +38,7 @@ class DelayNotice:
         self._look, self._say, self._after_s = look, say, after_s
         self._again_s = after_s
         self._moved_s = time.monotonic()
-        self._said: Sequence[str] = ()
+        self._last_delays: Sequence[str] = ()
         self._over = threading.Event()
         self._speaking = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="delays", daemon=True)
@@ -58,15 +58,15 @@ class DelayNotice:
         """Print the lines, unless they were printed last time or an event has arrived meanwhile."""
         before_s = self._moved_s
         try:
-            found = self._look()
+            delays = self._look()
         except SleipnirError:
             return
         with self._speaking:
             if self._moved_s != before_s or self._over.is_set():
                 return
-            if found and found != self._said:
-                self._say(found)
-            self._said = found
+            if delays and delays != self._last_delays:
+                self._say(delays)
+            self._last_delays = delays
 
     def _watch(self) -> None:
         while not self._over.wait(max(0.1, self._moved_s + self._again_s - time.monotonic())):

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 def gates(options: GlobalOptions, as_data: bool) -> None:
     """List the open questions of all runs."""
     with options.connected(workers=False) as client:
-        found = client.gates()
+        open_gates = client.gates()
     if as_data:
-        print_json(found)
-    elif found:
-        rows = [(gate.run, gate.place, str(gate.seq), moment(gate.opened_ms), _text(gate)) for gate in found]
+        print_json(open_gates)
+    elif open_gates:
+        rows = [(gate.run, gate.place, str(gate.seq), moment(gate.opened_ms), _text(gate)) for gate in open_gates]
         print_table(("run", "node", "seq", "asked", "question"), rows)
     else:
         terminal.note("no open questions")

@@ -64,7 +64,7 @@ def history_table(
     """Columns and rows. Attempts, workers and errors have a column only if there are any. `names` are the nodes of
     visits by number, for maps that have not ended."""
     late = any(entry.kind == "late_result" for entry in entries)
-    rows = _each(entries) if each_item else _folded(entries, names)
+    rows = _unfolded(entries) if each_item else _folded(entries, names)
     columns = ["step", "node", "kind", "took", "wrote", "next"]
     if late or any(row["attempt"] not in ("", "1") for row in rows):
         columns.append("attempt")
@@ -77,7 +77,7 @@ def history_table(
     return columns, [[row[column] for column in columns] for row in rows]
 
 
-def _each(entries: Iterable[StepInfo | LateResult]) -> list[Row]:
+def _unfolded(entries: Iterable[StepInfo | LateResult]) -> list[Row]:
     return [_row(entry) for entry in entries]
 
 

@@ -90,12 +90,12 @@ def _none_found(wanted: set[str], total: int, *, narrowed: bool) -> str:
     if narrowed:
         return "no such runs"
     if total == 0 or wanted == set(STATUSES):
-        found = "no runs"
+        message = "no runs"
     elif wanted == set(UNFINISHED):
-        found = "all runs have ended; `sleipnir ps --all` lists them"
+        message = "all runs have ended; `sleipnir ps --all` lists them"
     else:
-        found = "no such runs; `sleipnir ps --all` lists all"
-    return f"{found}; --rows lists rows of batches too"
+        message = "no such runs; `sleipnir ps --all` lists all"
+    return f"{message}; --rows lists rows of batches too"
 
 
 def status_of(info: RunInfo) -> str:

@@ -176,8 +176,8 @@ def submit(options: GlobalOptions, /, as_data: bool, **wanted: Any) -> int:
 
 def _kept_session(client: Client, agent: str, asked: str | None, without: bool) -> str | None:
     """A temporary session has no use for a single run."""
-    found = session_of(client, agent, asked, without)
-    return None if found == TEMP else found
+    session = session_of(client, agent, asked, without)
+    return None if session == TEMP else session
 
 
 def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str:

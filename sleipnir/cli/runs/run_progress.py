@@ -63,8 +63,8 @@ def _progress(live: Sequence[VisitInfo]) -> str:
     """` 237/500`: the ended and all items of the maps among the visits; for one loop, its turn."""
     if len(live) == 1 and live[0].reason.code == "turns":
         return f", turn {(live[0].reason.turn or 0) + 1}"
-    found = [visit.progress for visit in live if visit.progress is not None]
-    return f" {sum(done for done, _ in found):,}/{sum(total for _, total in found):,}" if found else ""
+    values = [visit.progress for visit in live if visit.progress is not None]
+    return f" {sum(done for done, _ in values):,}/{sum(total for _, total in values):,}" if values else ""
 
 
 def _state(visit: VisitInfo) -> State:

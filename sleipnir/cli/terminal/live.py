@@ -48,53 +48,53 @@ class ModelTexts:
     """The streamed texts of a run, the most recently updated one last."""
 
     def __init__(self) -> None:
-        self._said: dict[int, ModelText] = {}
+        self._texts: dict[int, ModelText] = {}
         self._closed: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._said)
+        return len(self._texts)
 
     def see(self, event: RunEvent) -> bool:
         """Process an event. Returns whether it changes the display."""
         if event.type == "text":
             return self._add(event.data)
-        before = len(self._said)
+        before = len(self._texts)
         if event.type == "visit_closed":
             self._closed.add(event.data["seq"])
         if event.type in _ATTEMPT_ENDS:
-            self._said.pop(event.data["seq"], None)
+            self._texts.pop(event.data["seq"], None)
         if event.type in _MAKES_ROOM:
-            self._said = {seq: said for seq, said in self._said.items() if not said.over}
+            self._texts = {seq: text for seq, text in self._texts.items() if not text.over}
         if event.type == "run_ended":
-            self._said = {}
-        return len(self._said) != before
+            self._texts = {}
+        return len(self._texts) != before
 
     def _add(self, data: Data) -> bool:
         if data["seq"] in self._closed:
             return False
         # A text that is over stays until another one of its node takes its place: the next turn, or the next item.
-        self._said = {seq: said for seq, said in self._said.items() if not (said.over and said.node == data["node"])}
-        said = self._said.pop(data["seq"], None)
-        if said is None or said.draft != draft_of(data):
-            said = ModelText(data["node"], draft_of(data))
-        self._said[data["seq"]] = said
-        said.add(data)
+        self._texts = {seq: text for seq, text in self._texts.items() if not (text.over and text.node == data["node"])}
+        text = self._texts.pop(data["seq"], None)
+        if text is None or text.draft != draft_of(data):
+            text = ModelText(data["node"], draft_of(data))
+        self._texts[data["seq"]] = text
+        text.add(data)
         return True
 
     def names(self) -> dict[int, str]:
         """The label of each text, if there are several: its node, with the visit's number if necessary."""
-        nodes = [said.node for said in self._said.values()]
+        nodes = [text.node for text in self._texts.values()]
         return {
-            seq: f"{said.node}#{seq}" if nodes.count(said.node) > 1 else said.node for seq, said in self._said.items()
+            seq: f"{text.node}#{seq}" if nodes.count(text.node) > 1 else text.node for seq, text in self._texts.items()
         }
 
     def lines(self, width: int, height: int) -> list[str]:
         """The ends of the texts, within `columns`, and `rows` if possible; the oldest text on top."""
-        if len(self._said) <= 1:
-            return [line for said in self._said.values() for line in _end_of(said, "", width, min(MOST_LINES, height))]
-        shown = list(self._said)[-max(1, min(MOST_TEXTS, height // 2)) :]
-        names, hidden = self.names(), len(self._said) - len(shown)
-        lines = [line for seq in sorted(shown) for line in _end_of(self._said[seq], f"{names[seq]}: ", width, 2)]
+        if len(self._texts) <= 1:
+            return [line for text in self._texts.values() for line in _end_of(text, "", width, min(MOST_LINES, height))]
+        shown = list(self._texts)[-max(1, min(MOST_TEXTS, height // 2)) :]
+        names, hidden = self.names(), len(self._texts) - len(shown)
+        lines = [line for seq in sorted(shown) for line in _end_of(self._texts[seq], f"{names[seq]}: ", width, 2)]
         return [*lines, f"{INDENT}... and {hidden} more"] if hidden else lines
 
 
@@ -102,12 +102,12 @@ _ATTEMPT_ENDS = frozenset({"visit_closed", "visit_retrying", "visit_handed_back"
 _MAKES_ROOM = frozenset({"visit_closed", "map_progress"})
 
 
-def _end_of(said: ModelText, label: str, width: int, rows: int) -> list[str]:
+def _end_of(text: ModelText, label: str, width: int, rows: int) -> list[str]:
     label = one_line(label[:-2], 30) + ": " if label else ""
-    found = wrapped(said.text, max(20, width - len(INDENT) - len(label)))
-    if len(said.text) > _MOST_KEPT:
-        said.text = "".join(found[-MOST_LINES * 2 :])  # whole lines, so that those to come break where they would have
-    seen = [line.rstrip() for line in found if not line.isspace()][-rows:]
+    lines = wrapped(text.text, max(20, width - len(INDENT) - len(label)))
+    if len(text.text) > _MOST_KEPT:
+        text.text = "".join(lines[-MOST_LINES * 2 :])  # whole lines, so that those to come break where they would have
+    seen = [line.rstrip() for line in lines if not line.isspace()][-rows:]
     return [INDENT + (label if not place else " " * len(label)) + line for place, line in enumerate(seen)]
 
 
@@ -151,28 +151,28 @@ class TextLines:
         seq, lines = data["seq"], list[str]()
         if seq in self._closed:
             return []
-        said, draft = self._open.get(seq), draft_of(data)
-        if said is None or said.draft != draft:
+        text, draft = self._open.get(seq), draft_of(data)
+        if text is None or text.draft != draft:
             lines = self._rest(seq)
-            if said is not None:
+            if text is not None:
                 lines.append(f"{INDENT}{self._label(seq, data['node'])}(begins anew)")
-            said = self._open[seq] = ModelText(data["node"], draft)
-        said.add(data)
-        *whole, said.text = said.text.split("\n")
-        lines += [f"{INDENT}{self._label(seq, said.node)}{line}" for line in whole if line.strip()]
-        return lines + self._rest(seq) if said.over else lines
+            text = self._open[seq] = ModelText(data["node"], draft)
+        text.add(data)
+        *whole, text.text = text.text.split("\n")
+        lines += [f"{INDENT}{self._label(seq, text.node)}{line}" for line in whole if line.strip()]
+        return lines + self._rest(seq) if text.over else lines
 
     def _rest(self, seq: int) -> list[str]:
         """The incomplete last line of a text that has ended."""
-        said = self._open.get(seq)
-        if said is None:
+        text = self._open.get(seq)
+        if text is None:
             return []
-        label = self._label(seq, said.node)
+        label = self._label(seq, text.node)
         del self._open[seq]
-        return [f"{INDENT}{label}{said.text}"] if said.text else []
+        return [f"{INDENT}{label}{text.text}"] if text.text else []
 
     def _label(self, seq: int, node: str) -> str:
-        others = [said.node for number, said in self._open.items() if number != seq]
+        others = [text.node for number, text in self._open.items() if number != seq]
         if not others:
             return ""
         return f"{node}#{seq}: " if node in others else f"{node}: "

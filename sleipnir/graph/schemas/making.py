@@ -140,7 +140,7 @@ def _map(schema: Schema, hints: Mapping[str, Any]) -> Schema:
     pairs: dict[str, list[str]] = {}
     for spelling in SPELLINGS.values():
         for field, key in spelling.items():
-            properties[key] = _NAMES if field == "body" else _of(hints[field])
+            properties[key] = _NAMES if field == "body" else _schema_of(hints[field])
             pairs.setdefault(field, []).append(key)
     one_of_each = [
         {"anyOf": [{"required": [key]} for key in dict.fromkeys(keys)]}
@@ -152,7 +152,7 @@ def _map(schema: Schema, hints: Mapping[str, Any]) -> Schema:
 
 
 def _property(hint: Any, field: dataclasses.Field[Any]) -> Schema:
-    made = _of(hint)
+    made = _schema_of(hint)
     if is_required(field):
         return made
     default = field.default if field.default is not dataclasses.MISSING else None
@@ -169,7 +169,7 @@ def _optional(schema: Schema) -> Schema:
     return {"anyOf": [*options, {"type": "null"}]} if schema else schema
 
 
-def _of(hint: Any) -> Schema:
+def _schema_of(hint: Any) -> Schema:
     """The schema of a type of the model."""
     if hint in (Duration, WaitTime):
         return {"anyOf": [{"type": "string", "pattern": _DURATION}, {"type": "number", "minimum": 0}]}
@@ -181,16 +181,16 @@ def _of(hint: Any) -> Schema:
         return {}
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return {**_of(arguments[0]), **_bounds(arguments[1:])}
+        return {**_schema_of(arguments[0]), **_bounds(arguments[1:])}
     if origin is Literal:
         return {"type": "string", "enum": list(arguments)}
     if origin in (Union, types.UnionType):
-        others = [_of(each) for each in arguments if each is not type(None)]
+        others = [_schema_of(each) for each in arguments if each is not type(None)]
         return others[0] if len(others) == 1 else {"anyOf": others}
     if origin is list:
-        return {"type": "array", "items": _of(arguments[0])}
+        return {"type": "array", "items": _schema_of(arguments[0])}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _of(arguments[1])}
+        return {"type": "object", "additionalProperties": _schema_of(arguments[1])}
     if dataclasses.is_dataclass(hint):
         return {"$ref": f"#/definitions/{getattr(hint, '__name__', '')}"}
     return {"type": {str: "string", int: "integer", float: "number", bool: "boolean"}[hint]}
@@ -200,8 +200,8 @@ def _bounds(annotations: tuple[Any, ...]) -> Schema:
     """The bounds of a whole number from its annotations."""
     bounds: Schema = {}
     for annotation in annotations:
-        for each in getattr(annotation, "metadata", ()):
+        for constraint in getattr(annotation, "metadata", ()):
             for name, key in (("ge", "minimum"), ("le", "maximum")):
-                if hasattr(each, name):
-                    bounds[key] = getattr(each, name)
+                if hasattr(constraint, name):
+                    bounds[key] = getattr(constraint, name)
     return bounds

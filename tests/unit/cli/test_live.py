@@ -59,8 +59,8 @@ def test_lines_break_where_they_did_however_long_the_text_becomes() -> None:
         if number % 100 == 0:
             expected = [f"      {line.rstrip()}" for line in wrapped(whole, 34)][-6:]
             assert made.lines(40, 20) == expected
-    (said,) = made._said.values()
-    assert len(said.text) < 2_500, "what cannot be seen any more is not kept"
+    (kept,) = made._texts.values()
+    assert len(kept.text) < 2_500, "what cannot be seen any more is not kept"
 
 
 def test_several_texts_are_named_and_show_two_lines_each() -> None:

@@ -131,7 +131,7 @@ def close(context: Context, group: int, step: int) -> None:
     if pending := [member for member in branches if member.ended is None or not member.ended.applied]:
         reduced = [member for member in members if member.role == "reduce"]
         try:
-            if not _apply(context, pending, step, max(reduced, key=lambda each: each.seq, default=None)):
+            if not _apply(context, pending, step, max(reduced, key=lambda entry: entry.seq, default=None)):
                 return
         except RunFailed:
             if is_held:
@@ -140,7 +140,7 @@ def close(context: Context, group: int, step: int) -> None:
     if is_held and (context.defers or any(member.visit.kind == "end" for member in branches)):
         _note_applied(context, branches)
         return
-    agent_functions = ((each.visit.place, each.ended) for each in members if each.role == "branch")
+    agent_functions = ((entry.visit.place, entry.ended) for entry in members if entry.role == "branch")
     labels = {place.visit: chosen for place, chosen in agent_functions if isinstance(place, AgentFunction)}
     if not labels and (calls := routing.needing_calls(context, branches)):
         _note_applied(context, branches)
@@ -274,7 +274,7 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
     end_nodes = {node for node in {member.rank[1] for member in branches} if _is_end(context, node)}
     ends = [member for member in branches if member.rank[1] in end_nodes] if end_nodes else []
     if is_loki and len(ends) > 1:
-        names = ", ".join(each.visit.node for each in ends)
+        names = ", ".join(branch.visit.node for branch in ends)
         raise RunFailed(
             f"super-step ended with multiple End targets ({names}). Fan-out branches must converge at a join node "
             "before terminating. Let them meet in one node, and end after it."
@@ -296,10 +296,10 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
         return
     ways: list[NextVisit] = []
     sources: list[Visit] = []
-    for each in branches:
-        if own_ways := leads.get(each.seq):
+    for branch in branches:
+        if own_ways := leads.get(branch.seq):
             ways += own_ways
-            sources += [each.visit] * len(own_ways)
+            sources += [branch.visit] * len(own_ways)
     context.engine.open_step(context, [*ways, *fired], sources, wide)
 
 
@@ -471,8 +471,8 @@ def _open_agent_function(
 
 def _note_applied(context: Context, members: Sequence[Member]) -> None:
     """Note, for a retry, that the writes of these visits count already."""
-    for each in members:
-        now = context.draft.visits.get(each.seq)
+    for entry in members:
+        now = context.draft.visits.get(entry.seq)
         if now is not None and isinstance(now.body, Ended):
             context.draft.visits.move(now, changed(now.body, applied=True))
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 def main():
     state = json.loads(os.environ.get("GRAPH_STATE") or Path(os.environ["GRAPH_STATE_FILE"]).read_text("utf-8"))
-    found = re.fullmatch(r"(.+) (\d+)(?:\.(\d\d))?", state["line"])
-    if found is None:
+    match = re.fullmatch(r"(.+) (\d+)(?:\.(\d\d))?", state["line"])
+    if match is None:
         sys.exit("there is no amount at the end")
-    what, whole, cents = found.groups(default="0")
+    what, whole, cents = match.groups(default="0")
     print(json.dumps({"entry": {"what": what, "cents": int(whole) * 100 + int(cents)}}))
 
 
