@@ -42,7 +42,7 @@ def test_no_file_descriptors_fail_the_check(tmp_path: Path) -> None:
     done = _in_a_process(
         tmp_path,
         "resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 6,) * 2)",
-        "machine.check(home)",
+        "health.check(home)",
     )
     assert done == "MachineFailed descriptors"
 
@@ -50,7 +50,7 @@ def test_no_file_descriptors_fail_the_check(tmp_path: Path) -> None:
 def test_no_memory_fails_the_check_and_a_greedy_function_does_not(tmp_path: Path) -> None:
     """Finding C18."""
     limited = "resource.setrlimit(resource.RLIMIT_AS, (int(open('/proc/self/statm').read().split()[0]) * 4096,) * 2)"
-    assert _in_a_process(tmp_path, limited, "machine.check(home)").startswith("MachineFailed memory")
+    assert _in_a_process(tmp_path, limited, "health.check(home)").startswith("MachineFailed memory")
     (tmp_path / "steps.py").write_text("def greedy(state): return {'x': len(bytearray(1 << 60))}\n")
     result = execute(visit(FunctionNode(id="f", call="steps.py:greedy"), tmp_path))
     assert result is not None
