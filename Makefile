@@ -74,7 +74,7 @@ test-unit: $(READY)
 
 # Three processes, even on two cores: tests of faults mostly wait until the fault is detected.
 test: $(READY)
-	@$(ALONE) $(BIN)/python -m pytest -n 3 --dist load --maxschedchunk 1 $(ARGS)
+	@$(ALONE) $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-slow: $(READY)
 	@$(ALONE) $(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow \

@@ -7,10 +7,13 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
@@ -31,8 +34,9 @@ for profile in ("default", "slow", "ci", "unit"):
     )
 hypothesis.settings.load_profile("default")
 
-LONG_FIRST = ("tests/chaos/", "tests/docs/", "tests/system/", "tests/unit/planner/test_plan_properties.py")
-"""Where tests take seconds or minutes each. What begins last is quick, so that all pytest workers end together."""
+LONGEST = ("tests/chaos/", "tests/system/test_init.py", "tests/unit/planner/test_plan_properties.py")
+LONG = ("tests/docs/", "tests/system/")
+"""Where tests take seconds or minutes each. They begin first, so that all pytest workers end together."""
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -54,7 +58,8 @@ asyncio.DefaultEventLoopPolicy._loop_factory = _NamedLoop  # type: ignore[attr-d
 _prefixes = (f"t{number}" for number in itertools.count())
 
 
-BROWSER = Path(__file__).parent / "browser"
+TESTS = Path(__file__).parent
+BROWSER = TESTS / "browser"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -69,8 +74,38 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the random order within the two parts."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FIRST))
+    """Keeps the random order within the five parts."""
+    items.sort(key=lambda item: _place(item.nodeid))
+
+
+def _place(nodeid: str) -> int:
+    """What takes longest begins first. What begins last is quick."""
+    if nodeid.startswith(LONGEST):
+        return 0
+    if nodeid.startswith(LONG):
+        return 1 if _shares_a_fixture(nodeid.partition("::")[0]) else 2
+    return 4 if nodeid.startswith("tests/unit/") else 3
+
+
+@cache
+def _shares_a_fixture(file: str) -> bool:
+    """Whether the tests of a file share processes of their own, which each pytest worker starts for itself."""
+    return 'scope="module"' in (TESTS.parent / file).read_text()
+
+
+class WholeFiles(LoadScopeScheduling):
+    """Gives a file whose tests are quick, or share a fixture, to one pytest worker. Other tests go one by one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        one_by_one = nodeid.startswith((*LONGEST, *LONG)) and not _shares_a_fixture(file)
+        return nodeid if one_by_one else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles | None:
+    """For `make test`. Another `--dist` keeps its meaning."""
+    return WholeFiles(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")
