@@ -33,6 +33,8 @@ from tests.deployments import ROOT, Service, of_compose, stages
 from tests.processes import wait_for_redis, wait_until, write_agent
 from tests.secured import ADMIN, FILES, PASSWORD, free_port, redis_environment
 
+pytestmark = pytest.mark.timeout(600)  # fifteen processes start cold at once
+
 KEY = "sk-planted-4f1d2c"
 PLANTED = (KEY, "sk-planted-in-the-secrets-file", "sk-planted-in-the-config", PASSWORD)
 CONFIG = """\
@@ -203,9 +205,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     folder = tmp_path_factory.mktemp("compose")
     with ModelServer(lambda request: json.dumps(DIAGNOSIS)) as server, deployed(folder, server) as running:
         with running.client() as client:
-            wait_until(lambda: len(client.health().workers) == len(WORKERS), "all workers are up", timeout_s=90)
-            wait_until(lambda: len(client.health().schedulers) == 2, "both schedulers are up", timeout_s=60)
-        wait_until(lambda: len(_workers_in(running)) == len(WORKERS), "Flower sees all workers", timeout_s=60)
+            wait_until(lambda: len(client.health().workers) == len(WORKERS), "all workers are up", timeout_s=240)
+            wait_until(lambda: len(client.health().schedulers) == 2, "both schedulers are up", timeout_s=120)
+        wait_until(lambda: len(_workers_in(running)) == len(WORKERS), "Flower sees all workers", timeout_s=120)
         yield running
 
 
