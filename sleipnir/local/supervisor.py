@@ -1,8 +1,8 @@
 """Start and watch the processes of one machine: redis-server (when no URL is given), a scheduler, two workers.
 
 Scripts and functions run in one worker, model calls in another, so that API keys are only in the environment of the
-worker that needs them; for a `sleipnir run` the second one is started when a model call waits for it. Every child dies
-with this process (launch.py). A child that ends is started again, slower each time.
+worker that needs them; for a `sleipnir run` the second one is started when a model call waits for it. Every child ends
+with this process (launch.py). A child that ends is started again, after a longer pause each time.
 `python -m sleipnir.local.supervisor --while-used` is what stack.py starts.
 """
 
@@ -35,7 +35,7 @@ from sleipnir.store.connect import MIN_VERSION, Client, connect, server_version,
 
 TICK_S = 0.1
 LOOK_S = 0.01  # while something starts or stops
-REDIS_S = 60.0  # a large append-only file takes its time to load, and to be written
+REDIS_S = 60.0  # loading and writing a large append-only file takes time
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, beyond the time that workers give their visits (SLEIPNIR_DRAIN_S)
 LOG_BYTES_MOST = 10 * 2**20
 LLM_QUEUES = ("llm", "rag")
@@ -43,10 +43,10 @@ LLM_QUEUES = ("llm", "rag")
 
 @dataclass
 class ChildProcess:
-    """One process that is kept running. `signum` ends it when we die without a word.
+    """One process that is kept running. The kernel sends it `signum` if this process is killed.
 
-    `lock` is a file that the process itself holds locked, as long as it lives. One that outlives us for a moment, as it
-    has something to write, thus keeps the next one from beginning beside it.
+    `lock` is a file that the process itself keeps locked until it ends. If it still writes after this process has
+    ended, the lock prevents a second one from starting.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ChildProcess:
     started_at: float = field(default=0.0)
 
     def start(self) -> bool:
-        """False where another process still holds the lock."""
+        """False if another process still holds the lock."""
         with contextlib.ExitStack() as opened:
             log = opened.enter_context(self.log.open("ab"))
             passed = []
@@ -89,7 +89,8 @@ class ChildProcess:
         return self.process is not None and self.process.poll() is None
 
     def keep_running(self, say: IO[str]) -> None:
-        """Start, or start again: at once after a long life, slower and slower after short ones."""
+        """Start, or start again: immediately if it ran for a while, after longer and longer pauses if it keeps ending
+        early."""
         if self.is_running:
             return
         now = time.monotonic()
@@ -108,7 +109,7 @@ class ChildProcess:
 def find_server() -> Path:
     """A redis-server or valkey-server of at least 6.2: on PATH, else the binary of the `embedded` extra.
 
-    Raises ConfigError with what was found and how to get one.
+    Raises ConfigError with the rejected servers and a command that installs one.
     """
     too_old = []
     for candidate in _candidates():
@@ -131,7 +132,8 @@ _INSTALLERS = {
 
 
 def _how_to_get_one() -> str:
-    """The one command that brings a server here. The `embedded` extra has one for some machines and Pythons only."""
+    """The command that installs a server on this machine. The `embedded` extra supports only some machines and Python
+    versions."""
     if sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13):
         return "`pip install '.[embedded]'` in a checkout brings one"
     command = next((command for tool, command in _INSTALLERS.items() if shutil.which(tool)), None)
@@ -181,7 +183,7 @@ def redis_command(server: Path, home: Home) -> list[str]:
 
 
 def worker_command(queues: str, name: str, concurrency: int) -> list[str]:
-    """Threads: both kinds of work wait for something else, a child process or a model."""
+    """With threads, because both kinds of work wait for a child process or a model."""
     return [
         sys.executable, "-m", "sleipnir_workers", "-Q", queues, "-c", str(concurrency), "-P", "threads",
         "-n", f"{name}@%h", "--loglevel", "WARNING", "--without-gossip", "--without-mingle",
@@ -189,7 +191,8 @@ def worker_command(queues: str, name: str, concurrency: int) -> list[str]:
 
 
 class Supervisor:
-    """The children of one stack, from start to stop. Run it in the main thread: children are tied to its life."""
+    """The children of one stack, from start to stop. Run it in the main thread: children end with the thread that
+    started them."""
 
     def __init__(self, settings: Settings, *, scripts: int, llm: int, while_used: bool, workers: bool) -> None:
         self.home = Home(settings.home.absolute())
@@ -224,7 +227,7 @@ class Supervisor:
         self._await_redis(redis)
 
     def _start_after_the_last(self, redis: ChildProcess) -> None:
-        """Of a stack that was killed, Redis may still be there."""
+        """Redis of a killed stack may still run."""
         deadline = time.monotonic() + REDIS_S
         waited = False
         while not redis.start():
@@ -263,13 +266,13 @@ class Supervisor:
     def _tick_s(self) -> float:
         if not self.while_used:
             return 0.5
-        return TICK_S if self.wants_workers else LOOK_S  # who looks at runs waits for the stop
+        return TICK_S if self.wants_workers else LOOK_S  # a command that only reads waits for the stop
 
     def _make_services(self) -> list[ChildProcess]:
         env = {**os.environ, **self.settings.to_env(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         if self.while_used:
-            env["SLEIPNIR_DRAIN_S"] = "0"  # who pressed Ctrl-C waits for us; the next stack starts the visits again
-            env["SLEIPNIR_WARM_LLM"] = "0"  # a short life: most runs ask no model, and should not wait for its library
+            env["SLEIPNIR_DRAIN_S"] = "0"  # a person who pressed Ctrl-C waits; the next stack starts the visits again
+            env["SLEIPNIR_WARM_LLM"] = "0"  # most runs of a short-lived stack ask no model
         keyless = without_secret_variables(env)
         children = [
             ChildProcess("scheduler", [sys.executable, "-m", "sleipnir_scheduler"], keyless, self._log("scheduler"))
@@ -284,7 +287,7 @@ class Supervisor:
         return children
 
     def _add_llm_worker_if_needed(self) -> None:
-        """Most runs ask no model: a stack that lives for a run waits until one is asked before it starts the worker."""
+        """The stack of a single run starts this worker only when a model is asked, because most runs ask none."""
         if self._llm_worker is not None and (not self.while_used or self._model_is_asked()):
             self._services.append(self._llm_worker)
             self._llm_worker = None
@@ -299,22 +302,22 @@ class Supervisor:
         return any(lengths.get(queue) for queue in LLM_QUEUES)
 
     def interrupt(self) -> None:
-        """Stop; when it is stopping already, do not wait for the visits that run."""
+        """Stop; if it is already stopping, do not wait for running visits."""
         if self.stop.is_set():
             for child in self._services:
                 child.signal(signal.SIGTERM)
         self.stop.set()
 
     def _stop_all(self) -> None:
-        """Services first: their last commits and goodbyes need Redis."""
+        """Stop the services first: they need Redis for their last commits and to deregister."""
         self.home.state.unlink(missing_ok=True)
         self._end(self._services, meanwhile=self._wake_readers)
         self._note_stop()
         self._end(self._redis)
 
     def _note_stop(self) -> None:
-        """All services have stopped, and Redis writes its data when it is stopped: no visit is in doubt then. Of a
-        Redis that has crashed it is, and this fails."""
+        """Record an orderly stop: all services have stopped, and Redis writes its data when it is stopped, so no visit
+        is in doubt. After a crash of Redis this fails, and visits are in doubt."""
         from sleipnir.store.generations import Generations
         from sleipnir.store.keys import Keys
 
@@ -334,7 +337,7 @@ class Supervisor:
             time.sleep(LOOK_S)
 
     def _wake_readers(self) -> None:
-        """Services that stop need not sit out their blocking reads, up to a second each, on a private Redis."""
+        """End the blocking reads of stopping services, which last up to a second, on a private Redis."""
         if self._client is not None:
             with contextlib.suppress(Exception):
                 unblock_all(self._client)
@@ -354,7 +357,8 @@ class Supervisor:
             yield
 
     def _lock_out_users(self) -> bool:
-        """True if the stack is not in use. The lock is kept: who comes now waits until we are gone, and starts anew."""
+        """True if the stack is not in use. The lock is kept: a new user waits until this process has ended and starts
+        another stack."""
         try:
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -362,7 +366,7 @@ class Supervisor:
         return True
 
     def _log(self, name: str) -> Path:
-        """The child's log file; one that has grown large is started anew, keeping one old one."""
+        """The child's log file; a large one is replaced, and one old file is kept."""
         log = self.home.logs / f"{name}.log"
         if log.exists() and log.stat().st_size > LOG_BYTES_MOST:
             log.replace(log.with_suffix(".log.1"))
@@ -370,7 +374,8 @@ class Supervisor:
 
 
 def _warn_of_loss(settings: Settings) -> None:
-    """Report at once what services report in their logs. Raises StoreUnsuitable; a Redis that is away is waited for."""
+    """Report problems immediately that services only log. Raises StoreUnsuitable; an unreachable Redis only causes a
+    warning."""
     from sleipnir.store.store import Store
 
     try:
@@ -390,7 +395,7 @@ def _warn_of_loss(settings: Settings) -> None:
 def supervise(
     settings: Settings, *, scripts: int = 2, llm: int = 4, while_used: bool = False, workers: bool = True
 ) -> None:
-    """Run a supervisor in this process until SIGTERM, SIGINT, or (`while_used`) the last user is gone."""
+    """Run a supervisor in this process until SIGTERM, SIGINT, or (`while_used`) the last user has left."""
     refuse_inspection()
     Home(settings.home.absolute()).prepare()
     supervisor = Supervisor(settings, scripts=scripts, llm=llm, while_used=while_used, workers=workers)
