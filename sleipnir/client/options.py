@@ -21,9 +21,9 @@ class RunOptions(TypedDict, total=False):
     strict          The run fails at every failed visit: one that no fallback, retry or `on_error` node handles. None:
                     the value of SLEIPNIR_STRICT, or True if models' answers are replayed.
     ask_variable    Called for each agent variable that has no value.
-    ask_knowledge   Called for missing parameters of knowledge bases. Missing bases are built before the submission,
-                    which may take long.
-    tell_knowledge  Gets the progress of these builds.
+    ask_knowledge   Asks a person for missing parameters of knowledge bases. Missing bases are built before the
+                    submission, which may take long.
+    tell_knowledge  Called with the progress of these builds.
     """
 
     variables: Mapping[str, str] | None

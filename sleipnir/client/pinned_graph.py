@@ -1,4 +1,4 @@
-"""The graph of stored runs: that of the bundle that they are pinned to, whatever the agent's folder has now."""
+"""The graph of stored runs: that of the bundle that they are pinned to, independent of the agent's current folder."""
 
 from __future__ import annotations
 
