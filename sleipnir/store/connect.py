@@ -62,6 +62,13 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
         raise not_a_url(url, f"unknown: {unknown[1] if unknown else 'a part of its query'}") from None
 
 
+def close(client: Client) -> None:
+    """Close all connections of a client, those of other threads too. redis-py leaves the pool open if it did not make
+    it, as with Sentinels."""
+    client.close()
+    client.connection_pool.disconnect()
+
+
 def _follow(sentinel_hosts: Sentinels, options: dict[str, Any]) -> Client:
     """A client of the current master. Each connection, also when it reconnects, asks the Sentinels for it, one after
     the other."""

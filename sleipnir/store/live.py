@@ -19,7 +19,7 @@ from sleipnir import failpoints
 from sleipnir.errors import RunNotFound
 from sleipnir.messages import FINAL, VERSION
 from sleipnir.runs.run import from_fields
-from sleipnir.store.connect import Client, is_passing
+from sleipnir.store.connect import Client, close, is_passing
 from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import dumps
@@ -152,10 +152,14 @@ class Live:
         _ADD_PIECES.load(client)
         return FastClient(client)
 
+    def close(self) -> None:
+        """Close the connection that adds pieces. The next piece opens another."""
+        self._drop_line()
+
     def _drop_line(self) -> None:
         line, self._line = self._line, None
         if line is not None:
-            line.client.close()
+            close(line.client)
 
     def _command(self, run_id: str, pieces: Sequence[Piece]) -> list[Arg]:
         run = self._keys.of_run(run_id)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sleipnir.errors import ConfigError
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
-from sleipnir.store.connect import check_server, clock_ms, connect, store_errors
+from sleipnir.store.connect import check_server, clock_ms, close, connect, store_errors
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys
@@ -221,9 +221,13 @@ class Store:
         return self.fleet.health()
 
     def close(self) -> None:
+        """Close all connections, those of all threads too."""
+        for part in ("visits", "live"):
+            if part in self.__dict__:  # it was used
+                getattr(self, part).close()
         for client in (self._client, self._bytes, self._broker):
             if client is not None:
-                client.close()
+                close(client)
 
     def __enter__(self) -> Store:
         return self

@@ -4,6 +4,7 @@ state."""
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from sleipnir.decoding import read_text
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item, Part
-from sleipnir.store.connect import Client, clock_ms
+from sleipnir.store.connect import Client, clock_ms, close
 from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.record_text import dumps
@@ -103,13 +104,25 @@ class Visits:
 
     def __init__(self, connect: Callable[[], Client], keys: Keys) -> None:
         self._connect, self._keys, self._local = connect, keys, threading.local()
+        self._lines: weakref.WeakSet[FastClient] = weakref.WeakSet()
+        """Those of all living threads: when a thread ends, its connection is released."""
+        self._opening = threading.Lock()
 
     @property
     def _line(self) -> FastClient:
         line: FastClient | None = getattr(self._local, "line", None)
         if line is None:
             line = self._local.line = FastClient(self._connect())
+            with self._opening:
+                self._lines.add(line)
         return line
+
+    def close(self) -> None:
+        """Close the connections of all threads. A thread that goes on connects again."""
+        with self._opening:
+            lines = list(self._lines)
+        for line in lines:
+            close(line.client)
 
     def claim(
         self, call: VisitCall, *, worker: str, token: str, lease_ms: int, wanted: Collection[str] | None

@@ -5,13 +5,17 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import redis
 
 from sleipnir.errors import StoreUnavailable
+from sleipnir.settings import Settings
 from sleipnir.store.connect import connect, store_errors, unblock_all
 from sleipnir.store.fast_client import execute_all
+from sleipnir.store.live import Piece
+from sleipnir.store.store import Store
 from tests.processes import RedisServer, wait_until
 
 
@@ -34,6 +38,36 @@ def test_blocking_reads_of_all_clients_end_when_they_are_told_to(redis_server: R
     assert [reply for reply in replies if reply] == []
     assert len(replies) == 2
     assert time.monotonic() - started < 20
+
+
+def test_a_closed_store_leaves_no_connection_open(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Workers and writers of live text have connections of their own, one for each thread."""
+    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="closed", partitions=2)
+    client = connect(redis_server.url)
+
+    def opened() -> int:
+        return sum(each["name"] == "to-be-closed" for each in client.client_list())
+
+    claimed, closed = threading.Event(), threading.Event()
+    with Store.open(settings, client_name="to-be-closed") as store:
+        store.live.add({"gone": [Piece(1, 1, "node", 0, "text")]})
+        store.visits.count_leased(["run1:node:1:1"])
+
+        def work() -> None:
+            store.visits.count_leased(["run1:node:1:1"])
+            claimed.set()
+            closed.wait(30)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        assert claimed.wait(30)
+        assert opened() >= 4, "at least one of the pool, one of each thread, one of live text"
+    try:
+        wait_until(lambda: opened() == 0, "all are closed")
+    finally:
+        closed.set()
+        worker.join()
+        client.close()
 
 
 def test_a_full_redis_is_a_passing_refusal_of_commands_and_of_scripts_and_is_named_so() -> None:

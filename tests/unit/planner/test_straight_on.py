@@ -91,7 +91,7 @@ def straightened(graph: Graph, random: Random) -> Graph:
 
     limits = graph.limits
     if not graph.is_loki:
-        limits = replace(limits, step_timeout=random.choice([None, 2_000]), max_steps=random.choice([None, None, 2]))
+        limits = replace(limits, step_timeout=random.choice([None, 2_000]), max_steps=random.choice([None, 2]))
     joins = () if random.random() < 0.2 else ("join", "quorum")
     nodes = {name: straight(node) for name, node in graph.nodes.items() if name not in joins}
     return replace(graph, nodes=nodes, limits=limits, engine="bsp")
