@@ -3,6 +3,7 @@
 runs        clients: create, read, answer, cancel
 visits      workers: claim, heartbeat, deliver
 partitions  schedulers: own, read, commit; leases, timers, outbox
+effects     schedulers: deliver what commits owe to other runs and to batches
 records     complete stored runs, for export and archive
 batches     clients: submit many runs at once; schedulers: admit rows
 dead_letters  schedulers: move undeliverable effects aside; clients: read them
@@ -16,7 +17,8 @@ garbage     `gc`: remains of missing runs
 generations restarts, restores and fail-overs of Redis, and steps of its clock
 fleet       announced processes, and the broker's queues if it is a Redis
 
-Each part is imported and created at its first use: most commands need one or two of them.
+The first four move runs from their submission to their end. `runs` and `partitions` are packages, with a module for
+each subject. Each part is imported and created at its first use: most commands need one or two of them.
 """
 
 from __future__ import annotations
@@ -166,6 +168,7 @@ class Store:
 
     @_Part
     def partitions(self) -> Partitions:
+        """Its parts, one for each service of a scheduler: store/partitions/__init__.py."""
         from sleipnir.store.partitions import Partitions
 
         return Partitions(

@@ -31,6 +31,8 @@ from sleipnir.runs.visits import (
 def visit_infos(
     visits: Sequence[Visit], claims: Mapping[str, str], gates: Collection[str], holds: Sequence[HoldInfo]
 ) -> Iterator[VisitInfo]:
+    """The state of each live visit and the reason why it is in it. `claims` and `gates` are hashes of the run in Redis:
+    claims by number, fields of gates; `holds` are those of the run, oldest first."""
     by = holds[0].in_words if holds else None
     busy = Counter(_line_of(visit) for visit in visits if _has_slot(visit))
     item_of_loop = {visit.body.id: visit.item for visit in visits if isinstance(visit.body, Loop)}
@@ -108,6 +110,7 @@ def _visit(
 
 
 def kept_visit(visit: Visit) -> KeptVisit:
+    """What `retry` would do with a visit that a failed run keeps."""
     failed = visit.body if isinstance(visit.body, Failed) else None
     fan = failed.was if failed and isinstance(failed.was, Fan) else None
     return KeptVisit(
@@ -127,6 +130,7 @@ def has_commands_left(visit: Visit) -> bool:
 
 
 def reason_now(visit: VisitInfo, by: str | None, until_ms: Mapping[int, int | None]) -> Reason:
+    """The reason of a visit, with the end of its lease (by number) and who holds the deployment (None: nobody)."""
     if visit.reason.code == "lease":
         return replace(visit.reason, until_ms=until_ms[visit.seq])
     if visit.reason.code == "queued" and by is not None:

@@ -92,6 +92,7 @@ class Draft:
         return self.run.is_final and not self.revives
 
     def transition(self) -> Transition:
+        """All changes of this draft, as one transition."""
         visits, clock, record = self.visits, self.clock, self.record
         if record.answer is not None:
             record.write_answer()

@@ -176,6 +176,7 @@ class EventRecord:
         self._forgiven.update(nodes)
 
     def item(self, op: ItemOp) -> None:
+        """Add an operation on items. They are applied in order, and later planning of this event sees their results."""
         self.items.append(op)
         if isinstance(op, (TakeResult, SetValue)):
             self.changed_items[op.field] = op
