@@ -107,7 +107,7 @@ def test_the_review_is_edited_as_often_as_a_person_wants(lab: Lab, repository: P
     assert ended.output == "## Short\n\nIt divides by zero."
 
 
-def test_a_file_that_cannot_be_reviewed_is_named_and_findings_stand_without_a_summary(
+def test_a_file_that_cannot_be_reviewed_is_named_and_findings_are_kept_without_a_summary(
     lab: Lab, repository: Path
 ) -> None:
     rules = [RULES[0], Rule(Reply(status=400, error="no"), match="new file|compared with")]

@@ -217,7 +217,7 @@ def test_the_tests_are_run_by_what_the_projects_files_say(coder: Tools) -> None:
     assert str(result["output"]).splitlines()[:2] == [str(coder.project), "oops"]
 
 
-def test_the_person_who_starts_a_run_says_how_to_build_and_test(coder: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_a_run_set_the_commands_that_build_and_test(coder: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     write(coder.project, {"Makefile": "test:\n\tfalse\n"})
     monkeypatch.setenv("LLM_AGENT_VAR_BUILD_COMMAND", "echo built > built && echo fine")
     monkeypatch.setenv("LLM_AGENT_VAR_TEST_COMMAND", "cat built")
@@ -229,14 +229,14 @@ def test_the_person_who_starts_a_run_says_how_to_build_and_test(coder: Tools, mo
     assert coder("run_tests") == {"command": "cat built", "exit_code": 0, "output": "built"}
 
 
-def test_without_a_command_the_model_is_told_what_to_report(coder: Tools) -> None:
+def test_without_a_command_the_model_gets_a_text_to_report(coder: Tools) -> None:
     assert coder.refusal("run_build") == (
         "No build command is known for this project. Say in your report that it was not checked, and that the variable "
         "build_command would say how."
     )
 
 
-def test_a_command_has_no_input_and_sees_nothing_of_the_tool(coder: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_has_no_input_and_no_variables_of_the_tool(coder: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LLM_OUTPUT", "GRAPH_RUN_ID", "FORCE_COLOR", "CLICOLOR_FORCE", "AUTO_CONFIRM"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("LLM_AGENT_VAR_TEST_COMMAND", "cat; env; printf '\\033[1;31mred\\033[0m'")

@@ -207,7 +207,7 @@ def test_its_tools_are_written_for_the_python_of_any_worker(agent: str) -> None:
 
 
 @pytest.mark.parametrize("agent", ["explore", "oracle", "coder"])
-def test_what_agents_share_is_there_once_and_beside_each_where_it_runs(agent: str, tmp_path: Path) -> None:
+def test_the_shared_folder_is_stored_once_and_unpacked_next_to_each_agent(agent: str, tmp_path: Path) -> None:
     """Finding U5 of the second review."""
     assert [path.parent.name for path in AGENTS.rglob("project.py")] == [".shared"]
     bundle = pack(AGENTS / agent, limit_bytes=2**20)

@@ -49,7 +49,7 @@ BAD, GOOD = (
 )
 
 
-def test_a_report_cites_only_what_stands_in_sources_that_are_trusted(lab: Lab, tmp_path: Path) -> None:
+def test_a_report_cites_only_quotations_of_trusted_sources(lab: Lab, tmp_path: Path) -> None:
     ended = lab.run(
         "deep-research", "Why do large bells crack?", rules=RESEARCH, says=[VETTING, BAD, GOOD],
         answers=[("approve", "accept")], here=tmp_path, sources="example",
@@ -65,7 +65,7 @@ def test_a_report_cites_only_what_stands_in_sources_that_are_trusted(lab: Lab, t
     assert "Mend that and write all of it again:\n- [7] is no source\n" in second
 
 
-def test_a_person_has_the_report_written_anew_and_a_failure_does_not_lose_it(lab: Lab, tmp_path: Path) -> None:
+def test_a_person_has_the_report_written_again_and_a_failure_does_not_lose_it(lab: Lab, tmp_path: Path) -> None:
     uncited = GOOD + "\n\n" + "Whoever wants to know more should ask a founder of bells about it."
     failed = Reply(status=400, error="overloaded")
     answers = [("approve", "say who to ask"), ("approve", "in French"), ("approve", "discard")]
@@ -132,7 +132,7 @@ def test_pages_are_sources_and_those_that_are_not_there_are_named(lab: Lab, tmp_
     assert "- [2] https://elsewhere.example (not vetted; quotations not checked)" in ended.output
 
 
-def test_without_sources_or_a_model_the_run_says_what_is_missing(lab: Lab, tmp_path: Path) -> None:
+def test_without_sources_or_a_model_the_run_reports_what_is_missing(lab: Lab, tmp_path: Path) -> None:
     nothing = lab.run("deep-research", "Why?", here=tmp_path, sources="nowhere")
     assert nothing.output == (
         "There is nothing to search. nowhere does not exist. Name folders, files or addresses: --var sources=docs"

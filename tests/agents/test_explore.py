@@ -273,7 +273,7 @@ def test_a_program_that_a_repository_names_is_not_run(explore: Tools) -> None:
     assert not (explore.project / "ran").exists()
 
 
-def test_a_project_that_is_too_large_is_seen_in_part_and_the_model_is_told(
+def test_only_a_part_of_a_very_large_project_is_read_and_the_result_reports_that(
     explore: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("project.MAX_FILES", 4)
@@ -290,7 +290,7 @@ def test_without_git_a_project_is_walked(explore: Tools, monkeypatch: pytest.Mon
     assert explore("get_structure") == before
 
 
-def test_the_project_is_where_the_run_was_started_or_what_the_variable_says(
+def test_the_project_is_the_directory_of_the_run_or_that_of_the_variable(
     explore: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLM_AGENT_VAR_PROJECT_DIR", "shop")

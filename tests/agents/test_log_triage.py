@@ -49,7 +49,7 @@ def report_of(state: dict[str, Any]) -> str:
     return report
 
 
-def test_the_shipped_log_shows_the_trouble_that_we_caused_when_we_recorded_it() -> None:
+def test_the_shipped_log_has_the_problems_that_were_caused_during_its_recording() -> None:
     output = read_log("server.log")
     assert output["_next"] == "diagnose"
     assert output["log"]["sources"] == ["redis", "worker"]
@@ -110,7 +110,7 @@ def test_a_log_without_errors_is_all_quiet(tmp_path: Path) -> None:
         ('10.0.0.1 - - [20/Nov/2026:10:00:02 +0000] "GET / HTTP/1.1" 502 157', "error"),
     ],
 )
-def test_common_trouble_is_recognised_and_the_rules_know_every_kind(tmp_path: Path, line: str, kind: str) -> None:
+def test_common_problems_are_recognised_and_every_kind_has_a_rule(tmp_path: Path, line: str, kind: str) -> None:
     output = read_log(write(tmp_path, line))
     assert kinds(output) == [kind]
     diagnosis = diagnose(output)
@@ -140,7 +140,7 @@ def test_the_same_error_with_other_numbers_is_counted_not_repeated(tmp_path: Pat
     assert (finding["count"], finding["first"], finding["last"]) == (30, "10:00:00", "10:00:29")
 
 
-def test_what_enters_the_state_is_bounded_however_bad_the_log_is(tmp_path: Path) -> None:
+def test_the_values_in_the_state_are_bounded_for_any_log(tmp_path: Path) -> None:
     lines = (f"2026-11-20 10:00:00 ERROR {word * 3000} {word}" for word in map(chr, range(0x4E00, 0x4E00 + 700)))
     output = read_log(write(tmp_path, *lines))
     assert len(output["findings"]) == 12
@@ -155,7 +155,7 @@ def test_a_line_that_never_ends_is_cut(tmp_path: Path) -> None:
     assert len(output["findings"][0]["message"]) == 240
 
 
-def test_only_the_end_of_a_very_large_file_is_read_and_the_summary_says_so(tmp_path: Path) -> None:
+def test_only_the_end_of_a_very_large_file_is_read_and_the_summary_reports_that(tmp_path: Path) -> None:
     path = write(tmp_path, *["10:00:00 ERROR old trouble"] * 80_000, "10:00:01 ERROR connection refused")
     output = read_log(path, LLM_AGENT_VAR_MAX_MEGABYTES="1")
     assert output["log"]["lines"] < 80_000

@@ -57,7 +57,7 @@ def test_a_question_is_answered_with_its_rows_and_what_they_mean(lab: Lab, shop:
     assert "| Oslo | 2 |" in last.prompt
 
 
-def test_a_statement_that_fails_is_mended_and_rows_count_without_a_summary(lab: Lab, shop: Path) -> None:
+def test_a_failed_statement_is_corrected_and_rows_count_without_a_summary(lab: Lab, shop: Path) -> None:
     says = [statement("SELECT town FROM customers"), statement(BY_CITY + ";"), Reply(status=400)]
     ended = lab.run("sql", "", says=says, answers=[("ask", "Where?")], here=shop.parent, database=str(shop))
     assert "Your last statement was:\nSELECT town FROM customers" in ended.requests[1].prompt
@@ -65,7 +65,7 @@ def test_a_statement_that_fails_is_mended_and_rows_count_without_a_summary(lab: 
     assert ended.output.startswith("| City | Customers |")
 
 
-def test_a_write_waits_for_approval_whatever_the_model_says_of_it(lab: Lab, shop: Path) -> None:
+def test_a_write_waits_for_approval_regardless_of_the_models_description(lab: Lab, shop: Path) -> None:
     ended = lab.run(
         "sql", "Double the clapper's price", says=[statement(RAISE, is_write=False)], answers=[("approve", "run")],
         here=shop.parent, database="shop.db",
@@ -87,7 +87,7 @@ def test_an_objection_goes_back_to_the_model_and_a_dropped_write_changes_nothing
     assert ask(shop, "SELECT price_cents FROM articles WHERE name = 'Clapper'") == [(7400,)]
 
 
-def test_what_cannot_work_is_found_before_anybody_is_asked_and_given_up_after_three_statements(
+def test_an_impossible_statement_is_found_before_a_person_is_asked_and_given_up_after_three_tries(
     lab: Lab, shop: Path
 ) -> None:
     says = [
@@ -114,7 +114,7 @@ def test_a_run_without_a_database_ends_with_what_to_do(lab: Lab, shop: Path, nam
     assert ended.requests == []
 
 
-def test_without_a_model_the_run_says_what_is_missing(lab: Lab, shop: Path) -> None:
+def test_without_a_model_the_run_reports_what_is_missing(lab: Lab, shop: Path) -> None:
     ended = lab.run("sql", "How many?", says=[Reply(status=401)], here=shop.parent, database="shop.db")
     assert ended.output.startswith("The question was not answered. LLM node failed: ")
 
@@ -147,12 +147,12 @@ def check(shop: Path, sql: str) -> dict[str, Any]:
         (" ; ", "write_statement"),
     ],
 )
-def test_sqlite_says_what_a_statement_does_and_a_trial_changes_nothing(shop: Path, sql: str, way: str) -> None:
+def test_sqlite_reports_the_effects_of_a_statement_and_a_trial_changes_nothing(shop: Path, sql: str, way: str) -> None:
     before = shop.read_bytes()
     assert check(shop, sql)["_next"] == way
     assert shop.read_bytes() == before
 
 
-def test_the_trial_tells_of_rows_and_of_the_schema(shop: Path) -> None:
+def test_the_trial_reports_changes_of_rows_and_of_the_schema(shop: Path) -> None:
     assert check(shop, "DELETE FROM orders RETURNING id")["effect"] == "Tried on a copy, it works. It changes 6 rows."
     assert check(shop, "DROP TABLE orders")["effect"].endswith("and the schema.")

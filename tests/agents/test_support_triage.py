@@ -31,7 +31,7 @@ EXPORT = sorted_as("how_to", words="export markdown pictures")
 CHARGED = sorted_as("billing", "high", "angry", words="refund charged twice invoice")
 
 
-def test_a_calm_ticket_is_answered_from_an_article_without_anybody(lab: Lab, tmp_path: Path) -> None:
+def test_a_calm_ticket_is_answered_from_an_article_without_a_person(lab: Lab, tmp_path: Path) -> None:
     says = [EXPORT, drafted("Hello Jo, open Settings.", "export-notes.md", "made-up.md")]
     ended = lab.run("support-triage", "tickets/export.txt", says=says, here=tmp_path, product="Penpal")
     assert ended.output == (
@@ -123,5 +123,5 @@ def test_the_search_finds_the_article_by_its_words(ticket: str, words: tuple[str
     assert find_articles(ticket, *words)[0] == first
 
 
-def test_the_search_finds_nothing_where_no_word_fits_and_no_articles_are() -> None:
+def test_the_search_finds_nothing_without_matching_words_or_articles() -> None:
     assert find_articles("xyzzy plugh") == []

@@ -115,7 +115,7 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
     broker.stop()
 
 
-def test_a_message_for_a_queue_that_nobody_has_declared_waits_there(rabbit: RabbitMQ) -> None:
+def test_a_message_for_an_undeclared_queue_waits_there(rabbit: RabbitMQ) -> None:
     call = VisitCall("run000000001", "a", 1, 1, "agent", "digest")
     dispatcher = KombuDispatcher(rabbit.url)
     dispatcher.publish([(call, "early"), (call, "early")])

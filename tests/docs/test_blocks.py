@@ -11,7 +11,7 @@ from tests.docs.pages import CLASSES, PAGES, ROOT, blocks, blocks_of
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_block_says_how_it_is_checked(page: Path) -> None:
+def test_every_block_states_how_it_is_checked(page: Path) -> None:
     unknown = [f"{block}: {block.info!r}" for block in blocks_of(page) if block.info not in CLASSES]
     assert not unknown, (
         "these blocks have no class: write one behind the fence. tests/docs/pages.py lists them; "

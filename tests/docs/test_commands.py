@@ -58,7 +58,7 @@ def _pattern(part: str) -> str:
     )
 
 
-def test_whatever_is_not_run_stands_on_its_page() -> None:
+def test_commands_that_are_not_run_are_on_their_page() -> None:
     idle = [
         (page, begins)
         for page, entries in NOT_RUN.items()

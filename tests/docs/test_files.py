@@ -112,7 +112,7 @@ def fields_of(lines: Iterable[str]) -> dict[str, set[str]]:
 
 
 @each("markdown skill")
-def test_a_skill_says_what_its_page_says(block: Block) -> None:
+def test_a_skill_has_the_text_of_its_page(block: Block) -> None:
     skill = parsed("git", block.text)
     assert (skill.description, skill.body) == ("Work with git", "Commit often.")
     assert (skill.tools, skill.servers, skill.auto_unload) == (("git_command",), ("iwe",), False)

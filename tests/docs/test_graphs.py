@@ -18,7 +18,7 @@ from tests.processes import wait_until
 TO_RUN = [block for block in GRAPHS if COMPLETIONS.get(key_of(block), Completion()).not_run is None]
 
 
-def test_every_completion_is_of_a_graph_that_stands_on_its_page() -> None:
+def test_every_completed_graph_is_on_its_page() -> None:
     keys = {key_of(block) for block in GRAPHS}
     assert [key for key in COMPLETIONS if key not in keys] == []
 

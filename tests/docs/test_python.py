@@ -41,7 +41,7 @@ def the_block(*functions: str) -> Block:
     return found
 
 
-def test_every_block_is_run_here_or_where_this_module_says() -> None:
+def test_every_block_is_run_by_this_module_or_by_the_test_that_it_names() -> None:
     kinds = {" ".join(functions_of(block)) for block in PYTHON} - {""}
     assert kinds == {
         "grade plan", "forecast", "run_sleep", "run_agent test_a_letter_is_sorted_by_what_the_model_found",

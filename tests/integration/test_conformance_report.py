@@ -78,7 +78,7 @@ def test_a_broken_fixture_fails_its_row(tmp_path: Path) -> None:
     assert "T05   failed" in done.stdout
 
 
-def test_a_failure_is_not_forgotten_when_the_same_test_passes_in_a_later_phase() -> None:
+def test_a_failure_is_kept_if_the_same_test_passes_in_a_later_phase() -> None:
     checklist = Checklist()
     for outcome in ("failed", "passed"):
         checklist.add(["T05"], "test_x.py::test_a", outcome)

@@ -29,7 +29,7 @@ def test_a_lost_reply_is_lost_after_the_call() -> None:
     assert "ConnectionError: failpoint a.after" in done.stderr
 
 
-def test_a_process_says_that_it_fails_on_purpose_and_other_settings_still_count() -> None:
+def test_a_process_reports_its_failpoints_and_other_settings_still_apply() -> None:
     code = "from sleipnir.settings import Settings; from sleipnir.logs import configure; configure(Settings.from_env())"
     done = python(code, "claim.before=kill@3")
     assert (done.returncode, done.stderr.count("fails on purpose")) == (0, 1)

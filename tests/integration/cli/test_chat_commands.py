@@ -107,7 +107,7 @@ def test_the_session_is_shown_and_changed(chat: ChatState, capsys: pytest.Captur
     assert chat.session.startswith("temp-")
 
 
-def test_clearing_the_todo_list_is_said_in_the_session_and_not_while_it_is_busy(chat: ChatState) -> None:
+def test_clearing_the_todo_list_is_noted_in_the_session_and_refused_while_it_is_busy(chat: ChatState) -> None:
     assert chat.session is not None
     do(".clear todo", chat)  # nothing was said yet
     with pytest.raises(UsageError, match=r"write \.clear todo"):
@@ -130,7 +130,7 @@ def test_the_agent_s_own_session_holds_where_no_other_is_asked_for(chat: ChatSta
         refuse_session("desk", True, chat.folder)
 
 
-def test_what_there_is_no_command_for_is_told(chat: ChatState) -> None:
+def test_an_unknown_command_is_reported(chat: ChatState) -> None:
     assert isinstance(do(".exit", chat), EndChat)
     with pytest.raises(UsageError, match=r"there is no command '\.nope'"):
         do(".nope", chat)

@@ -52,7 +52,7 @@ def test_a_terminal_gets_colour(arguments: list[str], environment: Mapping[str, 
 @pytest.mark.parametrize(
     ("options", "refusal"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"}), ([], {"TERM": "dumb"})]
 )
-def test_nobody_gets_colour_who_refused_it(
+def test_output_has_no_colour_if_it_is_refused(
     arguments: list[str], options: list[str], refusal: dict[str, str], environment: dict[str, str]
 ) -> None:
     assert "\x1b[" not in on_a_terminal(*options, *arguments, **(environment | refusal))

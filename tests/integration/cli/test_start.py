@@ -144,7 +144,7 @@ def test_tab_completes_the_state_keys_that_an_agent_declares(tmp_path: Path) -> 
     assert press("run", "none", "--state", "t", SLEIPNIR_AGENTS_DIR=str(tmp_path)) == []
 
 
-def test_tab_is_silent_when_something_is_wrong() -> None:
+def test_tab_prints_nothing_if_completion_fails() -> None:
     assert press("run", "z", SLEIPNIR_PARTITIONS="many") == []
     assert press("watch", "a", SLEIPNIR_REDIS_URL="redis://127.0.0.1:1/0") == []
 

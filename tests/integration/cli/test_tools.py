@@ -69,7 +69,7 @@ def test_the_tools_of_an_agent_are_listed(capsys: pytest.CaptureFixture[str]) ->
     ]
 
 
-def test_as_json_each_tool_has_its_whole_schema(weather: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_complete_schema_of_each_tool(weather: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tools", str(weather), "--json"]) == 0
     double, forecast = json.loads(capsys.readouterr().out)
     assert double["name"] == "double" and double["kind"] == "global"
@@ -88,7 +88,7 @@ def test_as_json_each_tool_has_its_whole_schema(weather: Path, capsys: pytest.Ca
     }
 
 
-def test_an_agent_without_tools_says_so(weather: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_agent_without_tools_is_reported(weather: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (weather / "tools.py").unlink()
     (weather / "graph.yaml").write_text(GRAPH.replace("global_tools: [double.py]\n", ""))
     assert main(["tools", "weather"]) == 0

@@ -71,7 +71,7 @@ def test_the_query_of_the_first_url_is_nobodys(tmp_path: Path) -> None:
         assert paths(crawled(tmp_path, site, ""), site) == ["/", "/a"]
 
 
-def test_pages_that_fail_are_told_and_skipped(tmp_path: Path) -> None:
+def test_failed_pages_are_reported_and_skipped(tmp_path: Path) -> None:
     site = tree(
         {
             "/docs/": page("gone", "broken", "picture", "away", "good"),
@@ -183,7 +183,7 @@ def test_a_server_that_wants_no_crawl_gets_none(tmp_path: Path, robots: Answer, 
     assert site.asked == ["/robots.txt"]
 
 
-def test_one_page_that_somebody_names_is_no_crawl(tmp_path: Path) -> None:
+def test_a_single_named_page_is_no_crawl(tmp_path: Path) -> None:
     with Site({"/robots.txt": "User-agent: *\nDisallow: /", "/docs/": page()}) as site:
         assert loaded(tmp_path, [f"{site.url}/docs/"], private_urls=True).error is None
     assert site.asked == ["/docs/"]

@@ -77,7 +77,7 @@ def test_texts_go_in_batches_and_come_back_in_their_order() -> None:
     assert told[-1] == (10, 10, 70, None)
 
 
-def test_some_batches_are_under_way_at_once_and_no_more() -> None:
+def test_the_number_of_concurrent_batches_is_bounded() -> None:
     with ModelServer(embeddings=[Reply(hang=True)] * 4) as server:
         watch = threading.Thread(target=lambda: (server.wait_for_requests(4), server.release()))
         watch.start()
@@ -86,7 +86,7 @@ def test_some_batches_are_under_way_at_once_and_no_more() -> None:
     assert server.most_at_once == 4
 
 
-def test_a_text_that_stands_twice_is_asked_for_once() -> None:
+def test_a_text_that_occurs_twice_is_embedded_once() -> None:
     texts = ["a bell", "a rope", "a bell"]
     with ModelServer() as server:
         rows, spent = embedder(server).embed(texts)
@@ -95,7 +95,7 @@ def test_a_text_that_stands_twice_is_asked_for_once() -> None:
     assert (spent.embedded, spent.reused) == (2, 1)
 
 
-def test_no_texts_have_no_vectors_and_ask_nobody() -> None:
+def test_no_texts_have_no_vectors_and_cause_no_call() -> None:
     with ModelServer() as server:
         rows, spent = embedder(server).embed([], dimensions=7)
     assert (rows.shape, spent.embedded, spent.cost_usd, server.requests) == ((0, 7), 0, 0.0, [])
@@ -148,7 +148,7 @@ def test_a_provider_is_left_alone_for_as_long_as_it_asks() -> None:
     assert pauses == [17.0]
 
 
-def test_the_last_attempt_says_how_many_there_were_and_why() -> None:
+def test_the_error_of_the_last_attempt_has_their_number_and_the_reason() -> None:
     with (
         ModelServer(embeddings=[Reply(status=429, error="slow down")] * 2) as server,
         pytest.raises(NodeFailed) as caught,
@@ -177,7 +177,7 @@ def test_what_other_batches_brought_is_kept_when_one_fails(tmp_path: Path) -> No
     assert (spent.embedded, spent.reused) == (7, 3)
 
 
-def test_a_caller_that_goes_waits_for_nobody() -> None:
+def test_a_caller_that_stops_does_not_wait_for_open_calls() -> None:
     class Gone(Exception):
         pass
 
@@ -226,7 +226,7 @@ def test_what_is_known_is_not_asked_for(tmp_path: Path) -> None:
     assert (spent.embedded, spent.reused, spent.tokens) == (1, 10, 3)
 
 
-def test_another_model_knows_nothing_of_it(tmp_path: Path) -> None:
+def test_another_model_does_not_use_the_same_entries(tmp_path: Path) -> None:
     cache = EmbeddingCache(tmp_path)
     with ModelServer() as server:
         embedder(server, cache=cache).embed(TEXTS)
@@ -235,7 +235,7 @@ def test_another_model_knows_nothing_of_it(tmp_path: Path) -> None:
     assert (other.embedded, shorter.embedded) == (10, 10)
 
 
-def test_an_estimate_asks_nobody(tmp_path: Path) -> None:
+def test_an_estimate_calls_no_model(tmp_path: Path) -> None:
     cache = EmbeddingCache(tmp_path)
     with ModelServer() as server:
         asking = embedder(server, cache=cache, traits={"prices": Prices(1.0, 0.0)})
@@ -295,7 +295,7 @@ def test_a_model_that_changes_its_dimensions_is_named_with_both_numbers() -> Non
     assert caught.value.kind == "model"
 
 
-def test_vectors_of_what_the_model_was_before_are_forgotten_so_that_the_next_build_succeeds(tmp_path: Path) -> None:
+def test_vectors_of_an_earlier_model_are_removed_so_that_the_next_build_succeeds(tmp_path: Path) -> None:
     cache = EmbeddingCache(tmp_path)
     with ModelServer() as before:
         embedder(before, cache=cache).embed(TEXTS[:5])

@@ -351,7 +351,7 @@ def test_what_is_damaged_in_the_index_store_is_never_used(
     index_store.open(A).close()
 
 
-def test_a_tar_that_writes_elsewhere_is_refused(tmp_path: Path, s3: S3) -> None:
+def test_a_tar_that_writes_outside_its_folder_is_refused(tmp_path: Path, s3: S3) -> None:
     import tarfile
 
     index_store = in_s3(tmp_path / "home")
@@ -393,7 +393,7 @@ def test_one_that_is_larger_than_the_cache_is_used_all_the_same(tmp_path: Path, 
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {B}
 
 
-def test_what_s3_says_is_said_and_whether_it_may_pass(tmp_path: Path, s3: S3) -> None:
+def test_errors_of_s3_are_reported_and_classified_as_transient_or_not(tmp_path: Path, s3: S3) -> None:
     elsewhere = index_store_of(Settings(home=tmp_path, knowledge="s3://nowhere"))
     with pytest.raises(KnowledgeError, match=r"s3://nowhere refuses: .*NoSuchBucket") as raised:
         elsewhere.put(A, content)
@@ -412,7 +412,7 @@ def test_s3_that_is_away_may_come_back(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("new_client")
-def test_without_boto3_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_boto3_the_error_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(KnowledgeError, match=r"needs boto3, which is not installed: pip install '\.\[s3\]'"):
         in_s3(tmp_path).has(A)

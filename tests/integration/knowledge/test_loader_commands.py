@@ -65,7 +65,7 @@ def test_a_command_runs_in_the_agents_folder_with_a_clean_environment(
         ("printf '\\377'", "is not valid UTF-8 (byte 0xff at offset 0)"),
     ],
 )
-def test_a_command_that_fails_is_named_with_what_it_said(tmp_path: Path, body: str, expected: str) -> None:
+def test_a_failed_command_is_named_with_its_output(tmp_path: Path, body: str, expected: str) -> None:
     command = script(tmp_path, body)
     with pytest.raises(UnreadableContent) as error:
         run(f"{command} $1", tmp_path)

@@ -74,7 +74,7 @@ def test_a_file_of_a_gigabyte_is_refused_by_its_size(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_of_the_kernel_that_says_it_is_empty_is_read_no_further_than_the_limit(tmp_path: Path) -> None:
+def test_a_kernel_file_of_size_0_is_read_up_to_the_limit(tmp_path: Path) -> None:
     failures = loaded(tmp_path, ["/proc/self/smaps"], max_document_bytes=100).failures
     assert failures == {
         "/proc/self/smaps": "is more than 100 bytes; at most 100 bytes are loaded (SLEIPNIR_MAX_DOCUMENT_BYTES)"
@@ -100,7 +100,7 @@ def test_of_a_web_page_the_main_part_is_kept_with_its_headings_and_tables(tmp_pa
     assert load.documents[0].extension == "md"
 
 
-def test_a_web_page_without_a_main_part_is_taken_whole(tmp_path: Path) -> None:
+def test_a_web_page_without_a_main_part_is_read_completely(tmp_path: Path) -> None:
     page = "<html><body><form><label>Name</label><button>Send it</button></form><script>x()</script></body></html>"
     load = one(tmp_path, "a.htm", page)
     assert "Send it" in load.text
@@ -115,7 +115,7 @@ def test_a_web_page_of_no_words_is_a_notice(tmp_path: Path, page: str) -> None:
     assert str(load.error) == "No RAG files"
 
 
-def test_a_web_page_says_what_its_encoding_is(tmp_path: Path) -> None:
+def test_a_web_page_declares_its_encoding(tmp_path: Path) -> None:
     page = '<html><head><meta charset="iso-8859-1"></head><body><p>Sm\xf8rebr\xf8d og kaffe</p></body></html>'
     assert "Smørebrød" in one(tmp_path, "a.html", page.encode("latin-1")).text
     assert "Smørebrød" in one(tmp_path, "b.html", page.encode("utf-8")).text
@@ -127,7 +127,7 @@ def test_a_web_page_that_is_something_else_is_named(tmp_path: Path) -> None:
     assert reason(tmp_path, "a.html", b"\x89PNG\r\n\0") == "is a PNG picture, not HTML"
 
 
-def test_elements_without_end_inside_each_other_do_no_harm(tmp_path: Path) -> None:
+def test_endlessly_nested_elements_do_not_fail(tmp_path: Path) -> None:
     load = one(tmp_path, "a.html", "<div>" * 100_000 + "deep")
     assert load.documents or load.error
 
@@ -224,7 +224,7 @@ def test_a_kind_that_has_no_loader_asks_for_a_command(tmp_path: Path, extension:
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-def test_each_value_of_a_csv_stands_behind_the_name_of_its_column(tmp_path: Path, separator: str) -> None:
+def test_each_value_of_a_csv_follows_the_name_of_its_column(tmp_path: Path, separator: str) -> None:
     rows = [["horse", "oats", "rider"], ["Sleipnir", "8", "Odin"], ["Grani", "", "Sigurd"]]
     load = one(tmp_path, "a.csv", "\n".join(separator.join(row) for row in rows))
     assert load.text == "horse, oats, rider\nhorse: Sleipnir; oats: 8; rider: Odin\nhorse: Grani; rider: Sigurd\n"
@@ -248,7 +248,7 @@ def test_a_csv_without_names_of_columns_is_taken_as_it_is(tmp_path: Path, text: 
         csv.field_size_limit(before)
 
 
-def test_tsv_is_split_at_tabs_whatever_else_is_in_it(tmp_path: Path) -> None:
+def test_tsv_is_split_only_at_tabs(tmp_path: Path) -> None:
     assert one(tmp_path, "a.tsv", "a,b\tc\n1,2\t3\n").text == "a,b, c\na,b: 1,2; c: 3\n"
 
 
@@ -314,7 +314,7 @@ def test_nothing_because_all_failed_is_that_error_too_for_who_goes_on(tmp_path: 
     assert str(loaded(tmp_path, ["bad.md"], go_on=True).error).startswith(f"No RAG files\n  {tmp_path}/bad.md: is ")
 
 
-def test_progress_is_told_before_each_source_and_at_the_end(tmp_path: Path) -> None:
+def test_progress_is_reported_before_each_source_and_at_the_end(tmp_path: Path) -> None:
     for name in ("a.md", "b.md"):
         (tmp_path / name).write_text("words")
     assert loaded(tmp_path, ["*.md"]).progress == [

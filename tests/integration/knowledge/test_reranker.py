@@ -47,7 +47,7 @@ def test_a_failure_is_one_of_the_node_and_shows_no_key(tmp_path: Path) -> None:
     assert (caught.value.transient, len(server.requests)) == (True, 1)
 
 
-def test_a_visit_that_is_lost_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_lost_visit_does_not_wait_for_the_reranker(tmp_path: Path) -> None:
     class Lost(BaseException):
         pass
 

@@ -94,7 +94,7 @@ def test_a_host_may_have_such_letters_too() -> None:
         ("application/octet-stream", "/a.docx", "docx"),
     ],
 )
-def test_the_kind_of_a_content_is_what_the_server_says_it_is(kind: str, path: str, extension: str) -> None:
+def test_the_type_of_a_page_is_that_of_the_response_header(kind: str, path: str, extension: str) -> None:
     assert Response(f"https://x.org{path}?y=z.csv", kind, None, b"").extension == extension
 
 
@@ -128,7 +128,7 @@ def test_addresses_that_are_public_are_known_too(address: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0177.0.0.1", "2130706433", "[::1]", "[::ffff:127.0.0.1]"])
-def test_a_private_address_is_refused_however_it_is_written(tmp_path: Path, host: str) -> None:
+def test_a_private_address_is_refused_in_any_notation(tmp_path: Path, host: str) -> None:
     load = loaded(tmp_path, [f"http://{host}:9/x"])
     [reason] = load.failures.values()
     assert "is not a public address; SLEIPNIR_PRIVATE_URLS=1 allows it" in reason or "is not known" in reason
@@ -207,7 +207,7 @@ def test_another_status_than_2xx_is_named(status: int, said: str) -> None:
     assert (error.value.reason, error.value.code) == (f"Invalid status: {said}", status)
 
 
-def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
+def test_a_body_with_a_too_large_content_length_is_not_read() -> None:
     with Site({"/a": Answer(b"x", headers={"Content-Length": str(2**30)})}) as site:
         assert failure(site, "/a") == "is 1 GB; at most 9.766 kB are loaded (SLEIPNIR_MAX_DOCUMENT_BYTES)"
 
@@ -290,7 +290,7 @@ def test_headers_that_come_a_byte_at_a_time_are_given_up_in_time() -> None:
         web().get(url, timeout_s=0.3)
 
 
-def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
+def test_a_server_without_an_answer_is_abandoned_after_the_timeout() -> None:
     def answer(connection: socket.socket) -> None:
         while connection.recv(10_000):
             pass
@@ -317,7 +317,7 @@ def test_a_server_that_breaks_off_or_is_none_is_named(said: bytes, expected: str
     assert error.value.reason.startswith(expected)
 
 
-def test_nobody_there_is_named() -> None:
+def test_an_address_without_a_server_is_named() -> None:
     with Site({}) as site:
         pass
     assert failure(site, "/a") == "no answer: Connection refused"

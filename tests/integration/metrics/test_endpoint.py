@@ -58,7 +58,7 @@ def test_health_is_a_status_and_facts(endpoint: MetricsEndpoint, monkeypatch: py
     assert ask(endpoint, "/health")[0] == 503
 
 
-def test_a_client_that_says_nothing_holds_up_nobody(endpoint: MetricsEndpoint) -> None:
+def test_a_client_that_sends_nothing_does_not_block_others(endpoint: MetricsEndpoint) -> None:
     with closing(socket.create_connection(("127.0.0.1", endpoint.port))):
         assert ask(endpoint, "/health")[0] == 200
 

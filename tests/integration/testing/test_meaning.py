@@ -61,7 +61,7 @@ def test_a_reranker_puts_the_texts_in_order_the_best_first(path: str) -> None:
     assert results[0]["relevance_score"] >= results[1]["relevance_score"]
 
 
-def test_failures_come_first_and_then_it_answers_for_ever() -> None:
+def test_failures_come_first_and_then_all_calls_are_answered() -> None:
     failures = [Reply(status=429, retry_after=3), Reply(dimensions=5), Reply(body="no json")]
     with ModelServer(["hi"], embeddings=failures, reranks=[Reply(status=503)]) as server:
         refused = vectors(server, TEXTS)
@@ -74,7 +74,7 @@ def test_failures_come_first_and_then_it_answers_for_ever() -> None:
         assert server.counts() == {None: {1: 1}}, "vectors are no turn of a conversation"
 
 
-def test_a_script_says_it_too() -> None:
+def test_a_script_can_define_it_too() -> None:
     script = parse({"embeddings": [{"status": 500}], "reranks": [{"status": 501}], "dimensions": 3})
     assert script == Script(embeddings=[Reply(status=500)], reranks=[Reply(status=501)], dimensions=3)
     with ModelServer(script) as server:

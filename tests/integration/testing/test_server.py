@@ -53,7 +53,7 @@ def test_calls_are_numbered_by_turn_and_place_so_that_a_turn_asked_twice_gets_th
     }
 
 
-def test_text_can_stand_beside_calls_and_the_finish_reason_can_be_another() -> None:
+def test_a_reply_can_have_text_and_calls_and_another_finish_reason() -> None:
     answer = answer_to(Reply("Let me look.", calls=[BELLS], finish="length", model="other"))
     assert (answer.message["content"], len(answer.message["tool_calls"])) == ("Let me look.", 1)
     assert (answer.data["choices"][0]["finish_reason"], answer.data["model"]) == ("length", "other")
@@ -79,7 +79,7 @@ def test_a_body_and_a_content_type_of_ones_own_replace_what_would_be_sent(stream
 # Streams
 
 
-def test_a_stream_tells_the_text_in_pieces() -> None:
+def test_a_stream_sends_the_text_in_pieces() -> None:
     answer = answer_to(Reply("ringing", piece_characters=3), stream=True)
     assert answer.headers["Content-Type"] == "text/event-stream"
     choices = [chunk["choices"][0] for chunk in answer.chunks]
@@ -94,7 +94,7 @@ def test_a_stream_tells_the_text_in_pieces() -> None:
     assert all("usage" not in chunk for chunk in answer.chunks)
 
 
-def test_a_stream_opens_each_call_and_tells_its_arguments_in_pieces() -> None:
+def test_a_stream_opens_each_call_and_sends_its_arguments_in_pieces() -> None:
     answer = answer_to(Reply(calls=[Call("a", "12345"), Call("b", "6")], piece_characters=4), stream=True)
     deltas = [chunk["choices"][0]["delta"] for chunk in answer.chunks]
     assert deltas == [
@@ -113,7 +113,7 @@ def opening(index: int, key: str, name: str) -> dict[str, Any]:
     return {"index": index, "id": key, "type": "function", "function": {"name": name, "arguments": ""}}
 
 
-def test_a_stream_tells_the_tokens_last_if_it_is_asked_to() -> None:
+def test_a_stream_ends_with_the_token_counts_on_request() -> None:
     answer = answer_to(Reply("hi", input_tokens=3), stream=True, stream_options={"include_usage": True})
     *others, last = answer.chunks
     assert (last["choices"], last["usage"]["prompt_tokens"]) == ([], 3)
@@ -125,7 +125,7 @@ def test_a_failure_of_a_stream_is_no_stream() -> None:
     assert (answer.status, answer.headers["Content-Type"]) == (500, "application/json")
 
 
-def test_garbage_stands_in_the_middle_of_a_stream() -> None:
+def test_a_stream_can_have_garbage_in_the_middle() -> None:
     answer = answer_to(Reply("abcd", piece_characters=1, garbage='data: {"half'), stream=True)
     assert len(answer.events) == 8
     assert answer.events[3] == '{"half'
@@ -185,7 +185,7 @@ def test_a_connection_that_was_kept_is_not_answered_by_a_server_that_has_stopped
     connection.close()
 
 
-def test_it_says_how_many_calls_were_under_way_together() -> None:
+def test_it_counts_the_concurrent_calls() -> None:
     with ModelServer(lambda request: Reply(hang=True)) as server, ThreadPoolExecutor(16) as pool:
         asked = [pool.submit(ask, server) for _ in range(16)]
         server.wait_for_requests(16)
@@ -237,7 +237,7 @@ def test_it_counts_how_often_each_turn_of_each_conversation_was_answered() -> No
         assert [request["conversation"] for request in recorded] == ["a", "a", "b", "b", "a", None]
 
 
-def test_conversations_can_be_told_apart_by_another_pattern() -> None:
+def test_conversations_can_be_identified_by_another_pattern() -> None:
     with ModelServer(lambda request: "ok", conversation=r"ticket #(\d+)") as server:
         ask(server, {"role": "system", "content": "About ticket #17."}, "and ticket #18")
         assert server.counts() == {"17": {1: 1}}
@@ -258,7 +258,7 @@ def numbered() -> Chooser:
 # Mistakes
 
 
-def test_what_a_function_raises_is_told_to_the_client_and_raised_at_the_end() -> None:
+def test_an_exception_of_a_function_is_sent_to_the_client_and_raised_at_the_end() -> None:
     def script(request: Request) -> str:
         assert request.model == "other", "the model is wrong"
         return "never"
@@ -276,7 +276,7 @@ def test_a_function_may_ask_the_server_what_came_before() -> None:
         assert [ask(server, "[conversation c]").message["content"] for _ in range(2)] == ["1 0", "2 1"]
 
 
-def test_a_call_too_many_is_told_so_and_not_tried_again() -> None:
+def test_an_unexpected_call_gets_an_error_and_is_not_retried() -> None:
     with ModelServer(["only"]) as server:
         ask(server)
         answer = ask(server, "one more")

@@ -51,7 +51,7 @@ def test_it_prints_its_address_and_follows_its_script(url: str) -> None:
     assert recorded[0]["authorization"] == "Bearer k"
 
 
-def test_a_script_that_is_wrong_is_told_on_one_line(tmp_path: Path) -> None:
+def test_a_wrong_script_is_reported_on_one_line(tmp_path: Path) -> None:
     (tmp_path / "script.yaml").write_text("replies: [{txt: a}]")
     command = [sys.executable, "-m", "sleipnir.testing", "serve", "--script", str(tmp_path / "script.yaml")]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -86,7 +86,7 @@ def test_a_script_works_with_a_secret_and_no_record_has_it(tmp_path: Path, end: 
     assert PASSWORD not in repr(result) and "[redacted]" in repr(result)
 
 
-def test_a_tool_works_with_a_secret_and_its_model_does_not_see_it(tmp_path: Path) -> None:
+def test_a_tool_uses_a_secret_that_is_hidden_from_its_model(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(
         'import os\n\ndef t():\n    """x"""\n    dsn = os.environ["LLM_AGENT_VAR_DSN"]\n    return [dsn, len(dsn)]\n'
     )

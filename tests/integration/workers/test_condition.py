@@ -52,7 +52,7 @@ def test_a_condition_that_never_ends_is_ended_and_the_next_one_is_evaluated(
     assert by_conditions(tmp_path, [("state.l.all(x, x >= 0)", "a")], {"l": [1]}).next == "a"
 
 
-def test_a_condition_that_is_neither_true_nor_false_says_so(tmp_path: Path) -> None:
+def test_a_condition_that_is_no_boolean_is_reported(tmp_path: Path) -> None:
     result = by_conditions(tmp_path, [("state.l.map(x, x)", "a")], {"l": [1]})
     assert result.error is not None
     assert "is neither true nor false" in result.error

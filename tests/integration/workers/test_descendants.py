@@ -82,7 +82,7 @@ def test_a_daemon_that_forks_on_and_on_is_caught(tmp_path: Path) -> None:
     assert is_gone(text_of(tmp_path / "pid"))
 
 
-def test_what_another_running_command_or_this_process_has_started_lives_on(tmp_path: Path) -> None:
+def test_processes_of_another_command_or_of_this_process_keep_running(tmp_path: Path) -> None:
     """Finding S12."""
     mine = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     (tmp_path / "long").mkdir()

@@ -46,7 +46,7 @@ def test_a_child_answers_and_is_kept(helper: HelperProcesses) -> None:
     assert second["pid"] == first["pid"]
 
 
-def test_a_child_knows_no_secret_of_its_worker(helper: HelperProcesses) -> None:
+def test_a_child_has_no_secret_of_its_worker(helper: HelperProcesses) -> None:
     environment, _ = helper.ask({"do": "environment"}, timeout_s=30)
     assert not {name for name in environment if "KEY" in name or "SLEIPNIR" in name}
 

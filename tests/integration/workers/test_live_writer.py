@@ -55,7 +55,7 @@ def by_hand(text: LiveText, monkeypatch: pytest.MonkeyPatch) -> LiveText:
     return text
 
 
-def test_tokens_become_pieces_and_closing_makes_all_of_them_seen(text: LiveText, pieces: Pieces) -> None:
+def test_tokens_become_pieces_and_closing_publishes_all_of_them(text: LiveText, pieces: Pieces) -> None:
     with text.open(pieces.run, "ask", 1, 2, turn=3) as writer:
         for token in ("Hel", "", "lo ", "wörld"):
             writer.write(token)
@@ -96,9 +96,7 @@ def test_all_visits_of_a_process_go_in_one_round_trip(
     assert {piece.seq: piece.text for piece in other.all()} == {seq: str(-seq) for seq in range(1, 21)}
 
 
-def test_a_call_that_is_repeated_begins_the_next_draft_even_if_it_says_nothing(
-    by_hand: LiveText, pieces: Pieces
-) -> None:
+def test_a_repeated_call_begins_the_next_draft_even_without_text(by_hand: LiveText, pieces: Pieces) -> None:
     writer = by_hand.open(pieces.run, "ask", 1, 1)
     writer.write("half an ans")
     by_hand.flush()
@@ -112,7 +110,7 @@ def test_a_call_that_is_repeated_begins_the_next_draft_even_if_it_says_nothing(
     ]  # fmt: skip
 
 
-def test_a_writer_that_never_said_anything_leaves_nothing(text: LiveText, pieces: Pieces) -> None:
+def test_a_writer_without_text_leaves_nothing(text: LiveText, pieces: Pieces) -> None:
     text.open(pieces.run, "ask", 1, 1).close()
     assert pieces.all() == []
     assert text._writers == set()
@@ -162,7 +160,7 @@ def _away(_: Any) -> set[str]:
     raise StoreUnavailable("no Redis")
 
 
-def test_what_came_while_redis_was_away_follows_by_itself(tmp_path: Path) -> None:
+def test_pieces_from_an_outage_of_redis_are_sent_afterwards(tmp_path: Path) -> None:
     server = RedisServer()
     try:
         with Store.open(Settings(redis_url=server.url, home=tmp_path)) as own:
@@ -180,7 +178,7 @@ def test_what_came_while_redis_was_away_follows_by_itself(tmp_path: Path) -> Non
         server.stop()
 
 
-def test_a_redis_that_hangs_stops_nobody(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_redis_that_hangs_does_not_block_visits(redis_server: RedisServer, tmp_path: Path) -> None:
     proxy = Proxy(redis_server.socket)
     with Store.open(Settings(redis_url=proxy.url, home=tmp_path, key_prefix="hangs", partitions=2)) as far:
         text, pieces = LiveText(far), Pieces(far)
@@ -198,7 +196,7 @@ def test_a_redis_that_hangs_stops_nobody(redis_server: RedisServer, tmp_path: Pa
     proxy.stop()
 
 
-def test_a_failure_that_nobody_thought_of_drops_what_was_to_be_sent_and_the_thread_goes_on(
+def test_an_unexpected_failure_drops_the_pending_pieces_and_the_thread_continues(
     text: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = threading.Event()
@@ -220,7 +218,7 @@ def test_a_failure_that_nobody_thought_of_drops_what_was_to_be_sent_and_the_thre
     assert sum(piece.lost for piece in pieces.all()) == len("dropped")
 
 
-def test_a_visit_that_has_ended_and_cannot_be_told_of_is_forgotten(
+def test_an_ended_visit_whose_texts_cannot_be_sent_is_removed(
     by_hand: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pieces.store.live, "add", _away)

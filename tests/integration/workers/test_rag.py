@@ -104,7 +104,7 @@ def test_it_finds_what_is_nearest_to_its_query_with_where_that_is(bases: Bases) 
 
 
 @pytest.mark.conformance("K03")
-def test_as_many_are_found_as_the_base_says_unless_the_node_does(bases: Bases) -> None:
+def test_the_number_of_hits_is_that_of_the_base_unless_the_node_sets_it(bases: Bases) -> None:
     assert look(bases, bases.words, "granite basalt").delta["context"].count("[Source:") == 2
     assert look(bases, bases.words, "granite basalt", top_k=3).delta["context"].count("[Source:") == 3
     assert look(bases, bases.words, "granite basalt", top_k=3, per_source=1).delta["context"].count("[Source:") == 2
@@ -131,11 +131,11 @@ def test_an_item_of_a_map_leaves_what_it_found(bases: Bases) -> None:
     assert result.delta["found"]["sources"] == ["/docs/granite.md"]
 
 
-def test_a_node_without_a_base_says_so(bases: Bases) -> None:
+def test_a_node_without_a_base_is_reported(bases: Bases) -> None:
     assert failure(bases, None) == "rag node 'look' has no initialized knowledge base"
 
 
-def test_a_query_that_cannot_be_rendered_says_so(bases: Bases) -> None:
+def test_a_query_that_cannot_be_rendered_is_reported(bases: Bases) -> None:
     assert failure(bases, bases.words, "{{nowhere}}").startswith("Failed to interpolate rag node query: ")
 
 

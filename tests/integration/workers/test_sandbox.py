@@ -35,7 +35,7 @@ def test_output_and_exit_code_of_a_command(tmp_path: Path) -> None:
     assert outcome == sandbox.CommandOutcome("exited", 3, None, b"out\n", "err\n")
 
 
-def test_a_signal_is_told_from_an_exit_code(tmp_path: Path) -> None:
+def test_a_signal_is_distinguished_from_an_exit_code(tmp_path: Path) -> None:
     outcome = run("kill -SEGV $$", tmp_path)
     assert (outcome.reason, outcome.code, outcome.signal) == ("exited", None, 11)
 
@@ -51,7 +51,7 @@ def test_the_environment_is_exactly_the_given_one(tmp_path: Path) -> None:
     assert "ANSWER=42" in outcome.stdout.decode().splitlines()
 
 
-def test_only_harmless_variables_are_inherited() -> None:
+def test_only_listed_variables_are_inherited() -> None:
     inherited = sandbox.clean_environment(
         {
             "PATH": "/bin",

@@ -55,7 +55,7 @@ def environment(folder: Path, **fields: Any) -> dict[str, str]:
 
 
 @pytest.mark.conformance("R01")
-def test_a_shell_script_runs_in_bash_whatever_its_shebang(tmp_path: Path) -> None:
+def test_a_shell_script_runs_in_bash_regardless_of_its_shebang(tmp_path: Path) -> None:
     result = run(tmp_path, '#!/bin/false\nprintf \'{"shell": "%s"}\' "${BASH_VERSION:+bash}"\n')
     assert result.delta == {"shell": "bash"}
 
@@ -206,7 +206,7 @@ def test_the_root_dir_is_lokis_configuration_directory(tmp_path: Path, env: dict
 
 
 @pytest.mark.conformance("R14")
-def test_a_script_finds_what_agents_share_beside_the_directory_that_they_are_installed_in(tmp_path: Path) -> None:
+def test_a_script_finds_the_shared_folder_next_to_the_directory_of_installed_agents(tmp_path: Path) -> None:
     shared = tmp_path / "srv" / "agents" / ".shared" / "utils.sh"
     shared.parent.mkdir(parents=True)
     shared.write_text('said() { echo "{\\"said\\": \\"hello\\"}"; }\n')
@@ -268,7 +268,7 @@ def test_a_script_works_in_the_directory_that_its_visit_was_given(tmp_path: Path
     assert result.delta == {"cwd": str(tmp_path / "project")}
 
 
-def test_a_directory_that_is_gone_meanwhile_is_not_replaced_by_the_agents_folder(tmp_path: Path) -> None:
+def test_a_directory_that_was_removed_meanwhile_is_not_replaced_by_the_agents_folder(tmp_path: Path) -> None:
     """Finding U6 of the second review."""
     (tmp_path / "agent").mkdir()
     with pytest.raises(DirectoryMissing, match="gone' is not on this machine"):
@@ -276,7 +276,7 @@ def test_a_directory_that_is_gone_meanwhile_is_not_replaced_by_the_agents_folder
 
 
 @pytest.mark.parametrize(("code", "is_told"), [(1, True), (126, False)])
-def test_a_script_that_may_not_write_to_its_folder_is_told_where_it_may(
+def test_a_script_that_may_not_write_to_its_folder_gets_the_name_of_a_writable_one(
     tmp_path: Path, code: int, is_told: bool
 ) -> None:
     """Finding U6 of the second review."""
@@ -315,7 +315,7 @@ def test_next_routes_and_is_not_stored(tmp_path: Path) -> None:
 
 @pytest.mark.conformance("R06")
 @pytest.mark.parametrize("value", [3, None, {"to": "a"}, True])
-def test_a_next_that_is_neither_text_nor_a_list_is_dropped(tmp_path: Path, value: Any) -> None:
+def test_a_next_that_is_no_text_and_no_list_is_dropped(tmp_path: Path, value: Any) -> None:
     result = run(tmp_path, printing({"_next": value, "a": 1}))
     assert (result.ok, result.next, result.delta) == (True, None, {"a": 1})
 

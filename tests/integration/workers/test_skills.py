@@ -84,7 +84,7 @@ def load(name: str) -> Call:
 
 
 @pytest.mark.conformance("CY30", "CY56")
-def test_the_skills_that_are_enabled_are_listed_and_the_model_is_told_of_them(home: Path) -> None:
+def test_the_enabled_skills_are_listed_and_offered_to_the_model(home: Path) -> None:
     request, [listed] = Conversation(home, {"enabled_skills": ["git", "plain"]}).turn(Call("skill__list", {}))
     assert listed == {
         "skills": [
@@ -109,7 +109,7 @@ def test_without_any_skill_the_tools_are_there_and_list_none(home: Path) -> None
 
 
 @pytest.mark.conformance("CY40", "CY41", "CY43")
-def test_a_skill_that_is_loaded_is_told_and_its_tools_are_offered_from_the_next_call_on(home: Path) -> None:
+def test_a_loaded_skill_is_reported_and_its_tools_are_offered_from_the_next_call_on(home: Path) -> None:
     talk = Conversation(home, instructions="Be brief.")
     first, [loaded] = talk.turn(load("git"))
     assert loaded["message"] == "Skill 'git' loaded"
@@ -143,7 +143,7 @@ def test_a_skill_stays_loaded_in_the_next_runs_of_a_session(home: Path) -> None:
 @pytest.mark.parametrize(
     ("agent", "application", "cut"), [(20, 10, 20), (None, 10, 10), (0, 10, 0), (None, 0, 0), (None, None, 0)]
 )
-def test_an_agent_says_how_much_of_a_result_the_model_gets_or_the_application_does(
+def test_the_agent_or_the_application_sets_how_much_of_a_result_the_model_gets(
     home: Path, agent: int | None, application: int | None, cut: int
 ) -> None:
     if application is not None:
@@ -267,7 +267,7 @@ def _runs(talk: Conversation, name: str) -> Any:
         ({"enabled_skills": ["a"]}, {"tools": None}, None),
     ],
 )
-def test_an_agent_has_skills_only_if_it_says_so(
+def test_an_agent_has_skills_only_if_it_enables_them(
     home: Path, graph: dict[str, Any], node: dict[str, Any], names: Any
 ) -> None:
     of = Graph(name="g", start="n", nodes={}, **{"skill_instructions": "Mine.", **graph})

@@ -16,7 +16,7 @@ from tests.unit.workers.visits import host, script, visit
 
 
 @pytest.mark.parametrize(("printed", "ok"), [({"n": 1, "when": "2026-01-02T03:04:05"}, True), ({"n": "1"}, False)])
-def test_a_script_is_checked_alike(tmp_path: Path, printed: dict[str, Any], ok: bool) -> None:
+def test_the_output_of_a_script_is_checked_too(tmp_path: Path, printed: dict[str, Any], ok: bool) -> None:
     node = script(tmp_path, "step.sh", f"echo '{json.dumps(printed)}'")
     its_visit = visit(node, tmp_path, graph={"state": FIELDS})
     result = run_script(node, its_visit, host())

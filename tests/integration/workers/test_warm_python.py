@@ -283,7 +283,7 @@ def test_a_timeout_kills_the_script_and_its_children(tmp_path: Path, ignore: str
     wait_until(lambda: is_gone(pid), "the child is dead")
 
 
-def test_a_script_that_obeys_sigterm_is_heard_out(tmp_path: Path) -> None:
+def test_the_output_of_a_script_that_obeys_sigterm_is_read_to_the_end(tmp_path: Path) -> None:
     text = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('bye'), sys.exit(0)))\ntime.sleep(60)\n"
     outcome = run(tmp_path, text, timeout_s=1.0, grace_s=10.0)
     assert (outcome.reason, outcome.code, outcome.stdout) == ("timeout", 0, b"bye\n")

@@ -235,7 +235,7 @@ def test_a_command_is_required_where_there_is_no_default(run: Run) -> None:
     assert run(text + "main() { echo main; }\n") == Ended(0, "main\n", "")
 
 
-def test_inherited_options_may_stand_before_and_after_the_command(run: Run) -> None:
+def test_inherited_options_may_be_before_and_after_the_command(run: Run) -> None:
     text = "# @meta inherit-flag-options\n# @option --x!\n# @cmd A\na() { echo $argc_x; }\n"
     assert run(text, "--x=1", "a").stdout == "1\n"
     assert run(text, "a", "--x=1").stdout == "1\n"
@@ -255,7 +255,7 @@ def test_help_is_printed_and_nothing_runs(run: Run) -> None:
     assert run("# @option -h\nmain() { echo $argc_h; }\n", "-h", "1").stdout == "1\n"
 
 
-def test_hooks_run_around_the_function_and_see_the_variables(run: Run) -> None:
+def test_hooks_run_around_the_function_and_read_the_variables(run: Run) -> None:
     text = (
         "# @option --x\n_argc_before() { echo before $argc_x; y=1; }\n_argc_after() { echo after $y; }\n"
         "main() { y=2; echo main; }\n"
@@ -264,7 +264,7 @@ def test_hooks_run_around_the_function_and_see_the_variables(run: Run) -> None:
 
 
 @pytest.mark.conformance("X06")
-def test_a_file_sees_itself_as_if_bash_ran_it(tmp_path: Path, run: Run) -> None:
+def test_a_file_has_the_same_bash_source_as_if_bash_ran_it(tmp_path: Path, run: Run) -> None:
     (tmp_path / "lib.sh").write_text("helper() { echo helped; }\n")
     text = (
         'source "$(dirname "$0")/lib.sh"\n[[ ${BASH_SOURCE[0]} == "$0" ]] && echo itself\n'
@@ -290,7 +290,7 @@ def test_options_in_the_first_line_of_a_built_file_hold(run: Run) -> None:
     assert run(text) == Ended(1, "", "")
 
 
-def test_code_behind_the_eval_line_sees_the_variables(run: Run) -> None:
+def test_code_after_the_eval_line_reads_the_variables(run: Run) -> None:
     text = '# @option --x\nIFS=xyz\neval "$(argc --argc-eval "$0" "$@")"\necho "$argc_x ${argc__fn:-none}"\n'
     assert run(text, "--x=1 x  2") == Ended(0, "1 x  2 none\n", "")
 

@@ -64,14 +64,14 @@ def failed(raw: Raw, **how: Any) -> CallFailed:
 
 
 @pytest.mark.conformance("M02", "M13")
-def test_nothing_is_sent_that_nobody_said() -> None:
+def test_parameters_that_are_not_set_are_not_sent() -> None:
     _, body = sent(Raw(whole({"content": "hi"})))
     assert body == {"model": "gpt-test", "messages": ASKED}
     _, body = sent(Raw(whole({"content": "hi"})), temperature=0.0, top_p=0.5, tools=[TOOL])
     assert body == {"model": "gpt-test", "messages": ASKED, "temperature": 0.0, "top_p": 0.5, "tools": [TOOL]}
 
 
-def test_what_the_configuration_says_of_a_model_is_sent() -> None:
+def test_the_configured_parameters_of_a_model_are_sent() -> None:
     traits = ModelTraits(
         max_output_tokens=77,
         require_max_tokens=True,
@@ -125,7 +125,7 @@ def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -
             ask(Endpoint("openai/gpt-test", "http://elsewhere.invalid/v1", KEY), ASKED)
 
 
-def test_a_conversation_with_calls_is_sent_whole_and_stays_as_it_is() -> None:
+def test_a_conversation_with_calls_is_sent_completely_and_unchanged() -> None:
     first = asked(Raw(whole({"content": "one moment", "tool_calls": [call("f", "{}", id="a")]}, "tool_calls")))
     messages = [*ASKED, first.message, {"role": "tool", "tool_call_id": "a", "content": "1"}]
     with RawServer(Raw(whole({"content": "one"}))) as server:
@@ -148,7 +148,7 @@ def test_an_answer_has_text_calls_finish_and_usage() -> None:
     )
 
 
-def test_a_stream_is_told_as_it_comes_and_ends_in_the_same_answer() -> None:
+def test_a_stream_is_passed_on_as_it_arrives_and_gives_the_same_answer() -> None:
     pieces = [delta({"role": "assistant", "content": "he"}), delta({"content": "llo"}), delta({}, "stop"), used(7, 2)]
     answer, heard = streamed([*pieces, "[DONE]"])
     assert heard == ["he", "llo"]
@@ -192,7 +192,7 @@ def test_reasoning_of_a_stream_is_kept_by_either_name() -> None:
         assert (answer.message["reasoning_content"], heard) == ("hm", [])
 
 
-def test_a_model_that_cannot_stream_is_told_in_one_piece() -> None:
+def test_the_answer_of_a_model_that_cannot_stream_is_one_piece() -> None:
     heard: list[str] = []
     answer, body = sent(Raw(whole({"content": "hi"})), traits=ModelTraits(no_stream=True), on_text=heard.append)
     assert (answer.text, heard, "stream" in body) == ("hi", ["hi"], False)
@@ -262,7 +262,7 @@ def test_a_configured_price_is_per_million_tokens(pieces: list[Any] | None) -> N
     assert answer.cost_usd == pytest.approx(3 * 2e-6 + 2 * 10e-6)
 
 
-def test_a_provider_that_tells_the_cost_is_believed() -> None:
+def test_a_cost_that_the_provider_reports_is_used() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "cost": 0.25}
     assert asked(Raw(whole({"content": "a"}, usage=usage))).cost_usd == 0.25
 
@@ -293,7 +293,7 @@ def test_a_model_of_litellms_list_has_its_price(on_text: Any) -> None:
         (whole({"tool_calls": [call(None, "{}", id="a")]}), "calls a tool without a name"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_that_says_so(body: str, message: str) -> None:
+def test_an_answer_of_a_wrong_shape_is_an_error_with_the_reason(body: str, message: str) -> None:
     error = failed(Raw(body))
     assert message in str(error)
     assert (error.kind, error.transient) == ("model_call", False)
@@ -306,7 +306,7 @@ def test_garbage_in_a_stream_is_an_error_and_not_transient() -> None:
         assert "Original exception" not in str(error)
 
 
-def test_garbage_is_told_by_what_the_parser_says_of_it() -> None:
+def test_garbage_is_reported_with_the_message_of_the_parser() -> None:
     error = failed(Raw(pieces=[delta({"content": "a"}), "{nonsense", "[DONE]"]), on_text=lambda text: None)
     assert str(error).startswith("the provider's answer is not JSON: Expecting property name")
 
@@ -342,7 +342,7 @@ def test_a_stream_that_is_cut_off_is_no_answer_and_transient(raw: Raw, message: 
         (401, {}, "model_call", False, None),
     ],
 )
-def test_a_status_says_what_failed_and_when_to_come_back(
+def test_a_status_gives_the_kind_of_failure_and_the_time_of_the_next_try(
     status: int, headers: dict[str, str], kind: str, transient: bool, wait_s: float | None
 ) -> None:
     error = failed(Raw('{"error": {"message": "no"}}', status=status, headers=headers))
@@ -359,7 +359,7 @@ def test_a_status_says_what_failed_and_when_to_come_back(
     ],
 )
 @pytest.mark.parametrize("on_text", [None, lambda text: None])
-def test_what_a_server_says_of_its_refusal_is_passed_on(body: str, said: str, on_text: Any) -> None:
+def test_the_message_of_a_refusing_server_is_passed_on(body: str, said: str, on_text: Any) -> None:
     assert str(failed(Raw(body, status=502), on_text=on_text)) == said
 
 
@@ -413,7 +413,7 @@ def test_few_timeouts_are_used_because_clients_are_kept_by_timeout(timeout_s: fl
 # litellm
 
 
-def test_a_stream_says_whether_the_provider_ended_it() -> None:
+def test_a_stream_records_whether_the_provider_ended_it() -> None:
     for ending, is_complete in (([delta({}, "stop"), "[DONE]"], True), ([], False)):
         with RawServer(Raw(pieces=[delta({"content": "a"}), *ending])) as server:
             arguments = {"model": "hosted_vllm/m", "messages": ASKED, "api_base": server.url, "api_key": "k"}

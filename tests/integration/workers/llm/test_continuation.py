@@ -87,7 +87,7 @@ def test_calls_of_the_list_are_answered_at_once_in_their_order_after_those_of_ea
     assert again.delta == result.delta, "a turn that is repeated sees the same list"
 
 
-def test_the_list_of_a_conversation_that_the_agent_was_told_of_is_its_own(tmp_path: Path) -> None:
+def test_the_todo_list_of_a_given_conversation_belongs_to_it(tmp_path: Path) -> None:
     history = [*TOLD, json.loads(ADDED[0]), {"role": "tool", "tool_call_id": "c0", "content": "{}"}]
     result, _ = turn(tmp_path, [Reply(calls=[Call("todo__add", {"task": "c"})])], talk(told=history))
     assert result.delta[f"{RESULT}.0"] == {"status": "ok", "id": 3}
@@ -142,7 +142,7 @@ def test_a_model_that_cannot_call_functions_has_no_list_and_does_not_go_on(tmp_p
 
 
 @pytest.mark.conformance("D02")
-def test_an_agent_whose_list_is_not_done_is_told_to_go_on(tmp_path: Path) -> None:
+def test_an_agent_with_an_unfinished_list_is_asked_to_continue(tmp_path: Path) -> None:
     result, _ = turn(tmp_path, ["so far"], talk(ADDED))
     assert (result.ok, result.goes_on, result.calls) == (True, True, ())
     text = f"{REMINDER}\n\nProgress: 0/2 completed\n  ○ 1. a\n  ○ 2. b"
@@ -159,7 +159,7 @@ def test_an_agent_that_made_no_list_ends_with_its_reply(tmp_path: Path) -> None:
     assert (result.ok, result.goes_on, FOLLOW_UP in result.delta) == (True, False, False)
 
 
-def test_the_model_reads_what_it_was_told_to_go_on_with_after_its_reply(tmp_path: Path) -> None:
+def test_the_continuation_message_follows_the_reply_of_the_model(tmp_path: Path) -> None:
     said = talk(ADDED, (reply("so far"), []), (reply("", ("todo__done", {"id": 1})), [{"status": "ok"}]))
     result, server = turn(tmp_path, ["further"], said)
     roles = [message["role"] for message in server.requests[0].messages]
@@ -215,7 +215,7 @@ def test_an_agent_may_have_its_own_words_to_go_on_with() -> None:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_header_says_that_a_turn_goes_on_only_if_it_does(goes_on: bool) -> None:
+def test_a_header_marks_a_turn_as_continued_only_if_it_is(goes_on: bool) -> None:
     header = ResultHeader(ok=True, goes_on=goes_on)
     assert ("goes_on" in header.to_json()) == goes_on
     assert ResultHeader.from_json(json.loads(json.dumps(header.to_json()))) == header

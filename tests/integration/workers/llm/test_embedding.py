@@ -65,7 +65,7 @@ def test_vectors_are_put_in_order_by_their_numbers() -> None:
         )
 
 
-def test_a_server_that_knows_no_encoding_is_asked_without_from_then_on() -> None:
+def test_a_server_without_encoding_support_gets_none_from_then_on() -> None:
     refusal = Reply(status=422, error="extra field encoding_format is not permitted")
     with ModelServer(embeddings=[refusal], dimensions=8) as server:
         first = embed(of(server), TEXTS, "document")
@@ -94,7 +94,7 @@ def test_a_patch_goes_along_and_is_part_of_the_settings() -> None:
         (Endpoint("mistral/mistral-embed"), {}),
     ],
 )
-def test_models_that_tell_questions_from_documents_are_told_which(endpoint: Endpoint, told: dict[str, str]) -> None:
+def test_models_with_input_types_get_the_type_of_each_text(endpoint: Endpoint, told: dict[str, str]) -> None:
     asked = embedding.settings(endpoint, "query")
     assert {name: value for name, value in asked.items() if name != "model"} == told
     assert (embedding.settings(endpoint, "document") == asked) == (not told)
@@ -112,7 +112,7 @@ def test_a_configured_price_wins_over_the_list() -> None:
     assert configured.cost_usd == pytest.approx(9 * 2.0 / 1_000_000)
 
 
-def test_the_list_says_how_long_texts_may_be_unless_config_does() -> None:
+def test_the_maximum_length_of_texts_is_from_the_list_unless_configured() -> None:
     assert embedding.max_input_tokens(Endpoint("openai/text-embedding-3-small")) == 8191
     assert embedding.max_input_tokens(Endpoint("openai/nobody-knows")) is None
     assert embedding.max_input_tokens(Endpoint("openai/x", traits=ModelTraits("x", max_input_tokens=512))) == 512
@@ -121,12 +121,12 @@ def test_the_list_says_how_long_texts_may_be_unless_config_does() -> None:
 # Failures
 
 
-def test_a_provider_that_asks_to_wait_says_for_how_long() -> None:
+def test_the_waiting_time_that_a_provider_asks_for_is_used() -> None:
     error = failure(Reply(status=429, retry_after=7))
     assert (error.transient, error.kind, error.status, error.retry_after_s) == (True, "rate_limit", 429, 7.0)
 
 
-def test_a_failure_names_what_the_provider_says_and_no_key() -> None:
+def test_a_failure_has_the_message_of_the_provider_and_no_key() -> None:
     error = failure(
         Reply(status=401, error="wrong key sk-the-secret-key"),
         clean=lambda text: text.replace("sk-the-secret-key", "*"),
@@ -154,7 +154,7 @@ def test_an_answer_that_is_none_is_a_failure(reply: Reply, message: str) -> None
     assert message in str(failure(reply))
 
 
-def test_a_server_that_says_nothing_is_left_after_the_timeout() -> None:
+def test_a_server_without_an_answer_fails_after_the_timeout() -> None:
     with ModelServer(embeddings=[Reply(hang=True)]) as server:
         with pytest.raises(CallFailed, match="timed out") as caught:
             embed(of(server), TEXTS, "document", timeout_s=0.1)
@@ -189,7 +189,7 @@ def test_openais_protocol_and_coheres_reranker_need_no_litellm(tmp_path: Any) ->
     assert json.loads(done.stdout) == [2, pytest.approx(2 * 0.02 / 1e6), [1], 0.002, []]
 
 
-def test_whom_to_trust_is_said_as_for_litellm(tmp_path: Any) -> None:
+def test_certificates_are_configured_as_for_litellm(tmp_path: Any) -> None:
     bundle = tmp_path / "own.pem"
     first, rest, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
     bundle.write_text(first + rest)
@@ -212,7 +212,7 @@ def test_any_other_protocol_goes_through_litellm() -> None:
     assert (len(server.requests), caught.value.status) == (2, 500)
 
 
-def test_without_litellm_there_are_the_providers_that_we_speak_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_litellm_the_built_in_providers_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(litellm_compat, "_folder", lambda: None)
     litellm_compat.listed_providers.cache_clear()
     host = Host({"LOKI_CONFIG_DIR": "/nowhere", "GEMINI_API_KEY": "k"}, Settings())

@@ -151,7 +151,7 @@ def test_a_parameter_that_a_model_refuses_is_left_out(litellm: Any) -> None:
     assert body == {"model": "gpt-5-mini", "messages": MESSAGES}
 
 
-def test_an_error_is_told_without_what_litellm_adds() -> None:
+def test_an_error_is_reported_without_the_text_that_litellm_adds() -> None:
     error = Exception(
         "litellm.RateLimitError: litellm.RateLimitError: slow down\nTraceback (most recent call last):\n x"
     )

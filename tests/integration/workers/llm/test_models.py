@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def test_litellm_knows_every_name_we_give_it() -> None:
+def test_litellm_accepts_every_name_that_we_pass() -> None:
     from sleipnir_workers.llm.litellm_compat import providers
     from sleipnir_workers.llm.models import ALIASES, LITELLM_NAMES, PRESET_BASES
 

@@ -126,7 +126,7 @@ def test_instructions_are_the_system_message_and_values_are_not_rendered_again()
 
 
 @pytest.mark.conformance("M14")
-def test_a_second_visit_knows_nothing_of_the_first() -> None:
+def test_a_second_visit_does_not_have_the_conversation_of_the_first() -> None:
     with ModelServer(["one", "two"]) as server:
         run(server, prompt="first")
         run(server, prompt="second")
@@ -150,7 +150,7 @@ def test_the_model_is_the_nodes_else_the_graphs_else_the_settings(
     assert result.notes == (f"llm call: model=openai:{expected} tools=<none>",)
 
 
-def test_no_model_at_all_says_where_to_name_one() -> None:
+def test_without_a_model_the_error_names_the_places_for_one() -> None:
     result, _ = ask([], model=None)
     assert result.error == (
         "LLM node failed: no model: name one as `model: client:model` on the node or the graph, "
@@ -315,7 +315,7 @@ def test_a_second_attempt_that_meets_a_limit_waits_so_that_attempts_have_an_end(
     assert (len(server.requests), limited.granted) == (2, [])
 
 
-def test_a_node_with_tools_that_an_old_scheduler_has_started_asks_nobody() -> None:
+def test_a_node_with_tools_of_an_old_scheduler_calls_no_model() -> None:
     result, server = ask(["hi"], tools=["lookup"])
     assert (result.ok, result.error_kind, server.requests) == (False, "tools", [])
     assert "upgrade the schedulers" in str(result.error)
@@ -511,7 +511,7 @@ def test_no_configured_key_appears_in_an_error(tmp_path: Path) -> None:
         (lambda folder: (folder / "config.yaml").write_text("clients: 5\n"), "config.yaml:1:1: clients: "),
     ],
 )
-def test_a_configuration_that_is_wrong_fails_the_node_and_says_why(tmp_path: Path, spoil: Any, message: str) -> None:
+def test_a_wrong_configuration_fails_the_node_with_the_reason(tmp_path: Path, spoil: Any, message: str) -> None:
     with ModelServer() as server:
         env = configured(tmp_path, server)
         spoil(tmp_path)

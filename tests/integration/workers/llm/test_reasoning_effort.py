@@ -51,7 +51,7 @@ def test_the_nodes_effort_goes_before_the_graphs_and_that_before_the_application
         (None, None, None, "openai/gpt-test", None, []),
     ],
 )
-def test_what_is_sent_is_told_and_what_is_not_sent_too(
+def test_sent_and_unsent_parameters_are_reported(
     effort: str | None, levels: Any, default: str | None, model: str, expected: str | None, notes: list[str]
 ) -> None:
     told: list[str] = []
@@ -87,7 +87,7 @@ def test_the_model_gets_it(
     assert (result.ok, body.get("reasoning_effort")) == (True, expected)
 
 
-def test_a_model_that_litellm_knows_to_take_none_gets_it_where_its_levels_are_listed(tmp_path: Path) -> None:
+def test_a_model_without_support_in_litellm_gets_it_if_its_levels_are_configured(tmp_path: Path) -> None:
     _, body = ask(tmp_path, "", LISTED, "gpt-4o", reasoning_effort="low")
     assert body["reasoning_effort"] == "low"
     result, body = ask(tmp_path, "", "", "gpt-4o", reasoning_effort="low")

@@ -104,7 +104,7 @@ def test_structured_output_is_replayed_with_the_calls_of_its_extractor(tape: Pat
         ({"model": "openai:other"}, "model"),
     ],
 )
-def test_what_was_not_recorded_fails_the_node_and_says_what_differs(
+def test_an_unrecorded_request_fails_the_node_with_the_difference(
     tape: Path, change: dict[str, Any], difference: str
 ) -> None:
     record(tape, ["hi"])

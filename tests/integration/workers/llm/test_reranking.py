@@ -35,7 +35,7 @@ def test_the_best_texts_come_first(model: str) -> None:
     assert request.authorization == "Bearer sk-the-secret-key"
 
 
-def test_more_than_there_are_is_not_asked_for_and_of_none_nobody_is_asked() -> None:
+def test_no_more_hits_than_exist_are_requested_and_without_hits_no_model_is_called() -> None:
     with ModelServer() as server:
         assert sorted(rerank(of(server), "bells", TEXTS, top_n=9).order) == [0, 1, 2]
         assert rerank(of(server), "bells", [], top_n=9) == RerankedTexts(())
@@ -71,7 +71,7 @@ def test_the_cost_is_by_token_or_by_search() -> None:
         (Reply(close="reset"), "reset"),
     ],
 )
-def test_a_failure_says_so_with_its_cause(reply: Reply, message: str) -> None:
+def test_a_failure_is_reported_with_its_cause(reply: Reply, message: str) -> None:
     with ModelServer(reranks=[reply]) as server, pytest.raises(CallFailed) as caught:
         rerank(of(server), "bells", TEXTS, top_n=2, clean=lambda text: text.replace("sk-the-secret-key", "*"))
     assert str(caught.value).startswith("Failed to rerank: ")

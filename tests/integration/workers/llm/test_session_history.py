@@ -49,7 +49,7 @@ def turn(
         return run_turn(node, visit(node, folder, **place), host(server.env())), server
 
 
-def test_the_session_stands_between_the_system_message_and_the_question(tmp_path: Path) -> None:
+def test_the_session_is_between_the_system_message_and_the_question(tmp_path: Path) -> None:
     result, server = turn(tmp_path, ["Kim"], StoredConversation(history=json.dumps(HISTORY)))
     system, *others = server.requests[0].messages
     assert system["content"].startswith("be kind")
@@ -65,7 +65,7 @@ def test_a_turn_that_calls_tools_leaves_nothing_and_keeps_the_session_for_the_ne
     assert (result.said, result.delta[MESSAGES][1:]) == (None, [*HISTORY, ASKED])
 
 
-def test_all_that_was_said_since_the_question_is_added_calls_and_their_results_too(tmp_path: Path) -> None:
+def test_all_messages_since_the_question_are_added_with_calls_and_results(tmp_path: Path) -> None:
     result, server = turn(tmp_path, ["You are Kim"], SECOND_TURN)
     assert server.requests[0].messages == [SYSTEM, *HISTORY, ASKED, CALLED, FOUND]
     answer = {"role": "assistant", "content": "You are Kim"}
@@ -119,7 +119,7 @@ def test_the_todo_list_outlives_the_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reply", [Reply(status=400), ""])
-def test_a_session_that_cannot_be_summarised_stays_whole(tmp_path: Path, reply: Reply | str) -> None:
+def test_a_session_that_cannot_be_summarised_stays_complete(tmp_path: Path, reply: Reply | str) -> None:
     result, _ = turn(tmp_path, ["You are Kim", reply], SECOND_TURN, threshold=10)
     assert result.ok
     assert result.said == SessionAddition((ASKED, CALLED, FOUND, {"role": "assistant", "content": "You are Kim"}))

@@ -67,7 +67,7 @@ def talk_of(*turns: tuple[str, list[tuple[str, str, str]], list[Any]]) -> Stored
 
 
 @pytest.mark.conformance("M03")
-def test_the_model_is_told_of_the_listed_tools_alone_and_its_calls_are_delivered(folder: Path) -> None:
+def test_the_model_gets_only_the_listed_tools_and_its_calls_are_delivered(folder: Path) -> None:
     result, server = turn(folder, [Reply("let me see", calls=[Call("lookup", {"ip": "1.2.3.4"}, id="c1")])])
     assert server.requests[0].tools == ["lookup"]
     function = server.requests[0].body["tools"][0]["function"]
@@ -106,7 +106,7 @@ def test_questions_of_child_runs_are_the_result_of_a_call_that_the_model_has_not
 
 
 @pytest.mark.conformance("M04", "X17")
-def test_a_server_stands_for_its_three_functions_whose_calls_go_to_workers_that_have_it(folder: Path) -> None:
+def test_a_server_is_offered_as_three_functions_whose_calls_go_to_workers_that_have_it(folder: Path) -> None:
     called = [Reply(calls=[Call("mcp_search_docs", {"query": "x"})])]
     result, server = turn(folder, called, tools=["mcp:docs"], mcp=["docs", "other"])
     assert server.requests[0].tools == ["mcp_search_docs", "mcp_describe_docs", "mcp_invoke_docs"]

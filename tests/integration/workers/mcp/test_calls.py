@@ -42,7 +42,7 @@ def test_each_server_has_exactly_three_functions() -> None:
 
 
 @pytest.mark.conformance("X17")
-def test_the_functions_take_what_the_specification_says() -> None:
+def test_the_functions_have_the_parameters_of_the_specification() -> None:
     search, describe, invoke = (each["function"]["parameters"] for each in declarations(["s"]))
     assert search["required"] == ["query"] and search["properties"]["query"]["type"] == "string"
     top_k = search["properties"]["top_k"]
@@ -51,7 +51,7 @@ def test_the_functions_take_what_the_specification_says() -> None:
     assert invoke["required"] == ["tool"] and invoke["properties"]["arguments"]["type"] == "object"
 
 
-def test_the_model_is_told_to_describe_before_it_invokes() -> None:
+def test_the_declaration_asks_the_model_to_describe_before_it_invokes() -> None:
     for each in declarations(["s"]):
         assert each["type"] == "function"
         description = each["function"]["description"]

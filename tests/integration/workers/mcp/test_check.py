@@ -25,7 +25,7 @@ def run(folder: Path, servers: dict[str, Any], *options: str) -> Result:
     return CliRunner().invoke(main, ["check", str(file), *options])
 
 
-def test_each_server_is_started_and_what_is_wrong_is_said() -> None:
+def test_each_server_is_started_and_its_problems_are_reported() -> None:
     good, dead = check_each({"good": plain(name="good"), "dead": plain("dies at start", "dead")})
     assert good == CheckedServer("good", tools=7)
     problem = dead.problem or ""

@@ -27,7 +27,7 @@ async def words_of(code: str) -> LastWords:
     return words
 
 
-def test_lines_are_cut_wherever_the_bytes_were() -> None:
+def test_lines_are_split_regardless_of_how_the_bytes_arrive() -> None:
     lines = server_process._Lines()
     chunks = [b"a", b"b\nc\n", b"\nd\xc3", b"\xb6\n"]
     assert [line for chunk in chunks for line in lines.add(chunk)] == [b"ab", b"c", b"", "dö".encode()]
@@ -51,7 +51,7 @@ def test_the_last_words_are_ten_lines_at_most_and_not_long_ones() -> None:
         ("import os, signal; os.close(1); signal.pause()", "it closed its stdout and did not exit"),
     ],
 )
-def test_it_is_told_how_a_server_ended(code: str, end: str) -> None:
+def test_the_way_in_which_a_server_ended_is_reported(code: str, end: str) -> None:
     assert asyncio.run(words_of(code)).end == end
 
 
@@ -65,7 +65,7 @@ def test_what_a_server_prints_on_stdout_is_among_its_last_words() -> None:
     assert str(asyncio.run(words_of("print('Traceback: no such module')"))) == "Traceback: no such module"
 
 
-def test_a_server_whose_end_is_not_awaited_is_killed_all_the_same() -> None:
+def test_a_server_whose_end_is_not_awaited_is_killed_too() -> None:
     async def cancelled_twice() -> int:
         started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -116,7 +116,7 @@ def test_a_tool_that_is_not_there_is_not_found(lab: tuple[Connections, StdioServ
         assert str(raised.value) == "ad not found in lab MCP server catalog"
 
 
-def test_a_server_sees_what_mcp_json_gives_it_and_no_key_of_the_worker(lab: tuple[Connections, StdioServer]) -> None:
+def test_a_server_gets_the_variables_of_mcp_json_and_no_key_of_the_worker(lab: tuple[Connections, StdioServer]) -> None:
     connections, server = lab
     seen = connections.invoke(server, "environment", {})["structuredContent"]
     assert seen["GIVEN"] == "yes" and seen["PATH"] == os.environ["PATH"]
@@ -157,7 +157,7 @@ def test_what_a_server_prints_besides_messages_is_passed_over(connections: Conne
     assert connections.count_tools(plain("prints")) == 7
 
 
-def test_a_megabyte_on_stderr_holds_nobody_up(connections: Connections) -> None:
+def test_a_megabyte_on_stderr_does_not_block_a_server(connections: Connections) -> None:
     pids = {text_of(connections.invoke(plain(), "stderr", {})) for _ in range(3)}
     assert len(pids) == 1
 
@@ -165,7 +165,7 @@ def test_a_megabyte_on_stderr_holds_nobody_up(connections: Connections) -> None:
 # Servers that die, hang or are missing
 
 
-def test_a_server_that_dies_at_the_third_call_says_so_and_is_started_again(
+def test_a_server_that_dies_at_the_third_call_is_reported_and_started_again(
     lab: tuple[Connections, StdioServer],
 ) -> None:
     connections, server = lab
@@ -182,7 +182,7 @@ def test_a_server_that_dies_at_the_third_call_says_so_and_is_started_again(
     assert pid_of(connections, server) != pid
 
 
-def test_a_call_that_does_no_harm_twice_is_sent_again_once(connections: Connections) -> None:
+def test_an_idempotent_call_is_sent_again_once(connections: Connections) -> None:
     with pytest.raises(McpFailed) as raised:
         connections.invoke(plain(), "read_and_die", {"value": "thirst"})
     assert str(raised.value) == (
@@ -197,7 +197,9 @@ def test_a_server_that_was_killed_between_two_calls_is_started_again(connections
     assert int(text_of(connections.invoke(plain(), "stderr", {}))) != first
 
 
-def test_a_server_that_dies_at_its_start_says_why_without_its_secrets(connections: Connections) -> None:
+def test_a_server_that_dies_at_its_start_is_reported_with_the_reason_and_without_secrets(
+    connections: Connections,
+) -> None:
     server = replace(plain("dies at start"), secrets=frozenset({"hunter2-hunter2"}))
     with pytest.raises(McpFailed) as raised:
         connections.search(server, "x")
@@ -216,7 +218,7 @@ def test_a_server_that_dies_at_its_start_says_why_without_its_secrets(connection
         ({"args": ("-c", "\0")}, "its command cannot be started: embedded null byte"),
     ],
 )
-def test_a_server_that_cannot_be_started_says_why(
+def test_a_server_that_cannot_be_started_is_reported_with_the_reason(
     connections: Connections, change: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(McpFailed) as raised:
@@ -398,7 +400,9 @@ class Refusing(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("status", [401, 404, 500])
-def test_a_server_that_refuses_is_told_by_its_status_and_got_the_headers(connections: Connections, status: int) -> None:
+def test_a_refusing_server_is_reported_by_its_status_and_gets_the_headers(
+    connections: Connections, status: int
+) -> None:
     handler = type("Handler", (Refusing,), {"status": status})
     with HTTPServer(("127.0.0.1", 0), handler) as http:
         thread = threading.Thread(target=http.serve_forever)

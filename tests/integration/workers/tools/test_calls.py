@@ -97,7 +97,7 @@ def test_of_a_tool_that_failed_and_printed_much_the_model_reads_the_beginning(tm
 
 
 @pytest.mark.conformance("X09", "CY11")
-def test_a_failure_without_a_word_has_no_stderr(agent: Agent) -> None:
+def test_a_failure_without_output_has_no_stderr(agent: Agent) -> None:
     assert agent.has("tools.sh", bash("exit 1")).call("t").value == {
         "tool_call_error": "Tool call 't' exited with code 1"
     }
@@ -248,7 +248,7 @@ def test_a_bash_tool_gets_its_arguments_as_options(agent: Agent) -> None:
     assert result.value == {"output": "O'Slo; rm -rf|a b|-c|1|"}
 
 
-def test_a_bash_tool_says_itself_what_it_misses(agent: Agent) -> None:
+def test_a_bash_tool_reports_its_missing_parameters_itself(agent: Agent) -> None:
     result = agent.has("tools.sh", bash("true", "@option --city!")).call("t")
     assert isinstance(result.value, dict)
     assert "the following required arguments were not provided" in result.value["stderr"]
@@ -366,7 +366,9 @@ def test_an_exception_ends_the_tool_with_a_traceback_of_its_own_lines(agent: Age
     assert place == f'  File "{agent.folder}/tools.py", line 3, in t'
 
 
-def test_a_python_tool_imports_what_is_beside_it_and_awaits_what_is_async(agent: Agent, start_of_python: str) -> None:
+def test_a_python_tool_imports_modules_next_to_it_and_awaits_async_functions(
+    agent: Agent, start_of_python: str
+) -> None:
     agent.has("helper.py", "NAME = 'beside'\n")
     agent.has(
         "tools.py", 'import helper\n\nasync def t(a, b: int | None):\n    """x"""\n    return [helper.NAME, a, b]\n'
@@ -500,7 +502,7 @@ def test_what_runs_typescript_is_what_the_worker_has(
     assert start.argv == [*(word.format(bin=tmp_path / "bin") for word in argv), str(languages.TYPESCRIPT_RUNNER)]
 
 
-def test_a_tsx_beside_the_tools_comes_first_and_a_shebang_before_it(agent: Agent, tmp_path: Path) -> None:
+def test_a_tsx_next_to_the_tools_takes_precedence_and_a_shebang_over_it(agent: Agent, tmp_path: Path) -> None:
     local = agent.folder / "node_modules" / ".bin" / "tsx"
     for path in (local, tmp_path / "bin" / "tsx", tmp_path / "bin" / "bun"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -520,7 +522,7 @@ def test_a_tsx_beside_the_tools_comes_first_and_a_shebang_before_it(agent: Agent
             assert languages.typescript(declaration, env, agent.cwd).argv[0] == program
 
 
-def test_without_anything_that_runs_typescript_the_error_says_what_to_install(agent: Agent, tmp_path: Path) -> None:
+def test_without_a_typescript_runtime_the_error_names_what_to_install(agent: Agent, tmp_path: Path) -> None:
     agent.env["PATH"] = str(tmp_path)
     value = agent.has("tools.ts", TS).call("quiet").value
     assert value == {

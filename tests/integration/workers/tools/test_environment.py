@@ -79,7 +79,7 @@ def test_a_global_tool_has_the_folder_of_the_agent_as_its_root_and_a_cache_of_it
 
 
 @pytest.mark.conformance("X11")
-def test_a_bash_tool_is_told_where_the_prompt_utilities_are_and_reads_no_terminal(agent: Agent, tmp_path: Path) -> None:
+def test_a_bash_tool_gets_the_path_of_the_prompt_utilities_and_reads_no_terminal(agent: Agent, tmp_path: Path) -> None:
     env = seen_by_bash(agent, tmp_path)
     assert env["LLM_PROMPT_UTILS_FILE"] == f"{agent.config}/functions/utils/prompt-utils.sh"
     assert (env["LLM_AGENT_FUNC"], env["AUTO_CONFIRM"], env["TERM"]) == ("t-t", "1", "xterm-256color")

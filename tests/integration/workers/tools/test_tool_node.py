@@ -65,7 +65,7 @@ def test_what_it_returns_is_taken_as_text(tmp_path: Path, value: str, text: str)
 
 @pytest.mark.conformance("C07")
 @pytest.mark.parametrize("value", ["None", "''", "' \\n'"])
-def test_an_agent_that_says_nothing_is_a_failure(tmp_path: Path, value: str) -> None:
+def test_an_agent_without_an_answer_is_a_failure(tmp_path: Path, value: str) -> None:
     result = run(returning(tmp_path, value))
     assert (result.ok, result.error) == (False, "No return value from '_instructions' function")
 
