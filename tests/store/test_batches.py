@@ -168,7 +168,7 @@ def test_a_row_whose_run_had_costs_after_its_end_can_be_retried(store: Store) ->
     assert (world.states, store.runs.info(run).retries) == ("a", 1)
 
 
-def test_an_end_that_is_told_twice_counts_once_and_costs_are_those_of_all_tries(store: Store) -> None:
+def test_an_end_that_is_reported_twice_counts_once_and_costs_are_those_of_all_tries(store: Store) -> None:
     World(store, count=2).go_on()
     first = store.batches.ended(place_of(ID, 0), "failed", 10, Usage(5, 5, 2, cost_usd=0.25))
     again = store.batches.ended(place_of(ID, 0), "completed", 20, Usage(8, 9, 3, cost_usd=0.5))
@@ -189,7 +189,7 @@ def test_a_scheduler_that_does_not_own_the_first_partition_admits_nothing(store:
     assert world.states == "www"
 
 
-def test_rows_wait_while_the_fleet_has_enough_before_it_but_no_batch_stands_still(store: Store) -> None:
+def test_rows_wait_while_the_fleet_has_enough_work_but_every_batch_progresses(store: Store) -> None:
     world = World(store, window=2)
     assert world.admit() == 2
     assert world.admit() == 0  # two starts are owed
@@ -198,7 +198,7 @@ def test_rows_wait_while_the_fleet_has_enough_before_it_but_no_batch_stands_stil
     assert (world.states, store.batches.states("other")) == ("aaw", "aw")
 
 
-def test_as_many_rows_are_under_way_as_the_batch_says(store: Store) -> None:
+def test_the_number_of_running_rows_is_that_of_the_batch(store: Store) -> None:
     world = World(store, BatchPlan(parallel=1))
     world.go_on()
     assert world.states == "aww"
@@ -280,7 +280,7 @@ def test_a_row_that_cannot_become_a_run_fails_with_the_reason_and_can_be_retried
     assert store.runs.gates(row_run_id(ID, 0))[0].question == "p0?"
 
 
-def test_a_retry_of_a_run_that_has_expired_says_so(store: Store) -> None:
+def test_a_retry_of_an_expired_run_is_refused_with_the_reason(store: Store) -> None:
     world = World(store, count=1)
     world.go_on()
     world.answer(0, "x")
@@ -316,7 +316,7 @@ def test_rows_that_come_later_go_on_with_a_batch_that_was_over(store: Store) -> 
     assert (world.states, store.batches.info(ID).state) == ("ca", "accepting")
 
 
-def test_a_look_with_what_the_last_one_found_sees_those_that_came_and_went_since(store: Store) -> None:
+def test_a_read_with_the_last_result_finds_batches_that_opened_and_closed_since(store: Store) -> None:
     first, second, third = (Batch(store, name) for name in ("first", "second", "third"))
     for each in (first, second):
         store.batches.add(each.id, SPEC, BatchPlan(), rows(0))

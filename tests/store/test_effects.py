@@ -78,7 +78,7 @@ class World:
         return self.store.keys.of_partition(self.store.keys.partition_of(run)).effects
 
 
-def test_a_child_is_started_once_however_often_its_start_is_delivered(store: Store) -> None:
+def test_a_child_is_started_once_even_if_its_start_is_delivered_repeatedly(store: Store) -> None:
     world = World(store)
     world.plan()
     [(_, fields)] = store._client.xrange(world.owed(RUN))
@@ -93,7 +93,7 @@ def test_a_child_is_started_once_however_often_its_start_is_delivered(store: Sto
     assert store.runs.gates_below(RUN) == [gate]
 
 
-def test_a_parent_is_told_once_and_what_comes_again_leaves_nothing_behind(store: Store) -> None:
+def test_a_parent_is_notified_once_and_repetitions_leave_no_keys(store: Store) -> None:
     world = World(store)
     world.go_on()
     store.runs.answer(CHILD, 1, "well")
@@ -274,7 +274,7 @@ def test_an_effect_that_redis_refuses_is_not_overtaken_by_one_to_the_same_run(
     assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "waiting"]
 
 
-def test_a_bug_in_starting_a_child_fails_its_parent_and_holds_up_nobody(store: Store) -> None:
+def test_a_bug_in_starting_a_child_fails_its_parent_and_delays_no_other_run(store: Store) -> None:
     world = World(store)
     world.plan()
     world.deliveries._graphs = SimpleNamespace(get=lambda *_: None)  # type: ignore[assignment]
@@ -372,7 +372,7 @@ def test_a_strict_run_fails_for_a_failed_visit_of_a_child_run(store: Store) -> N
     assert "there was no agent 'nobody'" in str(infos[0].error)
 
 
-def test_an_end_of_a_child_that_an_older_release_has_told_of_has_no_failed_visits(store: Store) -> None:
+def test_the_end_of_a_child_from_an_older_release_has_no_failed_visits(store: Store) -> None:
     world = World(store)
     world.go_on()
     inbox = store.keys.of_partition(store.keys.partition_of(RUN)).inbox
@@ -432,7 +432,7 @@ def test_a_child_that_starts_after_it_was_refused_is_cancelled(store: Store, mon
     assert store.runs.info(RUN).status == "failed"
 
 
-def test_what_watchers_are_told_of_a_run_that_has_expired_makes_no_key(store: Store) -> None:
+def test_a_notice_of_an_expired_run_creates_no_key(store: Store) -> None:
     run_in_order(
         store._client, [store.effects.notify_watchers(Fence("tell_root:0", "1-1"), "gone00000000", "gate_opened", {})]
     )
@@ -572,7 +572,7 @@ def test_a_server_that_has_lost_its_scripts_gets_them_again(store: Store) -> Non
     assert store.runs.info(CHILD).parent == RUN
 
 
-def test_a_child_whose_session_has_gone_on_without_it_does_not_go_on(store: Store) -> None:
+def test_a_child_whose_session_has_continued_without_it_is_not_continued(store: Store) -> None:
     """Finding C23: `retry` of its parent set it going in a session that another run had, or has changed since."""
     world = World(store, sessions={"child": "desk"})
     world.go_on()

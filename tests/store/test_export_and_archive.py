@@ -128,7 +128,7 @@ def test_runs_are_archived_when_they_expire_soon_and_not_before(store: Store, tm
     assert early.run_once(range(2), store.now_ms() + 6 * DAY_MS + 60_000) == 1
 
 
-def test_files_are_bounded_and_each_run_stands_in_one_of_them(store: Store, tmp_path: Path) -> None:
+def test_files_are_bounded_and_each_run_is_in_one_of_them(store: Store, tmp_path: Path) -> None:
     runs = [f"run00000000{number}" for number in range(6)]
     for run_id in runs:
         finished(store, run_id, {"x": "y" * 500})
@@ -265,7 +265,7 @@ def test_bundles_of_agents_that_a_waiting_run_may_still_start_are_kept(store: St
     assert store.bundles.unused_since(9_000) == [], "they are not asked about again for a while"
 
 
-def test_the_state_of_the_archive_is_told_to_doctor(store: Store, tmp_path: Path) -> None:
+def test_doctor_reads_the_state_of_the_archive(store: Store, tmp_path: Path) -> None:
     archiver = archiver_of(store, tmp_path)
     archiver.state = replace(archiver.state, error="full", lost=3)
     facts = {"archive": vars(archiver.state)}

@@ -68,7 +68,7 @@ def test_a_healthy_deployment_has_nothing_to_remove(store: Store, settings: Sett
     assert found(store, settings, sessions=True) == []
 
 
-def test_what_is_left_of_a_run_whose_keys_were_deleted_is_removed(store: Store, settings: Settings) -> None:
+def test_the_remains_of_a_run_with_deleted_keys_are_removed(store: Store, settings: Settings) -> None:
     created(store, RUN)
     created(store, "run000000002")
     keys, part = store.keys.of_run(RUN), store.keys.of_partition(store.keys.partition_of(RUN))

@@ -92,7 +92,7 @@ def test_a_redis_that_restarted_begins_a_generation_in_which_nothing_is_trusted_
     assert other.id == after.id, "another scheduler joins this generation"
 
 
-def test_a_scheduler_without_memory_sees_that_redis_restarted(own: Store, server: RedisServer) -> None:
+def test_a_new_scheduler_detects_a_restart_of_redis(own: Store, server: RedisServer) -> None:
     before = settled(own)
     server.kill()
     server.start()
@@ -112,7 +112,7 @@ def test_a_redis_that_was_stopped_after_all_services_has_lost_nothing(own: Store
     assert pulse(own, after).why == "restarted", "the mark counts once"
 
 
-def test_a_pulse_forgets_that_the_services_had_stopped(own: Store, server: RedisServer) -> None:
+def test_a_pulse_removes_the_record_of_an_orderly_stop(own: Store, server: RedisServer) -> None:
     before = settled(own)
     own.generations.stopped()
     before = pulse(own, before)
@@ -317,7 +317,7 @@ def test_a_step_of_the_clock_and_a_clean_stop_leave_nothing_in_doubt(own: Store,
     assert isinstance(claim(own, call), Claim)
 
 
-def test_other_visits_are_claimed_whatever_happened_to_redis(own: Store, server: RedisServer) -> None:
+def test_other_visits_are_claimed_after_any_loss_of_redis(own: Store, server: RedisServer) -> None:
     before = settled(own)
     call = queued(own, None)
     server.kill()

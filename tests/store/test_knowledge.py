@@ -11,7 +11,7 @@ from sleipnir.store.store import Store
 from tests.processes import wait_until
 
 
-def test_one_builds_and_others_are_told_who_and_since_when(store: Store) -> None:
+def test_one_process_builds_and_others_learn_which_and_since_when(store: Store) -> None:
     knowledge = store.knowledge
     before_ms = store.now_ms()
     assert knowledge.building("base") is None
@@ -56,7 +56,7 @@ def test_the_lease_of_a_dead_builder_lapses(store: Store, tmp_path: Path) -> Non
     store.knowledge.release("base", "mine")
 
 
-def test_what_is_shared_is_listed_until_it_is_forgotten(store: Store) -> None:
+def test_a_shared_base_is_listed_until_it_is_removed(store: Store) -> None:
     knowledge = store.knowledge
     assert (knowledge.shared("d1"), knowledge.all_shared(), knowledge.forget("d1")) == (None, [], False)
     first = knowledge.share("d1", agent="a", node="n", bytes_=10, shelf="/shelf")
@@ -70,7 +70,7 @@ def test_what_is_shared_is_listed_until_it_is_forgotten(store: Store) -> None:
     assert knowledge.forget("d2")
 
 
-def test_a_base_has_one_lease_whatever_its_folder_is_called(tmp_path: Path) -> None:
+def test_a_base_has_one_lease_for_all_names_of_its_folder(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir()
     link.symlink_to(real)

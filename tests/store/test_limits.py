@@ -69,7 +69,7 @@ def test_a_call_above_the_rate_comes_back_when_the_window_has_room(limiter: Limi
     granted(take(limiter, TWO, "z", answer.retry_at_ms))
 
 
-def test_the_same_holder_is_one_call_and_one_slot_however_often_it_asks(limiter: Limiter) -> None:
+def test_a_holder_counts_as_one_call_and_one_slot_even_if_it_asks_repeatedly(limiter: Limiter) -> None:
     for _ in range(3):
         granted(take(limiter, TWO, "x", tokens=10))
     use = limiter.in_use(TWO, now_ms=T)
@@ -134,7 +134,7 @@ def test_who_asks_for_little_does_not_overtake_who_waits_for_much(limiter: Limit
 # Slots.
 
 
-def test_slots_are_given_back_once_and_come_back_by_themselves_when_nobody_renews_them(limiter: Limiter) -> None:
+def test_slots_are_given_back_once_and_expire_if_they_are_not_renewed(limiter: Limiter) -> None:
     call = granted(take(limiter, SLOT, "x"))
     answer = refused(take(limiter, SLOT, "y"))
     assert (answer.cause, answer.used, answer.holders) == ("parallel", 1, ("x",))
@@ -230,7 +230,7 @@ def test_a_pause_is_never_longer_than_an_hour(limiter: Limiter) -> None:
 # The line.
 
 
-def test_who_comes_later_stands_behind_even_if_it_asks_more_often(limiter: Limiter) -> None:
+def test_a_later_holder_waits_behind_an_earlier_one_even_if_it_asks_more_often(limiter: Limiter) -> None:
     granted(take(limiter, ONE, "x"))
     times = {name: refused(take(limiter, ONE, name)).retry_at_ms for name in ("y", "z")}
     assert times["z"] - times["y"] >= MINUTE, "it needs the window after"
@@ -240,7 +240,7 @@ def test_who_comes_later_stands_behind_even_if_it_asks_more_often(limiter: Limit
     granted(take(limiter, ONE, "y", times["y"] + 1_000))
 
 
-def test_who_does_not_come_holds_nobody_back_for_long_and_keeps_its_place(limiter: Limiter) -> None:
+def test_a_holder_that_does_not_ask_again_delays_others_only_briefly_and_keeps_its_place(limiter: Limiter) -> None:
     granted(take(limiter, ONE, "x"))
     at_ms = refused(take(limiter, ONE, "late")).retry_at_ms
     refused(take(limiter, ONE, "new", at_ms + PATIENCE_MS - 1))
@@ -409,7 +409,7 @@ def test_callers_that_come_much_too_late_are_still_served(limiter: Limiter) -> N
     assert sum(at_ms >= T + MINUTE for at_ms in times) >= 0.75 * 60 * 5
 
 
-def test_slots_are_used_though_nobody_knows_how_long_calls_take(limiter: Limiter) -> None:
+def test_slots_are_used_although_the_length_of_calls_is_unknown(limiter: Limiter) -> None:
     chance = random.Random(7)
     times = load(
         limiter,
@@ -537,7 +537,7 @@ class Calls(RuleBasedStateMachine):
         self.client.close()
 
 
-def test_whatever_comes_in_whatever_order_no_window_is_exceeded_and_all_slots_come_back(
+def test_in_any_order_of_requests_no_window_is_exceeded_and_all_slots_are_given_back(
     redis_server: RedisServer,
 ) -> None:
     machine = type("CallsHere", (Calls,), {"url": redis_server.url})
@@ -577,7 +577,7 @@ def test_processes_that_race_stay_within_the_limit_and_their_slots_come_back_whe
         granted(limiter.take([limit], f"after{number}", caller="after", now_ms=now_ms + LEASE + 100_000))
 
 
-def test_whoever_dies_before_or_after_a_script_leaves_no_slot_behind(store: Store) -> None:
+def test_a_death_before_or_after_a_script_leaves_no_slot(store: Store) -> None:
     limit = Limit("a:*", max_parallel=20)
     points = [f"limit_{script}.{side}" for script in ("take", "release") for side in ("before", "after")]
     limiter = Limiter(store._client, store.keys, lease_ms=LEASE, window_ms=1_200)

@@ -73,7 +73,7 @@ def told(events: list[StreamEvent]) -> list[str]:
     return [event.data["text"] if event.type == "text" else event.type for event in events]
 
 
-def test_what_is_said_comes_between_what_happens_and_the_end_of_the_run_is_the_end(story: Story) -> None:
+def test_texts_come_between_events_and_the_end_of_the_run_is_last(story: Story) -> None:
     story.happens(STARTED, ("visit_opened", {"seq": 1, "node": "ask", "kind": "llm"}))
     story.says("Hel", 0)
     story.says("lo", 1)
@@ -143,7 +143,7 @@ def _tell_one_of_each(story: Story) -> None:
 
 
 @pytest.mark.conformance("SH-04")
-def test_duplicates_and_attempts_that_are_over_are_left_out_and_a_new_one_begins_anew(story: Story) -> None:
+def test_duplicates_and_ended_attempts_are_left_out_and_a_new_attempt_starts_a_new_text(story: Story) -> None:
     story.happens(STARTED)
     story.says("one", 0)
     story.says("two", 1)
@@ -177,7 +177,7 @@ def test_pieces_that_were_dropped_before_they_were_read_leave_a_gap_that_counts_
     assert told(story.all("messages", cursor=gap.id)) == [*["x"] * len(kept), "run_ended"], "the gap is told of once"
 
 
-def test_pieces_that_are_gone_altogether_leave_a_gap_too(story: Story) -> None:
+def test_a_stream_without_any_piece_left_has_a_gap_too(story: Story) -> None:
     story.happens(STARTED)
     story.says("a", 0)
     story.says("b", 1)
@@ -208,7 +208,7 @@ def test_a_run_that_ends_before_it_has_begun_misses_nothing(story: Story) -> Non
 
 
 @pytest.mark.conformance("EV-12")
-def test_runs_side_by_side_hear_nothing_of_each_other(store: Store) -> None:
+def test_concurrent_runs_have_separate_streams(store: Store) -> None:
     stories = [Story(store) for _ in range(32)]
     store.live.add({story.id: [Piece(1, 1, "ask", 0, story.id)] for story in stories})
     for story in stories:
@@ -261,7 +261,7 @@ def test_a_run_that_is_retried_goes_on_and_so_does_its_stream(story: Story) -> N
     assert told(story.all("messages", cursor=story.all()[-1].id)) == [], "nothing comes after the end"
 
 
-def test_pieces_of_a_run_that_is_gone_are_dropped_and_leave_nothing_behind(store: Store) -> None:
+def test_pieces_of_a_removed_run_are_dropped_and_leave_no_keys(store: Store) -> None:
     keys = store.keys.of_run("gone00000000")
     assert store.live.add({"gone00000000": [Piece(1, 1, "ask", 0, "x")]}) == set()
     assert store._client.exists(keys.run, keys.live) == 0
@@ -269,7 +269,7 @@ def test_pieces_of_a_run_that_is_gone_are_dropped_and_leave_nothing_behind(store
         next(Run(store, "gone00000000", Settings()).stream())
 
 
-def test_the_live_stream_expires_whatever_becomes_of_the_run(story: Story) -> None:
+def test_each_write_renews_the_expiry_of_the_live_stream(story: Story) -> None:
     story.says("a", 0)
     assert 0 < story.client.pttl(story.keys.live) <= live.EXPIRE_MS
     story.client.pexpire(story.keys.live, live.EXPIRE_MS // 3)
@@ -277,7 +277,7 @@ def test_the_live_stream_expires_whatever_becomes_of_the_run(story: Story) -> No
     assert story.client.pttl(story.keys.live) > live.EXPIRE_MS // 2
 
 
-def test_a_script_that_redis_has_forgotten_is_loaded_again(story: Story) -> None:
+def test_a_script_that_redis_has_lost_is_loaded_again(story: Story) -> None:
     story.says("a", 0)
     story.client.script_flush()
     assert story.store.live.add({story.id: [Piece(1, 1, "ask", 1, "b")]}) == {story.id}, "refused for now"

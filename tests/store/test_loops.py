@@ -58,7 +58,7 @@ class World:
         return self.store.visits.deliver(call, header, texts, worker="w", token=str(visit.seq))
 
 
-def test_each_turn_gets_all_that_was_said_before_it_and_each_call_the_reply_that_asks_for_it(store: Store) -> None:
+def test_each_turn_gets_all_earlier_messages_and_each_call_the_reply_that_requests_it(store: Store) -> None:
     world = World(store)
     calls = (ToolCall("c1", "a", "scripts"), ToolCall("c2", "b", "llm"), ToolCall("c3", "nope"))
     [turn] = world.visits("turn")
@@ -89,7 +89,7 @@ FURTHER = {"role": "user", "content": "Go on."}
 SO_FAR = {"role": "assistant", "content": "so far"}
 
 
-def test_a_turn_that_goes_on_gives_the_later_ones_what_the_model_was_told_after_it(store: Store) -> None:
+def test_a_continued_turn_gives_later_turns_the_continuation_message(store: Store) -> None:
     world = World(store)
     calls = (ToolCall("c1", "a", "scripts"),)
     world.work(world.visits("turn")[0], **{MESSAGES: TOLD, ANSWER: SO_FAR, FOLLOW_UP: FURTHER})
@@ -109,7 +109,7 @@ def test_a_turn_that_goes_on_gives_the_later_ones_what_the_model_was_told_after_
     assert [step.goes_on for step in store.runs.history(RUN) if step.role == "turn"] == [True, False, True, False]
 
 
-def test_what_is_announced_besides_results_is_told_to_later_turns(store: Store) -> None:
+def test_announcements_besides_results_are_given_to_later_turns(store: Store) -> None:
     world = World(store)
     world.work(world.visits("turn")[0], (ToolCall("c1", "a", "scripts"),), **{MESSAGES: TOLD, ANSWER: REPLY})
     world.work(world.visits("tool")[0], _result="one")
@@ -120,7 +120,7 @@ def test_what_is_announced_besides_results_is_told_to_later_turns(store: Store) 
     assert not store.partitions._client.exists(store.keys.of_run(RUN).items)
 
 
-def test_a_reply_that_goes_on_counts_once_however_often_it_is_delivered(store: Store) -> None:
+def test_a_continued_reply_counts_once_even_if_delivered_repeatedly(store: Store) -> None:
     world = World(store)
     said = {MESSAGES: TOLD, ANSWER: SO_FAR, FOLLOW_UP: FURTHER}
     [first] = world.visits("turn")
@@ -160,7 +160,7 @@ def test_a_run_that_ends_in_the_middle_of_a_turn_leaves_no_conversation(store: S
     assert not client.exists(items)
 
 
-def test_a_turn_that_meets_a_limit_says_so_and_a_call_which_item_it_is_of(store: Store) -> None:
+def test_a_turn_reports_its_limit_and_a_call_its_item(store: Store) -> None:
     world = World(
         store,
         """
@@ -203,7 +203,7 @@ def test_an_error_that_quotes_half_a_surrogate_pair_is_delivered(store: Store) -
     assert store.runs.history(RUN)[-3].error == "a?"
 
 
-def test_a_conversation_of_sixty_turns_with_a_hundred_calls_each_is_kept_given_and_forgotten(store: Store) -> None:
+def test_a_conversation_of_sixty_turns_with_a_hundred_calls_each_is_kept_given_and_removed(store: Store) -> None:
     world = World(store, LOOP.replace("prompt: hi,", "prompt: hi, max_iterations: 100,"))
     calls = tuple(ToolCall(f"c{number}", "a") for number in range(100))
     for turn in range(60):

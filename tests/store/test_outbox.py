@@ -56,9 +56,7 @@ def length(store: Store, queue: str = "gpu") -> int:
     return store.fleet.queue_lengths({queue})[queue]
 
 
-def test_a_queue_without_workers_gets_one_message_for_a_visit_however_long_it_waits(
-    store: Store, partition: int
-) -> None:
+def test_a_queue_without_workers_gets_one_message_per_visit_for_any_wait(store: Store, partition: int) -> None:
     """Finding C20 of the second review: 724 messages for each visit after a weekend."""
     dispatcher = Clocked(store)
     service, began_ms = outbox(store, dispatcher), store.now_ms()
@@ -69,7 +67,7 @@ def test_a_queue_without_workers_gets_one_message_for_a_visit_however_long_it_wa
     assert length(store) == 1
 
 
-def test_a_message_that_is_gone_while_others_wait_is_published_again(store: Store, partition: int) -> None:
+def test_a_lost_message_is_published_again_while_others_wait(store: Store, partition: int) -> None:
     """Those in line were published later, so a worker has taken this one, and has not claimed the visit."""
     dispatcher = Clocked(store)
     service, began_ms = outbox(store, dispatcher), store.now_ms()
@@ -124,7 +122,7 @@ class Blind:
 
 
 @pytest.mark.parametrize("line", [None, QueueBacklog(5)])
-def test_on_a_broker_that_does_not_say_what_waits_a_visit_has_three_messages_in_72_hours(
+def test_on_a_broker_without_queue_lengths_a_visit_has_three_messages_in_72_hours(
     store: Store, partition: int, line: QueueBacklog | None
 ) -> None:
     """Finding C20 of the second review."""

@@ -130,7 +130,7 @@ def test_a_record_that_cannot_be_read_parks_its_run_until_it_can(bench: Bench, c
 
 
 @pytest.mark.parametrize("case", cases("inbox_entry"), ids=str)
-def test_an_entry_that_cannot_be_read_parks_its_run_until_it_is_gone(store: Store, case: Unreadable) -> None:
+def test_an_unreadable_entry_parks_its_run_until_it_is_removed(store: Store, case: Unreadable) -> None:
     """Finding C1: what comes after it waits in order; other runs go on."""
     bench = Bench(store, ASKS)
     bench.submit(STRANGE)
@@ -149,7 +149,7 @@ def test_an_entry_that_cannot_be_read_parks_its_run_until_it_is_gone(store: Stor
     assert (bench.status(), bench.marks()) == ("completed", {})
 
 
-def test_more_unreadable_entries_than_are_read_at_once_hold_up_nobody_and_are_told_once(bench: Bench) -> None:
+def test_more_unreadable_entries_than_one_read_delay_no_other_run_and_are_reported_once(bench: Bench) -> None:
     """Finding C3: 200 of them blocked their partition."""
     bench.submit(STRANGE)
     bench.plan()
@@ -386,7 +386,7 @@ def test_the_mark_of_a_run_that_its_owner_could_not_remove_is_removed_by_the_nex
     assert bench.marks() == {}
 
 
-def test_members_of_indexes_that_name_no_visit_hold_up_nobody(bench: Bench) -> None:
+def test_index_members_without_a_visit_delay_no_other_visit(bench: Bench) -> None:
     """Finding C1: what stands at the head of an index and cannot be read was read again for ever."""
     store, client = bench.store, bench.client
     part = store.keys.of_partition(0)

@@ -101,7 +101,7 @@ def test_a_retry_goes_down_to_where_it_failed(store: Store) -> None:
     assert store._client.pttl(store.keys.of_run(family.bottom).run) > 0
 
 
-def test_a_child_goes_on_once_however_often_it_is_told(store: Store) -> None:
+def test_a_child_continues_once_even_if_the_request_is_delivered_repeatedly(store: Store) -> None:
     family = failed_at_the_bottom(store)
     store.runs.retry(RUN)
     family.plan()
@@ -118,7 +118,7 @@ def test_a_child_goes_on_once_however_often_it_is_told(store: Store) -> None:
     assert store.runs.info(CALL).retries == 1
 
 
-def test_an_end_that_is_told_late_is_not_taken_for_the_next_one(store: Store) -> None:
+def test_an_end_that_is_reported_late_is_not_taken_for_the_next_one(store: Store) -> None:
     family = Family(store)
     family.says("Other", "more")
     family.says("First", "one")
@@ -146,7 +146,7 @@ def test_a_child_that_is_cancelled_because_its_parent_fails_goes_on(store: Store
     assert store.runs.output(RUN) == "more: one and two"
 
 
-def test_a_child_goes_on_that_has_not_heard_yet_of_its_cancel(store: Store) -> None:
+def test_a_child_continues_if_its_cancel_has_not_arrived_yet(store: Store) -> None:
     family = Family(store)
     family.says("First", "one")
     family.says("Other", "x", goes_on=False)
@@ -159,7 +159,7 @@ def test_a_child_goes_on_that_has_not_heard_yet_of_its_cancel(store: Store) -> N
     assert store.runs.output(CALL) == "more: one and two"
 
 
-def test_a_child_that_completes_before_it_hears_of_its_cancel_brings_its_result(store: Store) -> None:
+def test_a_child_that_completes_before_its_cancel_arrives_delivers_its_result(store: Store) -> None:
     family = Family(store)
     family.says("First", "one")
     family.says("Other", "x", goes_on=False)
@@ -172,7 +172,7 @@ def test_a_child_that_completes_before_it_hears_of_its_cancel_brings_its_result(
     assert store.runs.output(CALL) == "more: one and two"
 
 
-def test_what_a_child_has_said_by_the_time_of_the_retry_is_taken(store: Store) -> None:
+def test_a_result_that_a_child_has_delivered_by_the_time_of_the_retry_is_used(store: Store) -> None:
     family = failed_at_the_bottom(store)
     store.runs.retry(family.bottom)
     family.go_on()
@@ -182,7 +182,7 @@ def test_what_a_child_has_said_by_the_time_of_the_retry_is_taken(store: Store) -
     assert (family.statuses(), store.runs.output(RUN)) == (["completed"] * 3, "more: one and two")
 
 
-def test_a_child_that_somebody_has_set_going_by_himself_is_waited_for(store: Store) -> None:
+def test_a_child_that_a_person_has_continued_is_waited_for(store: Store) -> None:
     family = failed_at_the_bottom(store)
     store.runs.retry(family.bottom)
     family.go_on()
@@ -205,7 +205,7 @@ def test_where_a_child_has_expired_another_one_is_started(store: Store) -> None:
     assert store.runs.output(RUN) == "more: uno and due"
 
 
-def test_where_somebody_has_cancelled_a_child_another_one_is_started(store: Store) -> None:
+def test_a_child_that_a_person_has_cancelled_is_replaced_by_another(store: Store) -> None:
     family = Family(store)
     family.says("Other", "more")
     store.runs.cancel(family.bottom)
@@ -233,7 +233,7 @@ def test_fresh_children_begin_at_their_start(store: Store) -> None:
     assert family.questions() == ["First?", "Other?"]
 
 
-def test_a_child_whose_agent_cannot_be_read_any_more_fails_its_parent_again(store: Store) -> None:
+def test_a_child_with_an_agent_that_is_now_unreadable_fails_its_parent_again(store: Store) -> None:
     family = failed_at_the_bottom(store)
     spec = RunSpec("bottom", "gone", parent=CALL, parent_seq=1)
     family.advance._views.clear()

@@ -369,7 +369,7 @@ def test_a_run_that_ends_for_a_reason_of_ours_leaves_no_delta_of_the_result_it_e
     assert not bench.store.partitions._client.exists(delta)
 
 
-def test_a_result_is_not_dropped_on_the_word_of_an_old_view_or_of_a_former_owner(bench: Bench) -> None:
+def test_a_result_is_not_dropped_because_of_an_old_view_or_a_former_owner(bench: Bench) -> None:
     """A scheduler that was frozen, or that missed the reply of a commit, must not take news for a duplicate."""
     bench.create()
     old = bench.store.partitions.load([RUN])[RUN]
@@ -447,7 +447,7 @@ def test_usage_adds_up_and_an_unknown_price_makes_the_total_unknown(bench: Bench
     assert (usage.input_tokens, usage.calls, usage.cost_usd) == (6, 2, None)
 
 
-def test_the_newest_runs_are_listed_in_order_however_unevenly_they_are_spread(bench: Bench) -> None:
+def test_the_newest_runs_are_listed_in_order_for_any_spread_over_partitions(bench: Bench) -> None:
     store, spec = bench.store, RunSpec("agent", "digest")
     ids = [f"run{number:09}" for number in range(1000)]
     here = [run_id for run_id in ids if store.keys.partition_of(run_id) == bench.partition][:50]
@@ -562,7 +562,7 @@ def test_only_a_visit_that_is_ours_is_handed_back(bench: Bench) -> None:
     assert [type(entry.event) for entry in bench.entries()] == [Resulted]
 
 
-def test_a_failed_run_counts_as_running_once_somebody_wants_it_to_go_on(bench: Bench) -> None:
+def test_a_failed_run_counts_as_running_once_its_retry_is_requested(bench: Bench) -> None:
     bench.create()
     [submitted] = bench.entries()
     view = bench.store.partitions.load([RUN])[RUN]
@@ -579,7 +579,7 @@ def test_a_failed_run_counts_as_running_once_somebody_wants_it_to_go_on(bench: B
     assert bench.store.runs.info(RUN).status == "failed", "what was asked for is done"
 
 
-def test_of_many_who_retry_a_run_at_once_one_is_told_that_it_goes_on(bench: Bench) -> None:
+def test_one_of_many_concurrent_retries_of_a_run_succeeds(bench: Bench) -> None:
     """Finding C26: two or three of six were told so."""
     bench.create()
     [submitted] = bench.entries()
@@ -600,7 +600,7 @@ def test_of_many_who_retry_a_run_at_once_one_is_told_that_it_goes_on(bench: Benc
     assert len(bench.entries()) == 1
 
 
-def test_a_wish_that_is_repeated_as_its_reply_was_lost_is_passed_on_once(bench: Bench) -> None:
+def test_a_request_that_is_repeated_after_a_lost_reply_is_passed_on_once(bench: Bench) -> None:
     """Finding C26: redis-py repeats the script, perhaps after the wish of another person."""
     bench.create()
     [submitted] = bench.entries()
@@ -663,7 +663,7 @@ def test_an_owner_from_before_the_clock_was_set_back_does_not_keep_its_partition
     assert part in store.partitions.own([part], "other", 3_000)
 
 
-def test_a_visit_is_published_again_so_long_after_its_commit_however_old_its_entry_is(bench: Bench) -> None:
+def test_a_visit_is_published_again_by_the_age_of_its_commit_not_of_its_entry(bench: Bench) -> None:
     """Finding C21 of the second review: a scheduler that was behind published everything twice."""
     bench.create()
     [entry] = bench.entries()
@@ -676,7 +676,7 @@ def test_a_visit_is_published_again_so_long_after_its_commit_however_old_its_ent
     assert due_ms >= committed_ms + 10_000
 
 
-def test_a_run_that_is_revived_while_it_is_forgotten_stays_in_the_index(bench: Bench) -> None:
+def test_a_run_that_is_continued_during_its_removal_stays_in_the_index(bench: Bench) -> None:
     """Finding C23: between the look and the deletion, or as a reply was lost and the deletion repeated."""
     client, part = bench.store._client, bench.store.keys.of_partition(bench.partition)
     bench.create()

@@ -83,7 +83,7 @@ class Chat:
         return self.store.sessions.messages(self.name)
 
 
-def test_a_run_that_completes_adds_what_was_said_and_the_next_one_begins_with_it(store: Store) -> None:
+def test_a_completed_run_adds_its_messages_and_the_next_one_begins_with_them(store: Store) -> None:
     chat = Chat(store)
     first = chat.start()
     assert chat.talk(first) == StoredConversation(history="[]")
@@ -97,7 +97,7 @@ def test_a_run_that_completes_adds_what_was_said_and_the_next_one_begins_with_it
     assert chat.messages == [{"role": "user", "content": "in sum"}]
 
 
-def test_a_session_keeps_so_many_messages_and_drops_whole_turns_of_the_oldest(store: Store) -> None:
+def test_a_session_keeps_a_number_of_messages_and_drops_complete_oldest_turns(store: Store) -> None:
     """Finding C25 of the second review: the messages of a session were without a bound."""
     store.partitions._session_messages = 5
     chat = Chat(store)
@@ -112,7 +112,7 @@ def test_a_session_keeps_so_many_messages_and_drops_whole_turns_of_the_oldest(st
     assert (chat.messages, info.messages, info.dropped) == ([*turns[2], *turns[3]], 4, 4)
 
 
-def test_the_history_is_told_to_the_first_turn_alone(store: Store) -> None:
+def test_only_the_first_turn_gets_the_history(store: Store) -> None:
     chat = Chat(store)
     run = chat.start()
     chat.deliver(run, calls=(ToolCall("c1", "a"), ToolCall("c2", "b")), **{MESSAGES: TOLD, ANSWER: REPLY})
@@ -120,7 +120,7 @@ def test_the_history_is_told_to_the_first_turn_alone(store: Store) -> None:
     assert (talk.history, json.loads(talk.told)) == ("", TOLD)
 
 
-def test_a_session_takes_one_run_at_a_time_and_says_which_it_has(store: Store) -> None:
+def test_a_session_takes_one_run_at_a_time_and_names_it(store: Store) -> None:
     chat = Chat(store)
     run = chat.start()
     with pytest.raises(SessionBusy, match=f"'desk' of agent 'agent' is busy with run {run}.*sleipnir cancel {run}"):
@@ -148,7 +148,7 @@ def test_a_run_that_does_not_complete_adds_nothing_and_frees_the_session(store: 
     assert chat.talk(chat.start()).history == "[]"
 
 
-def test_a_failed_run_that_is_retried_has_the_session_again_and_adds_what_it_had_to_say(store: Store) -> None:
+def test_a_retried_run_has_the_session_again_and_adds_its_messages(store: Store) -> None:
     chat = Chat(store, graph=LOOP_THEN_SCRIPT)
     run = chat.start()
     chat.say(run, QUESTION, REPLIED)

@@ -80,7 +80,7 @@ def test_so_many_have_a_slot_and_the_others_wait_in_their_order(store: Store) ->
     assert (slots.have(), slots.wait(), slots.told()[2:]) == ([4, 5], [2], [(4, 1)])
 
 
-def test_who_asks_or_frees_twice_keeps_its_place_and_is_told_once(store: Store) -> None:
+def test_a_run_that_requests_or_frees_twice_keeps_its_place_and_is_notified_once(store: Store) -> None:
     slots = Slots(store)
     for number in (1, 2, 3, 4):
         slots.ask(number)
@@ -90,7 +90,7 @@ def test_who_asks_or_frees_twice_keeps_its_place_and_is_told_once(store: Store) 
     assert (slots.have(), slots.wait(), len(slots.told())) == ([2, 3], [4], 3)
 
 
-def test_nothing_is_left_of_slots_that_nobody_has(store: Store) -> None:
+def test_unused_slots_leave_no_keys(store: Store) -> None:
     slots = Slots(store)
     for number in (1, 2, 3):
         slots.ask(number)
@@ -111,7 +111,7 @@ def test_the_limit_is_that_of_the_run_that_asked_last(store: Store) -> None:
     assert (slots.free(4), slots.have()) == (1, [5])
 
 
-def test_a_late_word_of_an_earlier_ticket_frees_no_slot_of_a_later_one(store: Store) -> None:
+def test_a_late_message_of_an_earlier_ticket_frees_no_slot_of_a_later_one(store: Store) -> None:
     slots = Slots(store)
     slots.ask(1, ticket=1)
     slots.free(1, ticket=1)
@@ -169,7 +169,7 @@ class World:
         self.go_on()
 
 
-def test_runs_wait_for_a_slot_and_begin_when_one_ends_whatever_its_end_is(store: Store) -> None:
+def test_runs_wait_for_a_slot_and_begin_after_any_end_of_another(store: Store) -> None:
     world = World(store)
     world.submit(1, 2, 3, 4, 5, 6)
     assert world.seen(1, 2, 3, 4, 5, 6) == ["waiting", "waiting", "slot", "slot", "slot", "slot"]
@@ -201,7 +201,7 @@ def test_a_failed_run_that_is_retried_waits_for_a_slot_again(store: Store) -> No
     assert (world.seen(1, 3), world.slots.keys_left()) == (["completed", "completed"], [])
 
 
-def test_a_slot_that_was_asked_for_after_it_was_freed_is_free_again_once_somebody_has_looked(store: Store) -> None:
+def test_a_slot_that_was_requested_after_it_was_freed_is_free_again_after_a_check(store: Store) -> None:
     """A scheduler that was frozen repeats what another has delivered since."""
     world = World(store)
     world.submit(1, 2)
@@ -216,7 +216,7 @@ def test_a_slot_that_was_asked_for_after_it_was_freed_is_free_again_once_somebod
     assert (world.seen(3), world.slots.have()) == (["waiting"], [3])
 
 
-def test_a_slot_that_is_needed_stays_however_often_somebody_looks(store: Store) -> None:
+def test_a_needed_slot_is_kept_by_every_check(store: Store) -> None:
     world = World(store)
     world.submit(1, 2, 3)
     for times in (1, 2, 3):
@@ -224,7 +224,7 @@ def test_a_slot_that_is_needed_stays_however_often_somebody_looks(store: Store) 
     assert (world.seen(1, 2, 3), world.slots.have()) == (["waiting", "waiting", "slot"], [1, 2])
 
 
-def test_slots_of_runs_that_are_gone_are_free_again_and_what_waits_on_in_vain_gets_none_for_long(store: Store) -> None:
+def test_slots_of_removed_runs_are_free_again_and_removed_waiting_runs_do_not_keep_one(store: Store) -> None:
     world = World(store)
     for number in (1, 2, 3):
         world.slots.ask(number)
@@ -235,7 +235,7 @@ def test_slots_of_runs_that_are_gone_are_free_again_and_what_waits_on_in_vain_ge
     assert (world.seen(4), world.slots.have()) == (["waiting"], [4])
 
 
-def test_a_run_that_has_not_heard_of_its_slot_is_told_again(store: Store) -> None:
+def test_a_run_that_missed_the_notice_of_its_slot_is_notified_again(store: Store) -> None:
     world = World(store)
     store.runs.create(run_id(1), RunSpec("limited", "digest"), {"tenant": "acme"})
     world.plan()

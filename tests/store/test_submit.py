@@ -21,7 +21,7 @@ nodes:
 """
 
 
-def test_a_run_whose_model_may_start_agents_knows_all_that_can_be_named_and_their_sessions(
+def test_a_run_whose_model_may_start_agents_has_the_list_of_all_agents_and_their_sessions(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = {"boss": "can_spawn_agents: true", "keeper": "agent_session: desk", "other": "agent_session: temp"}

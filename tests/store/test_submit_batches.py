@@ -37,7 +37,7 @@ def refused(client: Client, agent: Path, rows: list[Any], **options: Any) -> tup
     return batch.submitted, said
 
 
-def test_bad_rows_are_told_and_good_ones_are_kept(client: Client, tmp_path: Path) -> None:
+def test_bad_rows_are_reported_and_good_ones_are_kept(client: Client, tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "rows", AGENT)
     rows = [
         {"k": "a", "n": 1}, {"k": "b", "n": "one"}, {"k": "c"}, {"k": "a", "n": 2}, {"n": 1}, "text",
@@ -94,7 +94,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_stored(client: Client, tm
     assert client.batches() == []
 
 
-def test_all_rows_of_a_batch_have_the_agent_of_its_beginning_whatever_is_edited_meanwhile(
+def test_all_rows_of_a_batch_have_the_agent_of_its_beginning_despite_later_edits(
     client: Client, tmp_path: Path
 ) -> None:
     agent = write_agent(tmp_path / "rows", AGENT)

@@ -25,7 +25,7 @@ def bench(store: Store) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("case", RECORDS, ids=str)
-def test_a_run_that_cannot_be_read_hides_no_other_and_says_why(bench: Bench, case: Unreadable) -> None:
+def test_an_unreadable_run_hides_no_other_and_has_the_reason(bench: Bench, case: Unreadable) -> None:
     """Finding C1: clients read as strictly as schedulers."""
     bench.submit(STRANGE, *OTHERS)
     bench.plan()

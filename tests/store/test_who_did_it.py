@@ -33,7 +33,7 @@ nodes:
 """
 
 
-def test_a_deployment_goes_on_in_pieces_and_says_who_let_it(store: Store) -> None:
+def test_a_deployment_is_continued_in_parts_and_records_by_whom(store: Store) -> None:
     """Gaps after the second review: one script went through all that was queued, and only the pause had a name."""
     bob = Runs(store._client, store.keys, BOB)
     part = store.keys.of_partition(0)
@@ -66,7 +66,7 @@ def wishes(store: Store) -> list[tuple[Any, ...]]:
     return [(step.kind, step.by, step.reason, step.answer) for step in steps if step.by or step.answer]
 
 
-def test_the_journal_and_the_record_say_who_has_wanted_what(store: Store) -> None:
+def test_the_journal_and_the_record_have_the_actor_of_each_request(store: Store) -> None:
     """Finding S10 and item 5 of the issue."""
     ann, bob = Runs(store._client, store.keys, ANN), Runs(store._client, store.keys, BOB)
     advance = advance_of(store, ASKS)
@@ -137,7 +137,7 @@ def test_an_answer_that_is_a_secret_by_its_name_is_in_no_journal_and_no_event(st
     assert told["answer"] == "[redacted]"
 
 
-def test_entries_of_an_older_release_say_nothing_of_who_and_are_applied(store: Store) -> None:
+def test_entries_of_an_older_release_without_an_actor_are_applied(store: Store) -> None:
     advance = advance_of(store, ASKS)
     store.runs.create(RUN, RunSpec("agent", "digest"), {})
     go_on(advance)
@@ -154,7 +154,7 @@ def test_entries_of_an_older_release_say_nothing_of_who_and_are_applied(store: S
     assert wishes(store) == [("paused", "ann@desk", None, None), ("input", "", None, "Ann")]
 
 
-def test_an_answer_whose_reply_was_lost_is_accepted_also_when_its_gate_is_closed_since(store: Store) -> None:
+def test_an_answer_with_a_lost_reply_is_accepted_after_its_gate_was_closed(store: Store) -> None:
     """Item b of the issue: redis-py repeats the script, and the scheduler may have been faster."""
     advance = advance_of(store, ASKS)
     store.runs.create(RUN, RunSpec("agent", "digest"), {})
@@ -170,7 +170,7 @@ def test_an_answer_whose_reply_was_lost_is_accepted_also_when_its_gate_is_closed
     assert [step.node for step in store.runs.history(RUN)] == [None, "ask"]
 
 
-def test_a_batch_says_who_has_paused_resumed_replanned_retried_and_cancelled_it(store: Store) -> None:
+def test_a_batch_records_who_paused_resumed_replanned_retried_and_cancelled_it(store: Store) -> None:
     """Item 5 of the issue: limit and budget changes too."""
     store.batches = Batches(store._client, store.keys, retention_ms=60_000, by=ANN)
     store.batches.add(ID, SPEC, BatchPlan(max_tokens=5), rows(0, 1))

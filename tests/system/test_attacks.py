@@ -295,7 +295,7 @@ def test_a_bundle_that_was_edited_in_redis_is_refused(client: Client, raw: Any, 
         ),
     ],
 )
-def test_an_archive_that_leads_out_of_its_folder_is_refused_whole(tmp_path: Path, name: str, kind: bytes) -> None:
+def test_an_archive_that_leads_out_of_its_folder_is_refused_completely(tmp_path: Path, name: str, kind: bytes) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         good, bad = tarfile.TarInfo("graph.yaml"), tarfile.TarInfo(name)
@@ -592,7 +592,7 @@ def test_a_process_that_leaves_its_session_is_not_waited_for_and_dies(client: Cl
 # Secrets
 
 
-def test_a_script_sees_no_secret_in_its_environment_or_arguments(client: Client, tmp_path: Path) -> None:
+def test_a_script_has_no_secret_in_its_environment_or_arguments(client: Client, tmp_path: Path) -> None:
     script = (
         "import json, os\nfound = {**os.environ, 'argv': open('/proc/self/cmdline').read()}\n"
         "print(json.dumps({'said': json.dumps(found)}))\n"
@@ -656,7 +656,7 @@ nodes:
     assert not [path for path in tmp_path.rglob("*") if path.name in ("forbidden", "injected")]
 
 
-def test_an_mcp_server_gets_what_its_configuration_says_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mcp_server_gets_only_the_variables_of_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     from sleipnir_workers.mcp import Connections
     from tests.integration.workers.mcp.servers import lab_on_stdio
 

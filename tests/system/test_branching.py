@@ -261,7 +261,7 @@ def format_(state):
 
 @both
 @pytest.mark.conformance("ST-01", "ST-02")
-def test_nodes_see_defaults_and_what_those_before_them_wrote(wide: Stack, tmp_path: Path, engine: str) -> None:
+def test_nodes_read_defaults_and_the_writes_of_earlier_nodes(wide: Stack, tmp_path: Path, engine: str) -> None:
     with wide.client() as client:
         run = client.submit(agent(tmp_path / "format", FORMAT.replace("ENGINE", engine), FORMAT_PY))
         assert completed(client, run) == "Final counter: 1, Steps: 1"
@@ -388,7 +388,7 @@ nodes:
 
 @both
 @pytest.mark.conformance("RT-11")
-def test_fifty_conditions_at_once_each_see_their_own_run(wide: Stack, tmp_path: Path, engine: str) -> None:
+def test_fifty_concurrent_conditions_each_read_their_own_run(wide: Stack, tmp_path: Path, engine: str) -> None:
     choose = 'def choose(state):\n    return "odd" if int(state["initial_prompt"]) % 2 else "even"\n'
     folder = agent(tmp_path / "choice", CHOICE.replace("ENGINE", engine), choose)
     with wide.client() as client:

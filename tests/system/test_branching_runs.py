@@ -76,7 +76,7 @@ def words(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_a_stranger_sees_where_a_branching_run_is_what_failed_and_what_a_retry_runs_again(
+def test_the_progress_of_a_branching_run_its_failures_and_the_effect_of_a_retry_are_shown(
     stack: Stack, client: Client, tmp_path: Path
 ) -> None:
     agent = write_agent(tmp_path / "branching", GRAPH, f_py=F.format(folder=str(tmp_path)))
@@ -142,7 +142,7 @@ nodes:
 """
 
 
-def test_where_nobody_answers_other_branches_go_on_until_the_run_only_waits(
+def test_without_an_answer_other_branches_continue_until_the_run_only_waits(
     stack: Stack, client: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "go").touch()

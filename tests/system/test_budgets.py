@@ -79,7 +79,7 @@ def asked(run: Run, about: str) -> GateInfo:
     return gate
 
 
-def test_a_run_over_its_budget_waits_and_does_as_it_is_told(own: Stack, client: Client) -> None:
+def test_a_run_over_its_budget_waits_and_follows_the_answer(own: Stack, client: Client) -> None:
     began = own.sleipnir("run", "loop", "--max-cost", "0.03")
     assert began.returncode == 3, began.stderr
     [info] = client.runs(1)

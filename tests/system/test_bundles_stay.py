@@ -34,7 +34,7 @@ THIRD_PY = 'def third(state): return {"third": "original"}\n'
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_a_run_changes_neither_what_it_nor_what_others_execute(
+def test_a_run_cannot_change_its_own_code_or_that_of_other_runs(
     redis_server: RedisServer, tmp_path: Path, warm: bool
 ) -> None:
     """Finding S5."""

@@ -109,7 +109,7 @@ def chat(stack: Stack, *words: str, lines: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.conformance("N01", "N02")
-def test_a_graph_begins_anew_with_each_message_and_has_no_session(own: Stack) -> None:
+def test_a_graph_starts_again_with_each_message_and_has_no_session(own: Stack) -> None:
     code, out, errors = chat(
         own, "echo", lines="one\n\n.session\n.session s\n... two\n.nope\n.variable x y\n.exit\nthree\n"
     )
@@ -169,7 +169,7 @@ def test_three_messages_over_two_processes_with_a_killed_worker_are_remembered_o
     assert own.sleipnir("sessions", "ls", "friend", "--json").stdout == "[]\n"
 
 
-def test_a_run_that_failed_remembers_when_it_is_retried_and_begins_with_what_was_said(own: Stack) -> None:
+def test_a_failed_run_adds_its_messages_after_a_retry_and_begins_with_the_session(own: Stack) -> None:
     def at_first_refused(request: Request) -> Reply:
         is_second = request.prompt == "second"
         return Reply(status=400) if is_second and len(model.requests) == 2 else reply(request)

@@ -81,7 +81,7 @@ def test_the_stack_of_a_run_that_asks_no_model_has_no_worker_for_models(shell: S
     ]  # fmt: skip
 
 
-def test_a_failed_run_exits_with_one_and_says_where_and_why(shell: Shell) -> None:
+def test_a_failed_run_exits_with_1_and_reports_the_node_and_the_reason(shell: Shell) -> None:
     done = shell("run", "ask", "--answer", "sure=no")
     assert (done.returncode, done.stdout) == (1, "")
     assert "failed: Script 'bad.sh' failed with exit code 4:\n      broken" in done.stderr
@@ -89,7 +89,7 @@ def test_a_failed_run_exits_with_one_and_says_where_and_why(shell: Shell) -> Non
 
 
 @pytest.mark.conformance("H01")
-def test_a_question_nobody_can_answer_leaves_the_run_waiting_and_the_printed_command_answers_it(shell: Shell) -> None:
+def test_a_question_without_a_terminal_leaves_the_run_waiting_and_the_printed_command_answers_it(shell: Shell) -> None:
     done = shell("run", "ask")
     assert done.returncode == 3
     hint = next(line for line in done.stderr.splitlines() if "sleipnir" in line and " answer " in line)
@@ -159,7 +159,7 @@ BROKEN = "name: broken\nstart: a\nnodes:\n  a: {type: end\n  b: x\n"
     ],
 )
 @pytest.mark.conformance("N02", "L02")
-def test_wrong_usage_exits_with_two_and_says_what_to_do(shell: Shell, words: Sequence[str], said: str) -> None:
+def test_wrong_usage_exits_with_2_and_a_suggestion(shell: Shell, words: Sequence[str], said: str) -> None:
     write_agent(shell.agents / "broken", BROKEN)
     write_agent(shell.agents / "both", ASK, config_yaml="name: both\n")
     done = shell(*words)

@@ -62,7 +62,7 @@ def test_what_a_message_leaves_out_is_what_celery_assumes(celery_s: Any) -> None
 
 
 @pytest.mark.parametrize("name", ["a", 'a "quoted" 100% {name}s\n', "größer"])
-def test_an_envelope_from_the_template_says_what_its_message_says(name: str) -> None:
+def test_an_envelope_from_the_template_equals_that_of_its_message(name: str) -> None:
     others = VisitCall("zzzzzzzzzzzz", name, 1, 1, name, name), VisitCall("a1", name, 10**9, 7, name, name)
     batched = [replace(call, batch=batch) for call in (CALL, *others) for batch in ("nightly.2", "A_b-3")]
     for call in (CALL, *others, *batched):
@@ -72,7 +72,7 @@ def test_an_envelope_from_the_template_says_what_its_message_says(name: str) -> 
         assert made["headers"]["argsrepr"].endswith(f" batch={call.batch}" if call.batch else f" agent={call.agent}")
 
 
-def test_publishing_tells_how_much_the_workers_still_had_before_them(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_publishing_returns_the_length_of_the_queue(redis_server: RedisServer, tmp_path: Path) -> None:
     call = replace(CALL, attempt=1)
     with Store.open(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="ahead")) as store:
         dispatcher = RedisDispatcher(store)
@@ -150,7 +150,7 @@ def _published(redis: RedisServer, folder: Path, prefix: str) -> dict[str, Any]:
     return message
 
 
-def test_another_broker_says_how_long_its_queues_are() -> None:
+def test_another_broker_reports_the_lengths_of_its_queues() -> None:
     """Finding C20 of the second review: nothing is published into a queue that still holds what was published."""
     dispatcher = KombuDispatcher("memory://")
     assert dispatcher.look(["looked-at"]) == {"looked-at": QueueBacklog(0)}, "a queue that is not there holds nothing"
@@ -158,7 +158,7 @@ def test_another_broker_says_how_long_its_queues_are() -> None:
     assert dispatcher.look(["looked-at"]) == {"looked-at": QueueBacklog(2)}
 
 
-def test_a_line_says_when_its_oldest_message_was_published(store: Store) -> None:
+def test_a_queue_reports_when_its_oldest_message_was_published(store: Store) -> None:
     """Finding C20 of the second review."""
     times = iter([1_000, 2_000, 3_000])
     dispatcher = RedisDispatcher(store, lambda: next(times))

@@ -129,7 +129,7 @@ def test_a_draining_worker_finishes_what_runs_and_claims_nothing_new(stack: Stac
 
 @pytest.mark.parametrize("kind", ["function", "shell", "python"])
 @pytest.mark.parametrize("pool", POOLS)
-def test_what_does_not_finish_in_the_grace_period_is_handed_back_and_starts_elsewhere(
+def test_visits_that_exceed_the_grace_period_are_handed_back_and_start_on_another_worker(
     stack: Stack, tmp_path: Path, pool: str, kind: str
 ) -> None:
     agent, mark, _ = waiting_agent(tmp_path, kind)

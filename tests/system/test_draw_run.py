@@ -53,7 +53,7 @@ def test_a_waiting_and_a_failed_run_are_drawn_although_their_agent_was_changed(
     assert "fillcolor" in shell("draw", "--run", run_id, "--format", "dot").stdout
 
 
-def test_what_cannot_be_drawn_is_said(shell: Shell) -> None:
+def test_a_run_that_cannot_be_drawn_is_reported(shell: Shell) -> None:
     unknown = shell("draw", "--run", "nosuchrun000")
     assert unknown.returncode == 2
     assert "no run 'nosuchrun000'" in unknown.stderr

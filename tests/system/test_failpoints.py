@@ -386,7 +386,7 @@ with LiveText(Client().store).open(sys.argv[1], "ask", 1, 1) as writer:
 
 @both_sides
 @pytest.mark.parametrize("point", OF_WRITERS)
-def test_who_says_what_a_model_says_dies_at_a_point_and_the_next_attempt_begins_anew(
+def test_a_writer_of_model_text_dies_at_a_failpoint_and_the_next_attempt_starts_again(
     shared: Stack, tmp_path: Path, point: str, side: str
 ) -> None:
     env = shared.environment() | {VARIABLE: f"{point}.{side}=kill"}

@@ -226,7 +226,7 @@ def test_lost_and_doubled_celery_messages_change_nothing(own_stack: Stack, tmp_p
         assert [step.node for step in run.history()] == [None, "a", "b", "c", "done"]
 
 
-def test_redis_down_at_submit_is_said_with_a_way_out(own_redis: RedisServer, tmp_path: Path) -> None:
+def test_redis_down_at_submit_is_reported_with_a_suggestion(own_redis: RedisServer, tmp_path: Path) -> None:
     settings = Settings(redis_url=own_redis.url, home=tmp_path)
     own_redis.kill()
     with pytest.raises(StoreUnavailable, match=r"does not answer.*Is it running"):
@@ -286,7 +286,7 @@ def test_another_number_of_partitions_is_refused(own_redis: RedisServer, tmp_pat
         Store.open(Settings(redis_url=own_redis.url, home=tmp_path, partitions=8))
 
 
-def test_a_redis_that_evicts_keys_is_refused_with_the_command_that_mends_it(
+def test_a_redis_that_evicts_keys_is_refused_with_the_command_that_changes_it(
     own_redis: RedisServer, own_stack: Stack
 ) -> None:
     """Finding C19 of the second review: accepted work was lost without a word."""

@@ -146,7 +146,7 @@ def test_no_secret_and_no_value_of_the_state_is_on_any_page_or_in_any_event(flee
     assert found == []
 
 
-def test_flower_can_neither_be_read_nor_asked_for_anything_without_a_password(fleet: Fleet) -> None:
+def test_flower_refuses_every_request_without_a_password(fleet: Fleet) -> None:
     for page in ("/", "/tasks", "/broker", "/api/tasks", "/api/workers", f"/task/{fleet.run.id}:fetch:1:1"):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             fleet.flower.read(page, login=False)

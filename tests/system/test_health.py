@@ -186,7 +186,7 @@ def test_a_worker_without_its_broker_is_unhealthy_only_if_others_reach_it(
 
 
 @pytest.mark.parametrize("stopped_by", [signal.SIGKILL, signal.SIGSTOP])
-def test_nobody_can_tell_without_redis_and_no_worker_is_blamed(
+def test_without_redis_the_health_is_unknown_and_no_worker_is_reported_unhealthy(
     stack: Stack, own_redis: RedisServer, stopped_by: signal.Signals
 ) -> None:
     stack.start_worker("w", "work")
@@ -197,7 +197,7 @@ def test_nobody_can_tell_without_redis_and_no_worker_is_blamed(
     assert (code, said.startswith("cannot tell: Redis at unix://")) == (0, True), said
 
 
-def test_a_worker_that_was_told_to_take_nothing_from_its_queue_is_unhealthy(stack: Stack) -> None:
+def test_a_worker_that_was_asked_to_stop_consuming_is_unhealthy(stack: Stack) -> None:
     stack.start_worker("w", "work")
     wait_for(stack, 0, "consumes")
     command = [sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "control", "cancel_consumer", "work"]

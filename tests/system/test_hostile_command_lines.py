@@ -495,7 +495,7 @@ def test_ctrl_c_while_modules_are_imported_is_an_interruption(corner: Corner, mo
     assert process.returncode in (130, -signal.SIGINT)
 
 
-def test_a_directory_that_is_gone_is_named(corner: Corner, tmp_path: Path) -> None:
+def test_a_removed_directory_is_named(corner: Corner, tmp_path: Path) -> None:
     """S13 of the second review."""
     script = f"mkdir gone; cd gone; rmdir ../gone; exec {Path(sys.executable).parent}/sleipnir agents"
     done = subprocess.run(

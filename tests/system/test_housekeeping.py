@@ -55,7 +55,7 @@ def test_a_scheduler_dies_while_it_archives_and_another_goes_on(
         assert len(list(archive.iterdir())) == (2 if side == "before" else 1)
 
 
-def test_the_command_line_exports_reads_the_archive_and_sweeps_beside_a_live_run(
+def test_the_command_line_exports_reads_the_archive_and_collects_garbage_during_a_run(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     archive, agents = tmp_path / "archive", tmp_path / "agents"

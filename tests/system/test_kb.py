@@ -165,7 +165,7 @@ def test_what_a_node_does_not_say_stays_as_it_was_at_a_rebuild(agent: Path, caps
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_documents_that_fail_stop_a_build_unless_it_is_told_to_continue(
+def test_failed_documents_stop_a_build_without_the_option_to_continue(
     agent: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     says(agent, WORDS)

@@ -228,7 +228,7 @@ def test_a_forecast_asks_no_model_and_writes_nothing(world: World) -> None:
     assert (told["chunks"], told["to_embed"]) == (7, 1)
 
 
-def test_a_base_from_elsewhere_is_indexed_and_searched(world: World) -> None:
+def test_a_base_file_without_an_index_is_indexed_and_searched(world: World) -> None:
     built = world.run(world.order())
     shutil.rmtree(world.index_store)
     indexed = world.run(world.order("index", recipe=None))
@@ -240,7 +240,7 @@ def test_a_base_from_elsewhere_is_indexed_and_searched(world: World) -> None:
     assert found["context"] == f"[Source: {world.agent / 'docs' / 'a.md'}]\n{question.text}"
 
 
-def test_an_index_that_is_damaged_is_written_anew(world: World) -> None:
+def test_a_damaged_index_is_written_again(world: World) -> None:
     built = world.run(world.order())
     (world.index_store / built["digest"] / "vectors.npy").write_bytes(b"x")
     indexed = world.run(world.order("index", recipe=None))
@@ -284,7 +284,7 @@ def test_each_failure_says_what_is_wrong_and_who_must_act(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", [lambda request: Reply(status=401, error="wrong key")], indirect=True)
-def test_what_the_model_says_is_said(world: World) -> None:
+def test_an_error_of_the_model_is_reported(world: World) -> None:
     failed = fails(world, world.order())
     assert (failed.kind, "wrong key" in failed.message) == ("model", True)
 
@@ -456,7 +456,7 @@ def test_a_builder_that_is_killed_is_named_and_the_next_one_goes_on(keyed: World
 
 
 @pytest.mark.parametrize("world", [hangs], indirect=True)
-def test_a_builder_that_nobody_listens_to_stops(world: World) -> None:
+def test_a_builder_without_a_reader_stops(world: World) -> None:
     read, write = os.pipe()
     with tempfile.TemporaryFile() as said, os.fdopen(write, "wb") as out, Path(os.devnull).open("wb") as err:
         said.write(world.order().line().encode())

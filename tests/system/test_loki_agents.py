@@ -206,7 +206,7 @@ def test_an_agent_with_python_tools_runs_as_it_is_and_its_secrets_stay_on_the_wo
 
 
 @pytest.mark.conformance("C03", "C04", "C05")
-def test_static_instructions_and_a_variable_that_nobody_sets(lab: Lab) -> None:
+def test_static_instructions_and_a_variable_without_a_value(lab: Lab) -> None:
     lab.agent("bell-tower", "tools.py", TOOLS_PY, dynamic=False)
     code, _, narration = lab.run("bell-tower")
     assert code == 2

@@ -104,7 +104,7 @@ def test_what_models_were_asked_is_counted_by_model(watched: tuple[Stack, Scrape
     }  # fmt: skip
 
 
-def test_what_there_is_now_is_said(watched: tuple[Stack, Scrape]) -> None:
+def test_current_values_are_exported(watched: tuple[Stack, Scrape]) -> None:
     _, scrape = watched
     assert scrape.values("sleipnir_runs", "state") == {("unfinished",): 1, ("finished",): 1}
     assert scrape.value("sleipnir_gates_open") == 1
@@ -166,7 +166,7 @@ def test_health_says_that_all_services_turn(watched: tuple[Stack, Scrape]) -> No
     assert (facts["status"], facts["redis"], facts["partitions"]) == ("ok", True, 16)
 
 
-def test_counts_of_two_instances_add_up_and_what_there_is_once_is_said_once(
+def test_counts_of_two_instances_add_up_and_shared_values_are_exported_once(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     agent = write_agent(tmp_path / "ask", WORK.replace("start: a", "start: sure"), a_sh="")
@@ -190,7 +190,7 @@ def test_counts_of_two_instances_add_up_and_what_there_is_once_is_said_once(
         assert sum("sleipnir_redis_memory_used_bytes" in scrape.text for scrape in scrapes) == 1
 
 
-def test_without_redis_what_was_counted_is_said_and_that_redis_is_away(tmp_path: Path) -> None:
+def test_without_redis_counts_and_the_outage_are_exported(tmp_path: Path) -> None:
     redis = RedisServer()
     try:
         with Stack(redis, tmp_path / "home", metrics_port=0, log_format="json") as stack:

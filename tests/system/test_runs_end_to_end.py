@@ -76,7 +76,7 @@ nodes:
         assert run.state()["list"] == [1, "a"]
 
 
-def test_events_tell_the_whole_story_to_who_comes_late(stack: Stack, tmp_path: Path) -> None:
+def test_a_late_reader_gets_all_events(stack: Stack, tmp_path: Path) -> None:
     with stack.client() as client:
         run = client.submit(three(tmp_path), "hello")
         run.wait(60)
@@ -87,7 +87,7 @@ def test_events_tell_the_whole_story_to_who_comes_late(stack: Stack, tmp_path: P
         assert types.count("visit_started") == 3
 
 
-def test_who_lists_runs_is_told_if_not_all_were_looked_at(stack: Stack, tmp_path: Path) -> None:
+def test_a_list_of_runs_reports_that_not_all_were_read(stack: Stack, tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "short", "name: short\nstart: e\nnodes: {e: {type: end}}\n")
     with stack.client() as client:
         for _ in range(2):

@@ -183,7 +183,7 @@ def test_schedulers_and_workers_that_run_tools_import_no_library_of_models_or_mc
         assert imported & {"litellm", "openai", "mcp", "tiktoken"} == set(), name
 
 
-def test_what_a_loop_costs_is_told_per_turn_and_in_all(fleet: Fleet) -> None:
+def test_the_cost_of_a_loop_is_reported_per_turn_and_in_total(fleet: Fleet) -> None:
     """By the prices of config.yaml: 1,000 and 2,000 USD per million tokens, and 10 and 5 tokens per answer."""
     assert "model calls" in fleet.stack.sleipnir("show", fleet.run.id).stdout
     shown = json.loads(fleet.stack.sleipnir("show", fleet.run.id, "--json").stdout)

@@ -30,7 +30,7 @@ VARYING = {"hostname", "pid", "clock", "timestamp", "local_received", "uuid", "r
 
 
 @pytest.mark.parametrize("pool", ["solo", "threads"])
-def test_flower_is_told_when_a_visit_is_received_started_and_done(
+def test_flower_gets_events_when_a_visit_is_received_started_and_done(
     redis_server: RedisServer, tmp_path: Path, pool: str
 ) -> None:
     agent = write_agent(tmp_path / "seen", GRAPH, f_py=F_PY)

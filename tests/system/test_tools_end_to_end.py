@@ -714,7 +714,7 @@ def lab(redis_server: RedisServer, tmp_path: Path) -> Iterator[Lab]:
 @pytest.mark.conformance("M03", "M04", "M05", "M06", "M07", "M08", "M09", "M10", "M11", "M12", "M16", "M17")
 @pytest.mark.conformance("O01", "O03", "O04", "O06", "Q01", "L06")
 @pytest.mark.conformance("X01", "X03", "X04", "X06", "X07", "X08", "X09", "X10", "X12", "X14", "X15", "X17")
-def test_whatever_goes_wrong_around_tools_is_told_precisely_and_the_run_goes_the_right_way(
+def test_every_failure_of_tools_is_reported_precisely_and_the_run_continues_correctly(
     lab: Lab, subtests: pytest.Subtests
 ) -> None:
     for name, each in CASES.items():

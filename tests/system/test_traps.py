@@ -286,7 +286,7 @@ def test_13_a_run_does_not_go_on_with_a_step_that_could_not_be_stored(tmp_path: 
 
 @both
 @pytest.mark.conformance("IS-02")
-def test_14_lists_of_parallel_branches_are_in_visit_order_whatever_ends_first(
+def test_14_lists_of_parallel_branches_are_in_visit_order_for_any_order_of_ends(
     wide: Stack, tmp_path: Path, scratch: Scratch, engine: str
 ) -> None:
     """Upstream's reducers fold in the order of completion: lists differ from run to run."""

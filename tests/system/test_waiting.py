@@ -118,7 +118,7 @@ def test_an_effect_is_run_again_on_demand(own_stack: Stack, tmp_path: Path) -> N
         assert (answered.kind, answered.answer, step.attempt) == ("answered", "run again", 2)
 
 
-def test_an_effect_whose_worker_is_told_to_stop_is_asked_about(own_stack: Stack, tmp_path: Path) -> None:
+def test_a_person_is_asked_about_an_effect_of_a_stopping_worker(own_stack: Stack, tmp_path: Path) -> None:
     own_stack.settings = own_stack.settings.replaced(drain_s=0.1)
     own_stack.start_worker("first")
     with own_stack.client() as client:
@@ -148,7 +148,7 @@ def test_a_paused_run_starts_nothing_and_goes_on_where_it_was(own_stack: Stack, 
         assert types.index("run_paused") < types.index("run_resumed") < types.index("visit_started")
 
 
-def test_a_paused_deployment_starts_nothing_whatever_is_submitted(own_stack: Stack, tmp_path: Path) -> None:
+def test_a_paused_deployment_starts_no_submitted_run(own_stack: Stack, tmp_path: Path) -> None:
     agent = quick(tmp_path)
     own_stack.start_worker()
     with own_stack.client() as client:
@@ -209,7 +209,7 @@ nodes:
 """
 
 
-def test_the_command_line_shows_by_whom_a_run_was_paused_answered_and_cancelled(stack: Stack, tmp_path: Path) -> None:
+def test_the_command_line_shows_who_paused_answered_and_cancelled_a_run(stack: Stack, tmp_path: Path) -> None:
     """Finding S10 of the second review, as its commands have it."""
     me = f"{getpass.getuser()}@{socket.gethostname()} (cli)"
     with stack.client() as client:
@@ -239,7 +239,7 @@ def test_the_command_line_shows_by_whom_a_run_was_paused_answered_and_cancelled(
     ]
 
 
-def test_a_question_that_nobody_answers_takes_its_way_out(stack: Stack, tmp_path: Path) -> None:
+def test_an_unanswered_question_follows_its_timeout_edge(stack: Stack, tmp_path: Path) -> None:
     text = """
 name: impatient
 start: ask

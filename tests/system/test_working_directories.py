@@ -89,7 +89,7 @@ def test_runs_of_the_callers_machine_work_in_its_directory(redis_server: RedisSe
         assert (tmp_path / "project" / "notes.txt").read_text() == f"{run.id}\n"
 
 
-def test_what_is_shared_by_agents_is_beside_them_on_a_worker(
+def test_the_shared_folder_of_agents_is_next_to_them_on_a_worker(
     redis_server: RedisServer, tmp_path: Path, elsewhere: None
 ) -> None:
     """Finding U5 of the second review."""
@@ -105,7 +105,7 @@ def test_what_is_shared_by_agents_is_beside_them_on_a_worker(
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_an_agent_that_writes_to_its_folder_is_told_where_to_write(
+def test_an_agent_that_writes_to_its_folder_gets_an_error_with_the_right_place(
     redis_server: RedisServer, tmp_path: Path, warm: bool
 ) -> None:
     """Finding U6 of the second review. As root the write succeeds, and the visit fails all the same."""
