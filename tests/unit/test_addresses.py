@@ -23,7 +23,7 @@ def test_a_sentinel_url_says_who_knows_the_master_and_how_to_log_in() -> None:
     assert sentinels("redis://a") is None
 
 
-def test_celery_is_told_the_same_of_sentinels() -> None:
+def test_celery_gets_the_same_options_for_sentinels() -> None:
     assert celery_broker(TWO) == CeleryBroker(
         "sentinel://us%3Aer:p%40ss@a:1/2;sentinel://us%3Aer:p%40ss@b:26379/2",
         {"master_name": "prod", "sentinel_kwargs": {"password": "s3cret"}},
@@ -51,7 +51,7 @@ def test_celery_is_told_the_same_of_sentinels() -> None:
         ),
     ],
 )
-def test_celery_is_told_the_same_of_one_server(url: str, told: CeleryBroker) -> None:
+def test_celery_gets_the_same_options_for_one_server(url: str, told: CeleryBroker) -> None:
     assert celery_broker(url) == told
 
 
@@ -70,7 +70,7 @@ def test_celery_is_told_the_same_of_one_server(url: str, told: CeleryBroker) -> 
         ("http://a", r"expected redis://HOST:PORT/DB, rediss://..., unix:///PATH or redis\+sentinel://"),
     ],
 )
-def test_a_wrong_url_is_refused_and_its_password_is_not_said(url: str, says: str) -> None:
+def test_a_wrong_url_is_refused_without_its_password(url: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as refused:
         connect(url)
     assert ":p@" not in str(refused.value)

@@ -60,7 +60,7 @@ def test_the_rate_of_rows_is_that_of_the_middle_of_a_batch() -> None:
         scaling.middle_rate({0: 0, 160: 500}, 160)
 
 
-def test_the_worst_window_is_found_wherever_it_begins() -> None:
+def test_the_worst_window_is_found_at_any_start() -> None:
     assert limits.worst_window([0.0, 59.9, 60.0, 119.8, 120.5, 200.0]) == 3
     assert limits.worst_window([5.0]) == 1
 

@@ -166,7 +166,7 @@ def test_a_bundle_that_was_changed_is_unpacked_again_before_anything_runs_from_i
     assert again.is_intact()
 
 
-def test_a_bundle_that_nobody_touched_is_compared_once_per_process(world: World) -> None:
+def test_an_unchanged_bundle_is_compared_once_per_process(world: World) -> None:
     """Finding S5."""
     cache = world.cache()
     for _ in range(5):

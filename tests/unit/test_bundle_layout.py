@@ -68,7 +68,9 @@ def test_functions_go_along_when_what_is_shared_names_them(config: Config) -> No
     assert "functions/utils/prompt-utils.sh" in config.tree()
 
 
-def test_an_agent_with_nothing_beside_it_has_the_bundle_that_it_had(config: Config, tmp_path: Path) -> None:
+def test_an_agent_without_a_shared_folder_has_the_same_bundle_as_in_earlier_releases(
+    config: Config, tmp_path: Path
+) -> None:
     alone = Config(tmp_path / "other")
     alone.remove("agents/.shared/utils.sh")
     (alone.root / "agents/.shared/__pycache__/utils.pyc").unlink()

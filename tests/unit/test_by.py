@@ -11,14 +11,14 @@ from sleipnir.errors import RecordUnreadable
 from sleipnir.runs.actor import MOST, Actor, Change, change_text, changes_of
 
 
-def test_a_user_a_host_and_the_way_in_are_said() -> None:
+def test_a_user_a_host_and_the_way_in_are_recorded() -> None:
     """Item 5 of the issue, finding S10."""
     assert str(Actor("ann", "desk", "cli")) == "ann@desk (cli)"
     assert str(Actor("ann@example.org", "", "api")) == "ann@example.org (api)"
     assert Actor.here("python") == Actor(getpass.getuser(), socket.gethostname(), "python")
 
 
-def test_a_user_without_a_name_is_said_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_is_recorded_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown() -> str:
         raise KeyError("getpwuid(): uid not found: 4711")
 

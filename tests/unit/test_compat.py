@@ -93,7 +93,7 @@ def test_the_tables_take_the_place_of_those_before() -> None:
         compat.with_tables("nothing", "new")
 
 
-def test_a_row_tells_how_the_run_ended_and_what_failed_in_it() -> None:
+def test_a_row_has_the_end_of_the_run_and_its_failures() -> None:
     seen = compat.Seen()
     seen.hear("visit_closed", {"node": "build", "ok": False, "error": "Traceback\nKeyError: 'a|b'"})
     seen.hear("visit_closed", {"node": "end", "ok": True, "error": None})

@@ -27,7 +27,7 @@ def test_variables_of_coyote_go_before_those_of_loki(env: dict[str, str], expect
     assert config_dir(env) == Path(expected)
 
 
-def test_the_directory_is_that_of_coyote_or_of_loki_whichever_there_is(tmp_path: Path) -> None:
+def test_the_directory_is_the_existing_one_of_coyote_or_loki(tmp_path: Path) -> None:
     """Finding U7 of the second review."""
     env = {"HOME": str(tmp_path)}
     base = tmp_path / ".config"
@@ -38,7 +38,7 @@ def test_the_directory_is_that_of_coyote_or_of_loki_whichever_there_is(tmp_path:
     assert config_dirs(env) == [base / "coyote", base / "loki"]
 
 
-def test_the_functions_may_be_elsewhere() -> None:
+def test_the_functions_may_be_in_another_directory() -> None:
     """Finding U7 of the second review."""
     assert functions_dir({"LOKI_CONFIG_DIR": "/l"}) == Path("/l/functions")
     assert functions_dir({"LOKI_CONFIG_DIR": "/l", "LOKI_FUNCTIONS_DIR": "/f"}) == Path("/f")

@@ -241,7 +241,7 @@ def test_flower_s_configuration_is_in_the_wheel() -> None:
     assert wheel["force-include"]["ops/flower/flowerconfig.py"] == "sleipnir/flowerconfig.py"
 
 
-def test_nobody_is_told_to_install_what_is_on_no_index() -> None:
+def test_no_text_names_a_package_that_is_on_no_index() -> None:
     """Finding U17 of the second review."""
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     files += [

@@ -63,6 +63,6 @@ def test_the_last_message_of_a_command_does_not_repeat_the_output_of_a_script() 
         assert without_output(other) == other
 
 
-def test_an_error_without_a_node_is_said_as_it_is() -> None:
+def test_an_error_without_a_node_is_unchanged() -> None:
     assert in_one_line("Graph execution failed for agent 'a': over budget: 1 of 1") == "over budget: 1 of 1"
     assert failure_of("its bundle is gone") == (None, "its bundle is gone")

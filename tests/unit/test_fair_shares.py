@@ -21,7 +21,7 @@ def served(claims: list[BatchDemand], rounds: list[int]) -> Counter[str]:
     return got
 
 
-def test_rows_are_shared_by_weight_however_few_there_are_at_a_time() -> None:
+def test_rows_are_shared_by_weight_even_in_small_numbers() -> None:
     claims = [BatchDemand("a", 3, 1000), BatchDemand("b", 1, 1000)]
     assert served(claims, [1] * 400) == {"a": 300, "b": 100}
     assert served(claims, [400]) == {"a": 300, "b": 100}
@@ -54,7 +54,7 @@ CLAIMS = st.lists(
 
 
 @given(CLAIMS, st.integers(-5, 100))
-def test_nobody_gets_more_than_it_has_and_nothing_is_left_over(claims: list[BatchDemand], capacity: int) -> None:
+def test_no_batch_gets_more_than_it_has_and_no_room_remains(claims: list[BatchDemand], capacity: int) -> None:
     rows = share(claims, capacity, {}).rows
     assert all(0 <= rows[claim.id] <= claim.most for claim in claims)
     wanted = sum(claim.most for claim in claims)
@@ -63,7 +63,7 @@ def test_nobody_gets_more_than_it_has_and_nothing_is_left_over(claims: list[Batc
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.lists(st.integers(0, 9), min_size=20, max_size=60))
-def test_over_time_nobody_is_more_than_a_row_away_from_its_share(weights: list[int], rounds: list[int]) -> None:
+def test_over_time_no_batch_is_more_than_a_row_away_from_its_share(weights: list[int], rounds: list[int]) -> None:
     claims = [BatchDemand(str(number), weight, 10_000) for number, weight in enumerate(weights)]
     got = served(claims, rounds)
     total, weight = sum(rounds), sum(weights)

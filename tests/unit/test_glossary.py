@@ -152,7 +152,7 @@ def test_no_name_has_a_word_that_the_glossary_replaces() -> None:
     assert {place: why for place, why in wrong.items() if place.rpartition(" ")[2] not in STORED} == {}
 
 
-def test_no_public_class_name_stands_for_two_things() -> None:
+def test_no_public_class_name_has_two_meanings() -> None:
     twice = defined_twice(CODE)
     assert {name: files for name, files in twice.items() if name not in TWO_MEANINGS} == {}
     assert sorted(TWO_MEANINGS.keys() - twice.keys()) == [], "exceptions that nothing needs any more"

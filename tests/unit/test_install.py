@@ -138,7 +138,7 @@ def test_a_folder_of_ones_own_is_kept_and_an_equal_one_is_taken_for_installed(
     assert install(capsys, "letters") == "unchanged  letters\n"
 
 
-def test_a_reset_asks_nobody_where_nothing_is_lost_and_else_wants_a_yes(
+def test_a_reset_asks_for_confirmation_only_if_edits_would_be_lost(
     own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install(capsys, "--reset", "letters") == f"reset      letters: {own}/letters\n"
@@ -181,7 +181,7 @@ def test_a_home_that_cannot_be_written_is_an_error_with_its_path(own: Path, caps
     assert f"cannot install the agent 'bells' to '{own}/bells'" in install(capsys, code=2)
 
 
-def test_a_manifest_that_somebody_wrote_leads_to_no_file_outside_the_folder(
+def test_a_foreign_manifest_leads_to_no_file_outside_the_folder(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(capsys, "bells")

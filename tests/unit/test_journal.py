@@ -113,7 +113,7 @@ def test_in_a_dag_a_value_of_a_lower_rank_comes_too_late() -> None:
     assert [state["k"] for state in found] == [0, "high", "high", "higher"]
 
 
-def test_in_a_dag_the_last_reduction_counts_whatever_visit_caused_it() -> None:
+def test_in_a_dag_the_last_reduction_counts_for_every_cause() -> None:
     folds = {"k": "fold.py:both"}
     found = states(
         entry(0),

@@ -64,7 +64,7 @@ def test_a_file_may_hold_no_limits(text: str) -> None:
         ("ollama:qwen3.[8]b?", ["ollama:qwen3.[8]b?"], ["ollama:qwen3x8b", "ollama:qwen3.8b"]),
     ],
 )
-def test_a_star_stands_for_any_text_and_all_else_for_itself(
+def test_a_star_matches_any_text_and_other_characters_match_themselves(
     pattern: str, matching: list[str], others: list[str]
 ) -> None:
     assert [model for model in (*matching, *others) if Limit(pattern).matches(model)] == matching
@@ -153,7 +153,7 @@ def test_a_bound_is_a_whole_number(value: str) -> None:
     assert "'requests_per_minute' must be a whole number" in problem
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     text = "models:\n  a: {max_parallel: x}\n  'b:*': {tokens_per_minute: y, z: 1}\nextra: 1\n"
     assert [problem.partition(" ")[0] for problem in problems(text)] == [
         "limits.yaml:2:3:", "limits.yaml:2:7:", "limits.yaml:3:11:", "limits.yaml:3:33:", "limits.yaml:4:1:",

@@ -32,7 +32,7 @@ def test_json_lines_are_rows_with_a_prompt_and_state(tmp_path: Path) -> None:
     assert [(row.key, row.state) for row in by_key if isinstance(row, Row)] == [("7", {"id": 7}), ("x", {"id": "x"})]
 
 
-def test_each_bad_line_is_told_with_its_place_and_the_others_are_kept(tmp_path: Path) -> None:
+def test_each_bad_line_is_reported_with_its_place_and_the_others_are_kept(tmp_path: Path) -> None:
     lines = [
         b'{"prompt": "a"}', b'{"prompt": }', b"[1]", b'{"prompt": 1}', b'{"a": 1, "a": 2}', b'{"a": NaN}',
         b'{"prompt": "\xff"}', b"[" * 100_000, b'{"prompt": "z"}',
@@ -79,7 +79,7 @@ def test_a_csv_file_has_a_header_and_texts(tmp_path: Path) -> None:
     ]
 
 
-def test_csv_rows_with_wrong_columns_or_quotes_are_told(tmp_path: Path) -> None:
+def test_csv_rows_with_wrong_columns_or_quotes_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     assert said(file, b'prompt,n\na\nb,1,2\nc,1\n"d"e,1\n\xff,1\nf,1\n"g,1\nh,1\n') == [
         "2: the row has 1 column, the header has 2",

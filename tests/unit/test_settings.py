@@ -69,7 +69,7 @@ def test_a_child_reads_the_same_settings() -> None:
     assert Settings.from_env(mine.to_env()) == mine
 
 
-def test_a_child_is_told_of_defaults_that_were_asked_for() -> None:
+def test_a_child_process_gets_explicitly_set_defaults() -> None:
     """Its environment may say otherwise."""
     mine = Settings.from_env({"SLEIPNIR_LOG_LEVEL": "debug"}, log_level="info")
     assert mine.to_env() == {"SLEIPNIR_LOG_LEVEL": "info"}

@@ -33,7 +33,7 @@ def store_of(*runs: RunInfo, has_scheduler: bool = True) -> Any:
     )
 
 
-def test_a_part_is_made_once_however_many_threads_want_it() -> None:
+def test_a_part_is_made_once_for_several_threads() -> None:
     with Store(Settings(redis_url="redis://127.0.0.1:1/0")) as store:
         assert "partitions" not in vars(store)
         found: list[object] = []

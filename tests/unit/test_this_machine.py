@@ -48,9 +48,7 @@ def test_two_processes_of_a_machine_see_the_same_directory(tmp_path: Path, proje
     assert "m1" not in marks and "h1" not in marks
 
 
-def test_a_machine_is_recognised_after_a_restart_and_a_directory_that_was_made_anew_is_not(
-    tmp_path: Path, project: str
-) -> None:
+def test_a_machine_is_recognised_after_a_restart_and_a_recreated_directory_is_not(tmp_path: Path, project: str) -> None:
     """Finding U6 of the second review."""
     marks = system(tmp_path).marks(project)
     after = system(tmp_path, boot="b2", mounts="9")
@@ -62,7 +60,7 @@ def test_a_name_that_changes_while_the_machine_runs_does_not_matter(tmp_path: Pa
     assert system(tmp_path, host="renamed").has(project, system(tmp_path).marks(project))
 
 
-def test_clones_of_a_machine_are_told_apart_by_their_names(tmp_path: Path, project: str) -> None:
+def test_clones_of_a_machine_are_distinguished_by_their_names(tmp_path: Path, project: str) -> None:
     """They have one machine-id, and equal inodes."""
     assert not system(tmp_path, boot="b2", host="clone").has(project, system(tmp_path).marks(project))
 
@@ -105,7 +103,7 @@ def test_of_a_directory_that_is_not_there_the_view_decides(tmp_path: Path, direc
     assert not system(tmp_path, boot="b2").has(directory, marks)
 
 
-def test_a_system_that_tells_nothing_has_no_directory_of_anybody(tmp_path: Path, project: str) -> None:
+def test_a_system_without_marks_has_no_callers_directory(tmp_path: Path, project: str) -> None:
     silent = System.linux(tmp_path, "h1")
     assert silent.marks(project) == NONE
     assert not silent.has(project, NONE)

@@ -74,7 +74,7 @@ def test_a_run_ends_with_a_span_from_its_start_and_a_question_is_one_too(kept: I
     assert {span.context.trace_id for span in (asked, end, whole)} == {tracing._trace_id("r")}
 
 
-def test_a_failure_is_one_word_and_no_text(kept: InMemorySpanExporter) -> None:
+def test_a_failure_has_its_kind_and_not_its_text(kept: InMemorySpanExporter) -> None:
     run = happen(RunView("r", RunSpec("agent", "d")), Submitted(), 1_000)
     happen(run, result(ok=False, error="the s3cret is out", error_kind="script"), 2_000)
     visit, *_ = kept.get_finished_spans()

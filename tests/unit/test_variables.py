@@ -62,7 +62,7 @@ def test_a_person_is_asked_for_what_nothing_sets_until_they_answer(capsys: pytes
     )
 
 
-def test_nobody_is_asked_again_after_the_end_of_the_input() -> None:
+def test_no_question_is_asked_after_the_end_of_the_input() -> None:
     asked: list[str] = []
 
     def ask(variable: Variable) -> str | None:

@@ -59,7 +59,7 @@ def test_every_alert_is_named_in_its_runbook() -> None:
     assert [rule["alert"] for rule in promql.rules(ALERTS) if f"`{rule['alert']}`" not in page] == []
 
 
-def test_the_rules_are_those_that_prometheus_is_told_of() -> None:
+def test_the_rules_are_those_of_the_prometheus_configuration() -> None:
     config = yaml.safe_load((ALERTS.parent / "prometheus.yml").read_text())
     assert config["rule_files"] == [ALERTS.name]
     assert "sleipnir_docs" in config["global"]["external_labels"]  # which links to runbooks begin with

@@ -57,7 +57,7 @@ def test_programs_get_what_is_reckoned_too() -> None:
     assert data["plan"]["name"] == "monday"
 
 
-def test_the_bar_has_its_width_whatever_the_rows_are() -> None:
+def test_the_bar_has_the_same_width_for_all_rows() -> None:
     assert batch_view.segments(RUNNING, 20) == [
         (10, "completed"), (0, "failed"), (0, "cancelled"), (1, "active"), (9, "waiting"),
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_on_a_terminal_the_bar_goes_when_the_batch_is_over(
     assert shown.endswith(("\x1b[2K", "\x1b[?25h"))
 
 
-def test_what_came_of_a_submission_is_said() -> None:
+def test_the_result_of_a_submission_is_reported() -> None:
     assert in_words(SubmittedRows(1), "b1") == "1 row added to batch b1"
     assert in_words(SubmittedRows(60, 3, 2), "b1") == (
         "60 rows added to batch b1, 3 were already present; 2 bad rows left out"
@@ -113,7 +113,7 @@ def test_what_came_of_a_submission_is_said() -> None:
     )
 
 
-def test_submitting_tells_bad_rows_and_how_far_it_is(
+def test_submitting_reports_bad_rows_and_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(batch_submit, "SAY_S", 0.0)
@@ -140,7 +140,7 @@ def test_the_same_submission_has_the_same_id() -> None:
     assert len({submission_id("a", "b", "c"), submission_id("a", "bc"), submission_id("ab", "c")}) == 3
 
 
-def test_rows_that_failed_alike_are_one_line_with_some_of_their_runs() -> None:
+def test_rows_with_the_same_failure_are_one_line_with_some_of_their_runs() -> None:
     group = ErrorGroup("double", "broken", 1_200, ("k1", "k2"), ("r1", "r2", "r3", "r4"))
     assert error_row(group) == ("1,200", "double", "r1, r2, r3", "broken")
     assert error_row(replace(group, node=None))[1] == ""

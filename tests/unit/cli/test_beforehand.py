@@ -29,7 +29,7 @@ def write(folder: Path, text: str, file: str = "config.yaml") -> Path:
     return folder
 
 
-def test_what_has_no_effect_is_said_once_with_the_agents_that_ask_for_it(
+def test_unsupported_keys_are_reported_once_with_their_agents(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Finding U7 of the second review: what this version lacks was left out without a word."""
@@ -60,7 +60,7 @@ def test_the_agent_that_runs_is_named_where_another_has_its_name(
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_not_installed_is_said_where_the_workers_are_on_this_machine(
+def test_missing_programs_are_reported_if_the_workers_are_on_this_machine(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run went on without an MCP server or a skill that its agent names, and nobody was told."""

@@ -85,7 +85,7 @@ def test_on_a_terminal_a_bar_goes_before_its_line_comes(
     assert last_line.endswith("▸ helper/look: 2 sources loaded")
 
 
-def test_what_failed_is_not_said_to_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_build_is_not_reported_as_ended(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt), BuildView() as view:
         view.report("look", Progress("embed", 0, 1240))
         raise KeyboardInterrupt
@@ -108,7 +108,7 @@ def typing(monkeypatch: pytest.MonkeyPatch) -> Any:
     return typed
 
 
-def test_nobody_is_asked_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_question_is_asked_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "can_ask", lambda: False)
     assert asker(BuildView()) is None
 
@@ -142,7 +142,7 @@ def test_each_missing_value_is_asked_for(
 
 
 @pytest.mark.conformance("K09")
-def test_what_is_said_already_is_not_asked(typing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_value_is_not_asked_for(typing: Any, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = typing("7\n").complete(BaseOptions(("d",), embedding_model="a:b", chunk_size=100), Application())
     assert (wanted.embedding_model, wanted.chunk_size, wanted.chunk_overlap) == ("a:b", 100, 7)
     assert capsys.readouterr().err == "Set chunk overlap [5]: "

@@ -17,7 +17,7 @@ def values(candidates: completion.Candidates, home: Path, url: str | None = "red
     return [item.value for item in candidates(GlobalOptions(home=home, redis_url=url))]
 
 
-def test_a_stack_that_does_not_answer_in_time_is_answered_for_by_what_it_said_last(
+def test_a_stack_that_does_not_answer_in_time_is_completed_from_its_last_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finding U18 of the second review: it completed nothing, without a word."""
@@ -38,7 +38,7 @@ def test_a_stack_that_does_not_answer_in_time_is_answered_for_by_what_it_said_la
     assert "secret" not in file.name + file.read_text() and file.stat().st_mode & 0o077 == 0
 
 
-def test_what_was_said_of_one_deployment_is_not_said_of_another(tmp_path: Path) -> None:
+def test_the_answer_of_one_deployment_is_not_used_for_another(tmp_path: Path) -> None:
     said = completion._kept("runs", lambda options: iter([CompletionItem("one")]))
     assert values(said, tmp_path, "redis://one/0") == ["one"]
 

@@ -26,7 +26,7 @@ def test_without_a_scheduler_or_a_worker_it_says_which_and_how_to_start_one() ->
     assert "secret" not in "".join(lines)
 
 
-def test_where_nothing_is_missing_nothing_is_said() -> None:
+def test_without_delays_nothing_is_printed() -> None:
     assert missing_in_words(MissingProcesses(False, {})) == []
 
 
@@ -52,7 +52,7 @@ def notice(answers: list[Any]) -> tuple[DelayNotice, list[Sequence[str]]]:
     return DelayNotice(look, said.append), said
 
 
-def test_a_reason_is_said_once_until_it_changes() -> None:
+def test_a_reason_is_printed_once_until_it_changes() -> None:
     delays, said = notice([["a"], ["a"], ["a", "b"], [], ["a"]])
     for _ in range(5):
         delays.look_now()
@@ -78,7 +78,7 @@ def test_what_moved_meanwhile_is_no_delay() -> None:
     assert said == []
 
 
-def test_who_follows_a_run_that_nothing_moves_is_told(capsys: Any, monkeypatch: Any) -> None:
+def test_a_person_who_follows_a_delayed_run_gets_the_reason(capsys: Any, monkeypatch: Any) -> None:
     """Finding U11 of the second review."""
     told = threading.Event()
 

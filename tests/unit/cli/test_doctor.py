@@ -70,7 +70,7 @@ def test_a_new_generation_is_shown_with_its_reason_and_how_long_leases_wait() ->
     assert list(look_at_generation(SOUND)) == []
 
 
-def test_nobody_to_schedule_or_to_work_is_noticed() -> None:
+def test_missing_schedulers_and_workers_are_reported() -> None:
     findings = list(look_at_fleet(replace(SOUND, schedulers=(), workers=())))
     assert levels(findings) == {"schedulers": "fail", "queue llm": "warn", "queue rag": "warn", "queue scripts": "warn"}
     assert "3 waiting" in next(finding.text for finding in findings if finding.subject == "queue scripts")

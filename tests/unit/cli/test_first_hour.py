@@ -92,7 +92,7 @@ def test_several_runs_are_answered_by_node_and_not_by_number(capsys: pytest.Capt
     )
 
 
-def test_who_has_no_run_under_way_is_told_where_those_that_have_ended_are() -> None:
+def test_without_active_runs_the_command_for_ended_runs_is_printed() -> None:
     ended, other = "all runs have ended; `sleipnir ps --all` lists them", "--rows lists rows of batches too"
     assert _none_found(set(UNFINISHED), 3, narrowed=False) == f"{ended}; {other}"
     assert _none_found(set(UNFINISHED), 0, narrowed=False) == f"no runs; {other}"
@@ -111,6 +111,6 @@ def test_a_group_without_its_command_prints_its_page_and_no_error(
 
 
 @pytest.mark.parametrize("written", ["5x", "1s5", "soon"])
-def test_what_is_no_duration_is_told_how_one_is_written(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_duration_is_refused_with_examples(written: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["wait", "--timeout", written, "a-run"]) == 2
     assert f"{written!r} is not a duration; write 30s, 5m, 2h or a number of seconds." in capsys.readouterr().err

@@ -51,7 +51,7 @@ def test_each_item_has_a_row_where_that_is_wanted() -> None:
     assert "error" in columns
 
 
-def test_turns_and_calls_of_an_items_loop_are_told_with_each_item_only() -> None:
+def test_turns_and_calls_of_an_items_loop_are_listed_only_with_each_item() -> None:
     steps = [
         step(2, "ask", seq=6, item=(3, 0), role="turn", part=Part(5, 0), calls=("look",)),
         step(3, "own", seq=9, role="turn", part=Part(8, 0)),
@@ -75,7 +75,7 @@ def test_a_turn_without_calls_that_was_not_the_last_says_that_it_goes_on() -> No
     assert [row[2] for row in rows] == ["function, turn 1: look", "function, turn 2, continues", "function, turn 3"]
 
 
-def test_a_single_item_reads_as_one_and_a_map_that_nobody_knows_any_more_has_its_bodys_name() -> None:
+def test_a_single_item_is_described_as_one_and_an_unknown_map_has_the_name_of_its_body() -> None:
     _, rows = history_table([step(7, "work", item=(99, 4))], {}, each_item=False)
     assert rows == [["7", "work", "item 4: 1 visit, slowest 10ms", "10ms", "", ""]]
 
@@ -91,7 +91,7 @@ def test_what_chose_a_way_and_what_folded_is_named() -> None:
     assert [row[2] for row in history_table(steps, {}, each_item=False)[1]] == ["branch", "reduce"]
 
 
-def test_a_late_result_stands_where_it_came_and_brings_the_columns_that_tell_of_it() -> None:
+def test_a_late_result_is_listed_at_its_time_with_the_columns_for_it() -> None:
     entries = with_late_results([step(1, "a"), step(5, "b", attempt=2)], [LateResult(3, 2, "b", 1, "w9")])
     columns, rows = history_table(entries, {}, each_item=False)
     assert columns == ["step", "node", "kind", "took", "wrote", "next", "attempt", "worker"]

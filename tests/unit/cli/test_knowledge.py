@@ -102,7 +102,7 @@ def test_a_base_is_removed_only_after_a_yes(
         (["search", "helper"], "Missing argument '[NODE] QUERY'"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_started(
+def test_mistakes_are_reported_before_any_process_starts(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["kb", *arguments]) == 2

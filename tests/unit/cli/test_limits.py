@@ -22,7 +22,7 @@ USES = [
 ]  # fmt: skip
 
 
-def test_the_table_says_what_is_used_and_by_whom() -> None:
+def test_the_table_has_the_use_and_its_holders() -> None:
     assert plain_table(COLUMNS, [row(use) for use in USES]) == [
         "MODELS    RPM      TPM              PARALLEL  COOLING  WAITING  HOLDERS",
         "openai:*  594/600  151,000/200,000  5/20      12.00s   1,204    r0/2/1/1, r1/2/1/1, r2/2/1/1 and 2 more",

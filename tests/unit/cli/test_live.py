@@ -51,7 +51,7 @@ def test_of_one_text_the_end_is_shown_without_empty_lines() -> None:
     assert made.lines(80, 2) == ["      line 8", "      line 9"], "a low terminal"
 
 
-def test_lines_break_where_they_did_however_long_the_text_becomes() -> None:
+def test_lines_break_at_the_same_places_in_a_text_of_any_length() -> None:
     made, whole = ModelTexts(), ""
     for number in range(4_000):
         made.see(text(1, f"{number} "))
@@ -68,7 +68,7 @@ def test_several_texts_are_named_and_show_two_lines_each() -> None:
     assert made.lines(80, 20) == ["      ask: b", "           c", "      sum#2: d", "      sum#3: e"]
 
 
-def test_of_many_texts_those_heard_of_last_are_shown_and_the_others_are_counted() -> None:
+def test_the_most_recent_of_many_texts_are_shown_and_the_others_are_counted() -> None:
     made = texts(*(text(seq, f"t{seq}", f"n{seq}") for seq in range(1, 9)), text(1, "!", "n1"))
     assert made.lines(80, 20) == [
         "      n1: t1!",
@@ -80,7 +80,7 @@ def test_of_many_texts_those_heard_of_last_are_shown_and_the_others_are_counted(
     assert made.lines(80, 3) == ["      n1: t1!", "      ... and 7 more"]
 
 
-def test_a_text_that_begins_anew_replaces_the_one_before() -> None:
+def test_a_text_that_starts_again_replaces_the_earlier_one() -> None:
     for change in ({"attempt": 2}, {"draft": 2}, {"turn": 1}):
         assert texts(text(1, "old "), text(1, "new", **change)).lines(80, 20) == ["      new"]
 
@@ -100,7 +100,7 @@ def test_a_text_that_is_over_stays_until_the_next_of_its_node_or_until_something
     assert len(texts(*over, event("map_progress", seq=9))) == 0
 
 
-def test_control_characters_are_spelt_out_and_what_is_missing_is_said() -> None:
+def test_control_characters_are_spelt_out_and_gaps_are_marked() -> None:
     made = texts(text(1, "a\x1b[2Jb\tc", lost=1200))
     assert made.lines(80, 20) == ["      a\\x1b[2Jb    c [1,200 characters are missing]"]
 
@@ -123,7 +123,7 @@ def test_for_a_log_the_rest_is_written_when_the_visit_or_the_run_ends() -> None:
     assert lines(text(1, "half"), event("run_ended")) == ["      half"]
 
 
-def test_for_a_log_texts_side_by_side_are_named_and_a_new_beginning_is_said() -> None:
+def test_in_a_log_concurrent_texts_are_named_and_a_restart_is_marked() -> None:
     assert lines(text(1, "a"), text(2, "b\n", "sum"), text(3, "c\n", "sum"), text(1, "A\n", attempt=2)) == [
         "      sum: b",
         "      sum#3: c",

@@ -155,7 +155,7 @@ def progress(done: int, total: int, failed: int = 0, seq: int = 3) -> RunEvent:
     return event("map_progress", seq=seq, node="fan", done=done, total=total, failed=failed)
 
 
-def test_what_the_loops_of_items_call_is_not_told() -> None:
+def test_calls_in_loops_of_items_are_not_printed() -> None:
     of_loop = {"seq": 4, "node": "ask", "name": "look", "call": "c1", "ok": False, "took_ms": 10}
     told = ["▸   ask: calling look", "▸   ask: look failed after 0.01s"]
     events = [event(type_, **of_loop) for type_ in ("tool_called", "tool_ended")]
@@ -207,7 +207,7 @@ def test_what_belongs_to_one_of_parallel_visits_names_it() -> None:
     ]
 
 
-def test_parallel_visits_of_one_node_are_told_apart_by_their_numbers() -> None:
+def test_parallel_visits_of_one_node_are_distinguished_by_their_numbers() -> None:
     lines = narrate(opened(1, "work"), opened(2, "work"), closed(seq=2, node="work", notes=["merged: r"], next="meet"))
     assert lines == ["▸ work (script)", "▸ work#2 (script)", "▸   work#2: merged: r", "▸ work#2 -> meet"]
 
@@ -219,13 +219,13 @@ def test_a_retried_run_does_not_remember_visits_that_its_failure_ended() -> None
     assert lines[-3:] == ["▸ retried at a, b", "▸ a (script)", "▸   merged: x"]
 
 
-def test_a_child_that_goes_on_is_told_of() -> None:
+def test_a_continued_child_is_reported() -> None:
     assert narrate(opened(1, "call"), event("child_retried", seq=1, node="call", child="4kq0", agent="helper"))[1:] == [
         "▸   run 4kq0 of agent helper continues"
     ]
 
 
-def test_a_map_tells_of_its_progress_ten_times_and_only_of_its_end_beside_a_bar() -> None:
+def test_a_map_reports_its_progress_ten_times_and_only_its_end_next_to_a_bar() -> None:
     events = [progress(done, 500, failed=done // 250) for done in range(5, 501, 5)]
     lines = narrate(*events)
     assert len(lines) == 10
@@ -239,7 +239,7 @@ def test_a_run_that_its_step_limit_stopped_says_so() -> None:
     ]
 
 
-def test_of_a_tool_its_call_is_told_and_its_end_only_if_it_failed() -> None:
+def test_a_tool_call_is_reported_and_its_end_only_if_it_failed() -> None:
     call = {"seq": 4, "node": "ask", "call": "c1", "name": "fs_cat"}
     narrator = Narrator()
     assert narrator.lines(event("tool_called", **call)) == ["▸   calling fs_cat"]
@@ -247,7 +247,7 @@ def test_of_a_tool_its_call_is_told_and_its_end_only_if_it_failed() -> None:
     assert narrator.lines(event("tool_ended", **call, ok=False, took_ms=120)) == ["▸   fs_cat failed after 0.12s"]
 
 
-def test_of_a_turn_is_told_that_the_agent_goes_on_by_itself_and_of_those_of_items_nothing() -> None:
+def test_a_continued_turn_is_reported_except_for_items() -> None:
     turn = {"seq": 4, "node": "agent", "turn": 2, "took_ms": 120}
     narrator, note = Narrator(), "📋 Auto-continuing (1/10): 2 incomplete todo(s) remain"
     assert narrator.lines(event("turn_ended", **turn, calls=["look"])) == []

@@ -20,7 +20,7 @@ def test_piped_text_is_the_prompt_without_its_last_line_end() -> None:
     assert prompt_text(None, None, stdin=io.StringIO("")) == ""
 
 
-def test_a_dash_reads_the_input_even_beside_a_file(tmp_path: Path) -> None:
+def test_a_dash_reads_the_input_in_addition_to_a_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("file\n")
     assert prompt_text("-", None, stdin=io.StringIO("typed\n")) == "typed"
     assert prompt_text("-", tmp_path / "f", stdin=io.StringIO("typed\n")) == "typed\n\nfile\n"

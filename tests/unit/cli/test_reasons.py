@@ -50,7 +50,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("reason", "words"), SAID)
-def test_a_reason_is_said_in_words(reason: Reason, words: str) -> None:
+def test_a_reason_is_written_in_words(reason: Reason, words: str) -> None:
     assert in_words(reason, NOW_MS) == words
 
 
@@ -134,11 +134,11 @@ RETRIES = [
 
 
 @pytest.mark.parametrize(("kept", "words"), RETRIES)
-def test_what_a_retry_runs_again_is_said_beforehand(kept: tuple[KeptVisit, ...], words: str) -> None:
+def test_the_visits_that_a_retry_runs_again_are_listed_before_it(kept: tuple[KeptVisit, ...], words: str) -> None:
     assert retry_in_words(run_with(kept=kept)) == words
 
 
-def test_children_that_begin_anew_are_not_said_to_go_on() -> None:
+def test_restarted_children_are_not_reported_as_continued() -> None:
     run = run_with(kept=(KeptVisit(1, "call", True, child="4kq0"),))
     assert retry_in_words(run, fresh_children=True) == "runs again call"
 

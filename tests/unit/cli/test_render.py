@@ -67,7 +67,7 @@ def test_json_holds_dataclasses_tuples_paths_and_plain_unicode(capsys: pytest.Ca
     assert "ö" in text
 
 
-def test_text_of_others_is_made_harmless_but_stays_readable() -> None:
+def test_foreign_text_is_escaped_and_stays_readable() -> None:
     assert printable("a\tb\n\x1b]0;x\x07 \x9b ö ▸") == "a\tb\n\\x1b]0;x\\x07 \\x9b ö ▸"
     assert one_line("  a \n\n b\tc ") == "a b c"
     assert one_line("abcdef", 4) == "abc…"

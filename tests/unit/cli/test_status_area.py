@@ -113,7 +113,7 @@ def test_away_from_a_terminal_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) 
     assert fake.getvalue() == ""
 
 
-def test_a_text_stands_under_the_line_of_its_node_until_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_is_below_the_line_of_its_node_until_the_node_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
     with StatusArea() as bottom:
         bottom.see(event("visit_opened", seq=1, node="ask"), ["▸ ask (llm)"])

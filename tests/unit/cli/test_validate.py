@@ -182,7 +182,7 @@ def problem(number: int, message: str = "odd") -> Problem:
     return Problem("warning", message, "g.yaml", number, 1, "ask", "a hint", "SLP401")
 
 
-def test_warnings_are_told_on_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_warning_is_printed_on_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, []) == []
     assert told(capsys, [problem(1)]) == ["warning: g.yaml:1: [ask] odd (SLP401)"]
     assert told(capsys, [problem(1, "a\n" * 900)])[0].endswith("…")

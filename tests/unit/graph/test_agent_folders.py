@@ -64,7 +64,7 @@ def test_a_folder_with_neither_file_is_no_agent(tmp_path: Path) -> None:
     assert [problem.message for problem in validate(folder)] == [message]
 
 
-def test_a_file_is_loaded_whatever_its_name(tmp_path: Path) -> None:
+def test_a_file_of_any_name_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "draft.yml"
     file.write_text(GRAPH)
     assert validate(file) == []

@@ -266,7 +266,7 @@ def test_a_join_without_sources_and_a_join_of_ends_are_pointed_out() -> None:
 # --- check 10: concurrency
 
 
-def test_with_a_concurrency_of_nought_nothing_could_run() -> None:
+def test_with_a_concurrency_of_zero_no_node_could_run() -> None:
     nodes = f"""
         a: {{type: map, over: "{{{{l}}}}", as: i, branch: b, collect_into: k, max_concurrency: 0, next: c}}
         c: {{type: map, for_each: "{{{{l}}}}", as: i, node: b, collect: k, max_parallel: 0, next: e}}
@@ -351,7 +351,7 @@ def test_the_item_and_its_result_have_names_of_their_own() -> None:
     "person",
     ["type: input, question: q, next: e", "type: approval, question: q, options: [], routes: {}, on_other: e"],
 )
-def test_loki_asks_nobody_in_a_parallel_branch_and_we_may(person: str) -> None:
+def test_questions_in_a_parallel_branch_are_an_error_in_1_0_and_allowed_in_sleipnir_1(person: str) -> None:
     nodes = f"a: {{type: llm, prompt: p, next: [b, c]}}\nb: {{type: llm, prompt: p, next: e}}\nc: {{{person}}}\n{E}"
     kind = person.split()[1].rstrip(",")
     (problem,) = checked(nodes)
@@ -449,7 +449,7 @@ def test_a_choice_without_a_key_of_the_state_is_pointed_out(branch: str, expecte
         ("type: router", "state: {mood: {type: string, schema: {enum: [good, bad]}}}"),
     ],
 )
-def test_labels_that_nobody_produces_and_labels_that_lead_nowhere(a: str, top: str) -> None:
+def test_labels_that_no_node_produces_and_labels_without_a_target(a: str, top: str) -> None:
     branch = "branch: {{by: '{{{{mood}}}}', to: {{good: e, bda: e}}{}}}"
     problems = checked(f"a: {{{a}, {branch.format('')}}}\n{E}", top=top)
     assert errors(problems) == ["[a] these labels have no target: 'bad'"]

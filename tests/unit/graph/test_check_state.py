@@ -127,6 +127,6 @@ def test_own_reducers_and_models_are_looked_for_in_their_files(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("given", "known"), [("integer", "int"), ("str", "string"), ("dict", "object"), ("boolean", "bool")]
 )
-def test_a_type_that_has_another_name_elsewhere_is_named(given: str, known: str) -> None:
+def test_a_type_with_another_name_in_other_languages_is_suggested(given: str, known: str) -> None:
     [found] = checked(END, top=f"state: {{k: {given}}}")
     assert found.hint == f'Write "{known}".'

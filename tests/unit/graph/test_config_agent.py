@@ -204,7 +204,7 @@ def test_a_key_of_later_releases_that_is_null_is_absent(key: str) -> None:
     assert loaded(f"name: x\n{key}: null") == loaded("name: x")
 
 
-def test_a_key_that_nobody_knows_is_named_with_the_one_that_is_meant() -> None:
+def test_an_unknown_key_is_named_with_the_nearest_known_one() -> None:
     (problem,) = problems("name: x\ninstruction: Hello.")
     assert str(problem) == (
         "config.yaml:2:1: warning: unknown key 'instruction' is ignored\n    Did you mean \"instructions\"?"
@@ -229,7 +229,7 @@ def test_a_key_that_nobody_knows_is_named_with_the_one_that_is_meant() -> None:
         ("name: [", "config.yaml:2:1: YAML parsing error: "),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+def test_problems_are_reported_with_their_place(text: str, message: str) -> None:
     found = [str(problem) for problem in problems(text) if problem.level == "error"]
     assert len(found) == 1
     assert found[0].startswith(message), found[0]

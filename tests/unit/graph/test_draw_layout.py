@@ -94,7 +94,7 @@ def drawings(draw: st.DrawFn) -> tuple[dict[str, Size], list[Link]]:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(drawings(), st.sampled_from(["TB", "LR"]))
-def test_whatever_the_graph_nothing_overlaps_and_every_link_touches_its_nodes(
+def test_in_any_graph_nothing_overlaps_and_every_link_touches_its_nodes(
     drawing: tuple[dict[str, Size], list[Link]], direction: Direction
 ) -> None:
     sizes, links = drawing
@@ -103,7 +103,7 @@ def test_whatever_the_graph_nothing_overlaps_and_every_link_touches_its_nodes(
     assert layout(sizes, links, direction) == found, "the same graph has the same picture"
 
 
-def test_a_wide_fan_stands_in_one_row_and_its_labels_in_another() -> None:
+def test_a_wide_fan_is_in_one_row_and_its_labels_in_another() -> None:
     names = ["fan", *(f"t{number}" for number in range(12))]
     links = [Link("fan", name, LABEL) for name in names[1:]]
     found = layout(dict.fromkeys(names, NODE), links)
@@ -126,7 +126,7 @@ def test_a_chain_is_a_straight_line() -> None:
     assert all(piece.is_straight for route in found.routes for piece in route.pieces)
 
 
-def test_the_main_way_stays_straight_beside_a_fallback_and_a_way_back() -> None:
+def test_the_main_path_stays_straight_next_to_a_fallback_and_an_edge_back() -> None:
     links = [Link("a", "b"), Link("b", "c"), Link("a", "c", LABEL, main=False), Link("b", "a", LABEL, main=False)]
     found = layout(dict.fromkeys("abc", NODE), links)
     assert found.places["a"].x == found.places["b"].x == found.places["c"].x
@@ -174,7 +174,7 @@ def test_only_arcs_that_close_a_cycle_are_turned() -> None:
     assert turned(4, [(0, 1), (3, 2), (2, 3)]) == {1}, "a part that the start does not lead to"
 
 
-def test_a_node_stands_below_all_that_lead_to_it_and_near_what_it_leads_to() -> None:
+def test_a_node_is_below_its_sources_and_near_its_targets() -> None:
     assert layers(4, [(0, 1), (1, 2), (0, 2), (3, 2)]) == [0, 1, 2, 1]
     assert layers(3, [(0, 1)]) == [0, 1, 1], "nobody knows where it belongs: not above the start"
 

@@ -102,7 +102,7 @@ def test_a_picture_can_be_read_out() -> None:
     assert [found[name] for name in named] == ["g", "1 node, 1 arrow"]
 
 
-def test_it_asks_for_nothing_from_elsewhere_and_runs_nothing() -> None:
+def test_it_loads_no_external_resource_and_runs_no_code() -> None:
     text = svg(EVERYTHING)
     assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
     assert {element.tag.removeprefix(NAMESPACE) for element in parsed(text).iter()} == {
@@ -154,7 +154,7 @@ def test_no_text_breaks_the_picture(name: str, label: str, direction: Direction)
     assert svg(graph_of(node), direction=direction) == text
 
 
-def test_a_run_is_told_in_words_and_counts_not_only_in_colours() -> None:
+def test_a_run_is_described_in_words_and_counts_in_addition_to_colours() -> None:
     progress = RunProgress(
         "run abc · running",
         {"route": Mark("done", "done ×3"), "script": Mark("running", "running ×2", ended=False)},
@@ -207,7 +207,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
-def test_texts_stand_out_from_their_ground(palette: object) -> None:
+def test_texts_have_enough_contrast(palette: object) -> None:
     assert palette in (LIGHT, DARK)
     chosen = LIGHT if palette is LIGHT else DARK
     colours: list[Colour] = [*chosen.kinds.values(), *chosen.states.values()]

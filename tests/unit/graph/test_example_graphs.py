@@ -34,7 +34,7 @@ def test_an_agent_folder_has_no_errors(folder: Path) -> None:
     [*(folder / "graph.yaml" for folder in FOLDERS), *REFERENCES],
     ids=lambda file: f"{file.parent.name}/{file.name}",
 )
-def test_a_graph_file_loads_without_a_word_and_can_be_drawn(file: Path) -> None:
+def test_a_graph_file_loads_without_problems_and_can_be_drawn(file: Path) -> None:
     loaded = load_file(file)
     assert loaded.problems == ()
     assert loaded.graph is not None
@@ -56,7 +56,7 @@ def test_the_full_example_uses_every_key_of_every_node_type() -> None:
     assert {key for key in keys if f"{key}:" not in text} == set()
 
 
-def test_the_full_example_is_read_as_it_is_meant() -> None:
+def test_the_full_example_is_read_correctly() -> None:
     graph = load_file(FIXTURES / "example-graph-agent").graph
     assert graph is not None
     review, sort = graph.nodes["review"], graph.nodes["sort"]
@@ -69,7 +69,7 @@ def test_the_full_example_is_read_as_it_is_meant() -> None:
     assert graph.can_spawn_agents
 
 
-def test_the_structured_sample_needs_nothing_beside_its_file() -> None:
+def test_the_structured_sample_needs_only_its_file() -> None:
     assert validate(FIXTURES / "structured-test") == []
 
 

@@ -211,7 +211,7 @@ def test_a_missing_script_is_an_error_with_its_full_path_and_the_closest_file(tm
     assert places(found)[:1] == [(4, 21)]
 
 
-def test_without_a_folder_nothing_is_said_about_files() -> None:
+def test_without_a_folder_files_are_not_checked() -> None:
     assert checked("a: {type: script, script: nowhere.py, next: b}\nb: {type: end}") == []
 
 
@@ -268,7 +268,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["scripts/../s.py", "./s.py", "s.py"])
-def test_a_path_that_stays_in_the_folder_is_fine_however_it_is_written(tmp_path: Path, path: str) -> None:
+def test_a_path_inside_the_folder_is_accepted_in_any_notation(tmp_path: Path, path: str) -> None:
     folder = in_folder(tmp_path, s_dot_py="", scripts__x_dot_py="")
     assert checked(f"a: {{type: script, script: {path}, next: b}}\nb: {{type: end}}", folder=folder) == []
 
@@ -315,7 +315,7 @@ def test_an_agent_is_found_by_the_name_of_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance("V06")
-def test_an_agent_that_nobody_knows_is_an_error() -> None:
+def test_an_unknown_agent_is_an_error() -> None:
     nodes = "a: {type: agent, agent: x, prompt: p, next: b}\nb: {type: end}"
     assert errors(checked(nodes, agents=lambda name: None)) == ["[a] Agent 'x' not found (directory missing)"]
     assert checked(nodes) == []

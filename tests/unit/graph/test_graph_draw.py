@@ -321,7 +321,7 @@ def test_a_backslash_is_no_escape_in_dot() -> None:
     assert 'label="a\\\\l\\nend"' in dot(graph)
 
 
-def test_equal_graphs_give_equal_pictures_whatever_the_ids() -> None:
+def test_equal_graphs_give_equal_pictures_with_any_ids() -> None:
     def graph(names: list[str]) -> Graph:
         first, second = names
         return Graph(

@@ -152,7 +152,7 @@ def test_a_graph_without_a_version_is_of_version_1_0(top: str) -> None:
 
 
 @pytest.mark.conformance("T03")
-def test_a_version_without_quotes_is_taken_silently() -> None:
+def test_a_version_without_quotes_is_accepted() -> None:
     loaded = parse(yaml_graph(END, top="version: 1.0"), "g.yaml")
     assert loaded.problems == ()
     assert loaded.graph is not None
@@ -385,7 +385,7 @@ def test_a_wrong_value_outside_the_nodes_is_refused_by_name(top: str, message: s
     assert loaded.problems[0].line == 3
 
 
-def test_a_wrong_limit_of_concurrency_is_shown_where_it_stands_with_a_way_out() -> None:
+def test_a_wrong_limit_of_concurrency_is_reported_with_its_place_and_a_suggestion() -> None:
     [problem] = parse(yaml_graph(END, top="concurrency:\n  kye: x\n  limit: 3"), "g.yaml").problems
     assert (problem.line, problem.column, problem.hint) == (4, 3, 'Did you mean "key"?')
 
@@ -429,7 +429,7 @@ def test_scalars_inside_nodes_become_the_text_they_were_written_as_with_a_warnin
     ]
 
 
-def test_scalars_at_the_top_become_text_silently() -> None:
+def test_scalars_at_the_top_become_text_without_a_warning() -> None:
     top = "description: 5\nmodel: true\nglobal_tools: [1.0]\nvariables: [{name: 1, description: 2, default: 0.50}]"
     loaded = parse(yaml_graph("1: {type: end}", start="1", top=top), "g.yaml")
     assert loaded.graph is not None
@@ -581,7 +581,7 @@ def test_all_problems_are_reported_together_in_file_order() -> None:
     ]
 
 
-def test_a_graph_that_was_checked_loads_without_a_word() -> None:
+def test_a_checked_graph_loads_without_problems() -> None:
     assert load_graph(yaml_graph("a: {type: end, zzz: 1}"), "g.yaml", "hello").nodes == {"a": EndNode(id="a")}
 
 

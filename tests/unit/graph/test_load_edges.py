@@ -295,7 +295,7 @@ def test_a_wrong_map_is_refused_in_the_words_of_its_author(text: str, expected: 
     assert found(f"type: map, {text}") == expected
 
 
-def test_what_a_map_needs_is_said_in_the_spelling_that_was_used() -> None:
+def test_missing_keys_of_a_map_are_reported_in_the_spelling_of_the_file() -> None:
     hints = [
         parse(yaml_graph(f"a: {{type: map, {key}: x}}"), "g.yaml").problems[0].hint for key in ("over", "for_each")
     ]
@@ -352,7 +352,7 @@ def test_a_wrong_value_at_the_top_is_refused_by_name(top: str, message: str) -> 
 
 @pytest.mark.conformance("LM-01")
 @pytest.mark.parametrize("given", ["0", "-1", "~"])
-def test_a_concurrency_of_nought_or_less_means_the_default(given: str) -> None:
+def test_a_concurrency_of_zero_or_less_means_the_default(given: str) -> None:
     graph = graph_of(yaml_graph(END, top=f"limits: {{max_concurrency: {given}}}\nsettings: {{max_concurrency: 5}}"))
     assert (graph.limits, graph.max_concurrency) == (Limits(), 5)
 

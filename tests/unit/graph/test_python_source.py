@@ -50,7 +50,7 @@ def test_a_sound_text_is_read_while_other_threads_parse_and_tracebacks_are_print
     assert found == [300] * 20
 
 
-def test_what_is_no_python_is_said_so() -> None:
+def test_a_syntax_error_of_python_is_reported() -> None:
     for read in (statements, expression):
         with pytest.raises(SyntaxError):
             read("1 +")

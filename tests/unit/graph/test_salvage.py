@@ -83,7 +83,7 @@ def test_a_graph_that_was_salvaged_never_runs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_broken_has_an_error_with_a_code(tmp_path: Path, seed: int) -> None:
+def test_every_broken_graph_has_an_error_with_a_code(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     data = read(chance.choice(GOOD).read_text(), "g.yaml").data
     for _ in range(chance.randint(1, 4)):

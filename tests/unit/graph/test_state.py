@@ -104,7 +104,7 @@ def test_a_value_of_another_type_is_named_with_its_place(field: StateField, valu
 
 @pytest.mark.conformance("ST-02")
 @pytest.mark.parametrize("type_", TYPES)
-def test_a_declared_key_that_nobody_gave_begins_as_the_zero_value_of_its_type(type_: str) -> None:
+def test_a_declared_key_without_a_value_begins_as_the_zero_value_of_its_type(type_: str) -> None:
     state = initial(graph(key=StateField(type=type_)), {})
     assert state == {"key": zero(StateField(type=type_))}
     assert problem(StateField(type=type_), state["key"]) is None
@@ -233,7 +233,7 @@ def test_a_node_may_write_what_the_keys_reducer_takes(field: StateField, value: 
         ),
     ],
 )
-def test_a_node_is_told_what_a_key_takes(field: StateField, value: Any, message: str) -> None:
+def test_the_error_of_a_write_names_the_type_of_the_key(field: StateField, value: Any, message: str) -> None:
     assert update_problem(field, value) == message
 
 

@@ -88,7 +88,7 @@ def test_comments_and_layout_stay_and_every_change_is_listed_with_its_line() -> 
         ("version: '1.0' # old\nname: g\nstart: a\n", "version: sleipnir/1 # old\nname: g\nstart: a\n"),
     ],
 )
-def test_the_version_is_written_where_it_stands_or_below_the_name(before: str, after: str) -> None:
+def test_the_version_is_replaced_or_written_below_the_name(before: str, after: str) -> None:
     rest = "nodes: {a: {type: end}}\n"
     assert of(before + rest).text == after + rest
 
@@ -149,7 +149,7 @@ def test_the_version_below_the_nodes_has_its_line_in_the_new_text() -> None:
     assert of(text).changes == ["5: node 'a': on_error: continue", "10: version: sleipnir/1"]
 
 
-def test_what_an_author_has_said_of_failures_is_kept() -> None:
+def test_an_existing_on_error_is_kept() -> None:
     rest = "nodes:\n  a: {type: script, script: s.sh, next: e}\n  e: {type: end}\n"
     for said in ("on_error: fail", "on_error: continue", "on_error: e"):
         assert (
@@ -157,7 +157,7 @@ def test_what_an_author_has_said_of_failures_is_kept() -> None:
         )
 
 
-def test_what_means_something_else_afterwards_is_told() -> None:
+def test_changes_of_meaning_are_reported() -> None:
     text = "name: g\nstart: a\nnodes:\n  a: {type: script, script: s.sh, next: [b, c]}\n"
     text += "  b: {type: llm, prompt: p}\n  c: {type: end}\n"
     assert [note.split(";")[0] for note in of(text).notes] == [

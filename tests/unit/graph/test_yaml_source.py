@@ -63,7 +63,7 @@ def test_tags_of_plain_values_are_understood_and_others_refused() -> None:
         assert "tag" in problem.message
 
 
-def test_every_value_knows_where_it_stands_and_how_it_was_spelled() -> None:
+def test_every_value_has_its_position_and_its_spelling() -> None:
     document = read("name: g\nnodes:\n  a:\n    options: [yes, 0x10]\n    other:\n      - 1.50\n      - x\n", "g.yaml")
     assert document.data == {"name": "g", "nodes": {"a": {"options": ["yes", 16], "other": [1.5, "x"]}}}
     assert document.positions == {
@@ -92,7 +92,7 @@ def test_a_duplicate_key_is_an_error_that_names_both_places() -> None:
     ]
 
 
-def test_keys_that_read_alike_as_text_are_duplicates() -> None:
+def test_keys_with_the_same_text_are_duplicates() -> None:
     problems = read('1: a\n"1": b\n', "g.yaml").problems
     assert [problem.message for problem in problems if problem.level == "error"] == [
         "duplicate key '1': it is already set at line 1, column 1"

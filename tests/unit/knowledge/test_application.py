@@ -36,7 +36,7 @@ def said(tmp_path: Path, text: str | None = None, **env: str) -> Application:
     return application({"LOKI_CONFIG_DIR": str(tmp_path), **env})
 
 
-def test_nothing_is_said_without_a_file() -> None:
+def test_without_a_file_the_application_has_no_values() -> None:
     assert application({"LOKI_CONFIG_DIR": "/nowhere"}) == Application()
 
 

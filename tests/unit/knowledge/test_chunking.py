@@ -73,7 +73,7 @@ def test_a_character_that_is_larger_than_a_chunk_is_a_chunk() -> None:
     assert texts("a\N{PARROT}b", "txt", 3, 0) == ["a", "\N{PARROT}", "b"]
 
 
-def test_single_characters_are_merged_in_the_same_way_whatever_the_size() -> None:
+def test_single_characters_are_merged_in_the_same_way_for_every_size() -> None:
     assert texts("abcdefgh", "txt", 4, 1) == ["abcd", "defg", "gh"]
     assert texts("abcdefgh", "txt", 5, 1) == ["abcde", "efgh"]
 
@@ -83,7 +83,7 @@ def test_an_unknown_extension_is_cut_as_plain_text() -> None:
     assert separators_of("cpp") == separators_of("cc") == separators_of("c") != DEFAULT
 
 
-def test_half_a_surrogate_pair_does_no_harm() -> None:
+def test_half_a_surrogate_pair_does_not_fail() -> None:
     assert texts("a \ud83d b", "txt", 100, 0) == ["a ? b"]
 
 

@@ -18,7 +18,7 @@ def vectors(*texts: str) -> dict[bytes, bytes]:
     return {key: text.encode().ljust(256) for key, text in zip(keys_of("mine:e", SETTINGS, texts), texts, strict=True)}
 
 
-def test_what_was_stored_is_found_by_whoever_opens_the_file(tmp_path: Path) -> None:
+def test_stored_vectors_are_found_by_every_process_that_opens_the_file(tmp_path: Path) -> None:
     cache, other = EmbeddingCache(tmp_path), EmbeddingCache(tmp_path)
     stored = vectors("a", "b")
     cache.store(stored)
@@ -44,7 +44,7 @@ def test_the_key_depends_on_model_settings_and_text_and_on_nothing_else() -> Non
     assert keys_of("mine:e", {"b": 1, "a": 2}, ["a"]) == keys_of("mine:e", {"a": 2, "b": 1}, ["a"])
 
 
-def test_what_is_forgotten_is_not_found(tmp_path: Path) -> None:
+def test_removed_vectors_are_not_found(tmp_path: Path) -> None:
     cache = EmbeddingCache(tmp_path)
     cache.store(stored := vectors("a", "b"))
     cache.forget(vectors("a"))
@@ -76,7 +76,7 @@ def test_what_was_not_used_for_longest_is_dropped_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no database at all, " * 500, b"SQLite format 3\0" + b"\xff" * 8_000])
-def test_a_damaged_file_is_moved_aside_and_said(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_moved_aside_and_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
     notices: list[str] = []
     cache = EmbeddingCache(tmp_path, notice=notices.append, now_s=lambda: 17.0)
@@ -114,7 +114,7 @@ def test_of_two_that_find_the_damage_the_second_takes_the_new_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize("made", ["directory", "newer"])
-def test_a_file_that_cannot_be_used_is_said_once_and_fails_nothing(tmp_path: Path, made: str) -> None:
+def test_an_unusable_file_is_reported_once_and_fails_nothing(tmp_path: Path, made: str) -> None:
     if made == "directory":
         (tmp_path / FILE).mkdir()
     else:

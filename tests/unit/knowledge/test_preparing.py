@@ -109,7 +109,7 @@ def test_a_base_that_exists_is_used_and_never_rebuilt(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance("K06")
-def test_a_fully_specified_node_is_built_and_nobody_is_asked(tmp_path: Path, config: Path) -> None:
+def test_a_fully_specified_node_is_built_without_a_confirmation(tmp_path: Path, config: Path) -> None:
     config.write_text("document_loaders: {md: cat $1}\nrag_top_k: 3\n")
     builders, person = Builders(), Person([])
     folder = graph_agent(tmp_path, look=FULL, words="embedding_model: none")
@@ -135,7 +135,7 @@ def test_a_refusal_comes_before_the_first_build(tmp_path: Path, config: Path) ->
     assert [order.recipe for order in builders.orders][1] == Recipe(("d",), "a:b", 9, 1, None, 3)
 
 
-def test_who_declines_or_leaves_is_told_that_the_agent_needs_it(tmp_path: Path) -> None:
+def test_after_a_refusal_the_error_names_the_required_base(tmp_path: Path) -> None:
     folder, builders = graph_agent(tmp_path, vague="top_k: 3"), Builders()
     for person in (Person([False]), Person([True], model=None)):
         with pytest.raises(UsageError, match="RAG initialization is required for this agent"):

@@ -37,13 +37,13 @@ def decided(said: RagNode, application: Application = Application(), *, can_ask:
 
 @pytest.mark.conformance("K05")
 @pytest.mark.parametrize("said", [node(), node(**FULL), node(documents=[])])
-def test_a_base_that_exists_is_used_whatever_the_node_says(said: RagNode) -> None:
+def test_an_existing_base_is_used_regardless_of_the_keys_of_the_node(said: RagNode) -> None:
     assert decide_node("helper", said, COMPLETE, exists=True, can_ask=True) == UseBase()
 
 
 @pytest.mark.conformance("K06")
 @pytest.mark.parametrize("can_ask", [True, False])
-def test_a_fully_specified_node_is_built_without_a_word(can_ask: bool) -> None:
+def test_a_fully_specified_node_is_built_without_a_question(can_ask: bool) -> None:
     said = node(**FULL, batch_size=3)
     assert decided(said, can_ask=can_ask) == BuildBase(Recipe(("docs/",), "c:d", 500, 0, None, 5, 3))
     assert decided(said, COMPLETE, can_ask=can_ask) == BuildBase(Recipe(("docs/",), "c:d", 500, 0, "r:r", 9, 3))
@@ -56,7 +56,7 @@ def test_no_model_is_fully_specified_and_takes_no_sizes_from_the_application() -
 
 @pytest.mark.conformance("K07")
 @pytest.mark.parametrize("missing", ["embedding_model", "chunk_size", "chunk_overlap"])
-def test_what_is_not_fully_specified_is_refused_where_nobody_can_be_asked(missing: str) -> None:
+def test_an_incomplete_node_is_refused_if_no_person_can_be_asked(missing: str) -> None:
     refused = decided(node(**{name: value for name, value in FULL.items() if name != missing}), COMPLETE)
     assert isinstance(refused, RefuseRun)
     assert refused.message == (

@@ -89,7 +89,7 @@ def test_a_question_may_want_more_or_fewer_hits_than_the_base(index: Artefact) -
     assert len(search(index, SearchQuery("server", top_k=50), embed, None).hits) == 6
 
 
-def test_words_are_found_without_their_endings_and_whatever_their_case(index: Artefact) -> None:
+def test_words_are_found_without_their_endings_and_in_any_case(index: Artefact) -> None:
     [hit] = search(index, SearchQuery("TUNING"), None, None).hits
     assert hit.text.startswith("Tune the memory") and hit.source == "/docs/guide/tuning.md"
     assert WordSplitter().extract("The servers' max_memory_bytes weren't tuned, ﬁnally") == [
@@ -138,7 +138,7 @@ def test_a_source_gives_no_more_hits_than_it_may_and_others_take_their_place(ind
     assert len(search(index, SearchQuery("server", 50, per_source=2), embed, None).hits) == 5
 
 
-def test_the_reranker_has_the_last_word(index: Artefact) -> None:
+def test_the_reranker_decides_the_final_order(index: Artefact) -> None:
     given: list[tuple[str, list[str], int]] = []
 
     def backwards(question: str, documents: list[str], count: int) -> list[int]:
@@ -228,7 +228,7 @@ def test_a_glob_that_is_too_long_is_refused() -> None:
         matcher(["a" * 401])
 
 
-def test_the_best_are_the_same_whatever_the_limits_leave_out() -> None:
+def test_the_best_hits_are_the_same_for_all_limits() -> None:
     rng = np.random.default_rng(7)
     scores = np.round(rng.normal(size=500), 1).astype(np.float32)  # many are equal
     source_of = rng.integers(0, 40, 500).astype(np.uint32)

@@ -32,7 +32,7 @@ def test_a_counter_counts_by_its_labels() -> None:
     assert {sample.labels["kind"]: sample.value for sample in family.samples} == {"a": 3.5, "b": 1}
 
 
-def test_a_counter_without_labels_begins_with_nought() -> None:
+def test_a_counter_without_labels_begins_with_zero() -> None:
     [family] = read(Counter("sleipnir_things_total", "Things.")).values()
     assert [sample.value for sample in family.samples] == [0]
 

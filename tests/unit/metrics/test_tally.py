@@ -114,7 +114,7 @@ def test_lost_workers_limits_and_drains_are_counted_apart() -> None:
     }  # fmt: skip
 
 
-def test_tokens_and_cost_are_counted_by_model_and_a_price_that_nobody_knows_is_no_nought() -> None:
+def test_tokens_and_cost_are_counted_by_model_and_an_unknown_price_is_not_zero() -> None:
     priced = {"input_tokens": 100, "output_tokens": 20, "calls": 2, "model": "openai:a", "cost_usd": 0.5}
     unknown = {"input_tokens": 7, "output_tokens": 3, "calls": 1, "model": None, "cost_usd": None}
     tally = Tally()

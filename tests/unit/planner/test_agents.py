@@ -94,7 +94,7 @@ def test_the_output_of_a_child_is_taken_once() -> None:
 
 
 @pytest.mark.parametrize("event", [over(attempt=2), over(child="another"), ChildEnded(7, 1, CHILD, "completed")])
-def test_the_end_of_a_child_that_nobody_waits_for_changes_nothing(event: ChildEnded) -> None:
+def test_the_end_of_a_child_without_a_waiting_visit_changes_nothing(event: ChildEnded) -> None:
     assert isinstance(started().try_(event, {RESULT: "hello"}), IgnoredEvent)
 
 
@@ -125,7 +125,7 @@ def test_data_is_made_by_a_worker_in_another_attempt() -> None:
     assert (driver.run.status, driver.state["n"], driver.memory.items) == ("completed", 3, {})
 
 
-def test_the_time_of_a_child_stands_still_while_its_parent_is_held() -> None:
+def test_the_time_of_a_child_stops_while_its_parent_is_held() -> None:
     driver = started()
     held = driver.send(Paused("me"), after_ms=100_000)
     assert held.effects == (TellChild(CHILD, "paused", "me"),)
@@ -146,7 +146,7 @@ COST = {"input_tokens": 5, "output_tokens": 2, "calls": 1, "cost_usd": 0.5}
 ALL = {"input_tokens": 9, "output_tokens": 4, "calls": 3, "cost_usd": 0.75}
 
 
-def test_a_run_that_is_over_hears_what_a_child_has_cost_that_was_cancelled() -> None:
+def test_an_ended_run_gets_the_cost_of_a_cancelled_child() -> None:
     driver = started(GRAPH.format(more="timeout: 1, "), RunSpec("agent", "digest", parent="up", root="up", depth=1))
     ended = driver.send(TimerFired("visit/1/1"), after_ms=1_000)
     assert ended.status == "failed"
@@ -159,7 +159,7 @@ def test_a_run_that_is_over_hears_what_a_child_has_cost_that_was_cancelled() -> 
     assert driver.send(Retried()).status == "waiting"
 
 
-def test_what_a_child_says_later_of_its_own_children_is_heard() -> None:
+def test_a_later_cost_report_of_a_child_is_applied() -> None:
     driver = started()
     first = driver.try_(over(usage=COST), {RESULT: "hello"})
     assert isinstance(first, Transition)
@@ -168,7 +168,7 @@ def test_what_a_child_says_later_of_its_own_children_is_heard() -> None:
     assert (last.status, last.usage, last.usage_of) == ("completed", ALL, CHILD)
 
 
-def test_a_child_tells_its_parent_that_it_is_over_and_the_top_what_it_asks() -> None:
+def test_a_child_reports_its_end_to_its_parent_and_its_questions_to_the_root() -> None:
     spec = RunSpec("agent", "digest", parent="up", parent_seq=4, root="top", depth=3, path=["x", "y", "call"])
     asks = "name: g\nstart: q\nnodes:\n  q: {type: input, question: 'Well?', next: e}\n  e: {type: end}\n"
     driver = started(asks, spec)
@@ -240,7 +240,7 @@ def test_a_child_whose_output_was_refused_is_not_asked_again() -> None:
     assert driver.send(Retried()).effects == (ANOTHER,)
 
 
-def test_data_is_still_made_of_what_a_child_has_said_when_the_run_has_failed_meanwhile() -> None:
+def test_data_is_still_extracted_from_the_output_of_a_child_after_the_run_has_failed() -> None:
     driver = started(TYPED.replace("start: call", "start: call\nsettings: {timeout: 100}"))
     driver.try_(over(), {RESULT: "three"})
     driver.send(TimerFired("deadline"), after_ms=101_000)
@@ -249,7 +249,7 @@ def test_data_is_still_made_of_what_a_child_has_said_when_the_run_has_failed_mea
     assert (visit.state, visit.queue, work_of(visit).given) == ("queued", "llm", "1.output")
 
 
-def test_where_the_child_is_gone_another_one_is_started_once() -> None:
+def test_a_removed_child_is_replaced_by_another_once() -> None:
     driver = started()
     driver.send(over("failed", error="no"))
     driver.send(Retried())
@@ -262,7 +262,7 @@ def test_where_the_child_is_gone_another_one_is_started_once() -> None:
     assert driver.run.status == "completed"
 
 
-def test_a_prompt_that_cannot_be_rendered_any_more_fails_where_the_child_is_gone() -> None:
+def test_a_prompt_that_can_no_longer_be_rendered_fails_if_the_child_was_removed() -> None:
     driver = started()
     driver.send(over("failed", error="no"))
     driver.send(Retried())
@@ -314,7 +314,7 @@ def test_a_child_that_has_not_ended_just_goes_on_when_its_parent_wants_it_to() -
     assert (heard.revives, heard.effects, heard.open, heard.close) == (True, (), (), ())
 
 
-def test_a_child_that_somebody_cancelled_meanwhile_tells_its_parent() -> None:
+def test_a_child_that_a_person_cancelled_meanwhile_notifies_its_parent() -> None:
     driver = started(spec=BELOW)
     driver.send(Cancelled())
     told = driver.send(Retried())

@@ -34,7 +34,7 @@ def test_every_end_of_a_row_is_owed_to_its_batch_with_the_version_of_the_run_the
         assert driver.last.effects == (TellBatch("b1/7", driver.run.version),)
 
 
-def test_what_a_row_has_started_tells_its_parent_and_no_batch() -> None:
+def test_a_child_of_a_row_notifies_its_parent_and_no_batch() -> None:
     driver = row(RunSpec("agent", "digest", parent="p", parent_seq=1, root="p"))
     driver.send(ok(1, "e"))
     assert driver.last is not None

@@ -149,7 +149,7 @@ def test_yes_allows_as_much_again_as_the_budget_was() -> None:
     assert costs(driver, "b", 0.6).status == "completed"
 
 
-def test_a_second_budget_that_is_used_up_is_asked_about_anew() -> None:
+def test_a_person_is_asked_again_about_a_second_used_up_budget() -> None:
     three = TWO.replace("prompt: hi, next: e", "prompt: hi, next: c").replace(
         "  e:", "  c: {type: llm, prompt: hi, next: e}\n  e:"
     )
@@ -272,7 +272,7 @@ def test_the_calls_of_a_turn_that_used_the_budget_up_are_held() -> None:
     assert [visit.role for visit in says(driver, "yes").dispatches] == ["tool"]
 
 
-def test_the_clocks_stand_still_while_a_person_is_asked() -> None:
+def test_the_clocks_stop_while_a_question_is_open() -> None:
     driver = driver_of(TWO)
     driver.now_ms += 4_000
     costs(driver, "a", 0.6)

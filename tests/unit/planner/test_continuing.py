@@ -172,7 +172,7 @@ def test_a_step_that_runs_again_has_its_time_again() -> None:
     assert driver.last.timers["step/1"] == driver.now_ms + 5_000
 
 
-def test_the_time_of_a_step_stands_still_while_its_run_is_held() -> None:
+def test_the_time_of_a_step_stops_while_its_run_is_held() -> None:
     driver = Driver(TIMED).start()
     driver.send(Paused("me"))
     driver.try_(TimerFired("step/1"), after_ms=5_000)
@@ -199,7 +199,7 @@ nodes:
     assert driver.run.counts == {"a": 1, "b": 1, "c": 1}
 
 
-def test_the_output_of_a_dag_is_that_of_its_last_end_in_visit_order_whatever_ended_first() -> None:
+def test_the_output_of_a_dag_is_that_of_its_last_end_in_visit_order_for_any_order_of_ends() -> None:
     text = """
 name: g
 version: sleipnir/1
@@ -240,7 +240,7 @@ nodes:
     assert (driver.run.status, driver.output, driver.state["best"]) == ("completed", "9", 9)
 
 
-def test_an_item_without_a_result_by_a_persons_word_has_failed() -> None:
+def test_an_item_that_a_person_left_without_a_result_has_failed() -> None:
     text = SKIPPING.replace("script: s.sh}", "script: s.sh, effect: once}").replace("skip", "fail")
     driver = Driver(text, {"items": [1]}).start()
     visit = driver.visit("w")

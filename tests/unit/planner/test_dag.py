@@ -58,7 +58,7 @@ def test_a_write_counts_at_once_while_others_still_run() -> None:
     assert driver.state["log"] == ["fast", "slow"], "in visit order, not in the order of ending"
 
 
-def test_of_two_failures_the_later_one_in_visit_order_is_in_the_state_whichever_came_last() -> None:
+def test_the_state_has_the_later_of_two_failures_in_visit_order_for_any_order_of_arrival() -> None:
     for names in (["fast", "slow"], ["slow", "fast"]):
         text = FAST_AND_SLOW.replace(", next: slow_next", "").replace(", next: fast_next", "")
         driver = Driver(text).start()

@@ -90,7 +90,7 @@ def test_nothing_but_its_timer_ends_it_and_that_only_once(engine: str) -> None:
 
 @ENGINES
 @pytest.mark.parametrize("first", ["pause", "work"])
-def test_it_takes_no_slot_and_meets_what_runs_beside_it(engine: str, first: str) -> None:
+def test_it_takes_no_slot_and_joins_concurrent_visits(engine: str, first: str) -> None:
     driver, seqs = beside(engine)
     assert {visit.node: visit.state for visit in driver.run.frontier.values()} == {"pause": "waiting", "work": "queued"}
     events = {"pause": timer(driver, "pause"), "work": ok(seqs["work"])}
@@ -99,7 +99,7 @@ def test_it_takes_no_slot_and_meets_what_runs_beside_it(engine: str, first: str)
 
 
 @ENGINES
-def test_what_it_may_not_write_fails_it_at_its_end_and_a_retry_waits_anew(engine: str) -> None:
+def test_a_forbidden_write_fails_it_at_its_end_and_a_retry_waits_again(engine: str) -> None:
     driver = started(ALONE, engine, given="many")
     assert "'n' must be int" in str(driver.send(PAUSE, after_ms=30_000).error)
     again = driver.send(Retried())
@@ -107,7 +107,7 @@ def test_what_it_may_not_write_fails_it_at_its_end_and_a_retry_waits_anew(engine
 
 
 @ENGINES
-def test_a_run_that_fails_does_not_wait_for_it_and_a_retry_waits_anew(engine: str) -> None:
+def test_a_failing_run_does_not_wait_for_it_and_a_retry_waits_again(engine: str) -> None:
     driver, seqs = beside(engine)
     pause = timer(driver, "pause")
     assert driver.send(bad(seqs["work"])).status == "failed"

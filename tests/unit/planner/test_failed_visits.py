@@ -61,7 +61,7 @@ def test_a_failure_that_another_node_takes_over_is_no_failed_visit(more: str, st
     assert (driver.run.status, driver.run.failed_visits) == ("completed", FailedVisits())
 
 
-def test_a_failure_that_a_retry_mends_is_no_failed_visit() -> None:
+def test_a_failure_before_a_successful_retry_is_no_failed_visit() -> None:
     driver = driver_of(more="retry: {max_attempts: 2, initial_interval: 0}").fails("a")
     assert driver.run.failed_visits == FailedVisits()
 

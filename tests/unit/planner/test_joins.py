@@ -182,7 +182,7 @@ def test_a_quorum_in_a_loop_fires_once_per_round_even_if_a_source_is_rounds_behi
 
 
 @pytest.mark.conformance("BD-20")
-def test_joins_of_other_sources_have_other_names_whatever_the_names_of_nodes() -> None:
+def test_joins_of_different_sources_have_different_names_for_any_names_of_nodes() -> None:
     names = {name_of("t", Join(sources=sources)) for sources in (["a", "b"], ["a_b"], ["a, b"], ['a", "b'])}
     assert len(names) == 4
 

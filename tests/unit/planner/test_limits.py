@@ -30,7 +30,7 @@ nodes:
 
 @pytest.mark.parametrize("engine", ["bsp", "dag"])
 @pytest.mark.parametrize("kind", NODES)
-def test_every_kind_of_node_that_works_elsewhere_takes_a_slot(kind: str, engine: str) -> None:
+def test_every_kind_of_node_with_work_on_a_worker_takes_a_slot(kind: str, engine: str) -> None:
     """Finding C16 of the second review: rag nodes and agent nodes ignored the limit."""
     driver = Driver(COMMANDS.format(engine=engine, node=NODES[kind])).start()
     driver.does("plan", sends=[("work", {"n": n}) for n in range(8)])

@@ -117,7 +117,7 @@ def test_a_model_that_asks_for_tools_in_its_last_turn_fails_the_node_once_they_h
     assert driver.memory.items == {}
 
 
-def test_a_turn_that_goes_on_is_followed_by_the_next_at_once_with_what_the_model_is_told() -> None:
+def test_a_continued_turn_is_followed_immediately_by_the_next_with_the_continuation_message() -> None:
     driver = Driver(LOOP).start()
     driver.try_(*going_on(driver))
     assert items(driver) == {
@@ -147,7 +147,7 @@ def test_a_turn_that_goes_on_counts_among_the_turns_that_a_node_may_have() -> No
     assert driver.memory.items == {}
 
 
-def test_a_reply_that_goes_on_counts_once_however_often_it_comes_and_whoever_dies() -> None:
+def test_a_continued_reply_counts_once_despite_repetitions_and_deaths() -> None:
     driver = Driver(LOOP).start()
     [first] = parts(driver, "turn")
     driver.send(LeaseLost(first.seq, 1, "w"))
@@ -294,7 +294,7 @@ def test_an_answer_that_cannot_be_understood_is_asked_again() -> None:
     assert items(driver)["1.0.0"] == {"answers": ["red"]}
 
 
-def test_a_loop_ends_with_the_time_of_its_run_and_asks_nobody_after_that() -> None:
+def test_a_loop_ends_at_the_deadline_of_its_run_and_asks_no_question_afterwards() -> None:
     driver = Driver(LOOP.replace("start: ask", "start: ask\nsettings: {timeout: 5}")).start()
     driver.now_ms += 6_000  # the timer came while a worker had the turn, and let it finish
     turn(driver, ToolCall("c1", "user__input", PERSON), arguments={"question": "?"})
@@ -377,7 +377,7 @@ nodes:
 
 @pytest.mark.parametrize("tool", ["user__confirm", "user__input"])
 @pytest.mark.parametrize("options", ["yes, no", 5, {"a": 1}, [1]])
-def test_a_question_whose_options_nobody_has_asked_for_is_asked_without_them(tool: str, options: Any) -> None:
+def test_a_question_ignores_options_that_it_does_not_take(tool: str, options: Any) -> None:
     driver = Driver(LOOP).start()
     turn(driver, ToolCall("c1", tool, PERSON), arguments={"question": "?", "options": options})
     [gate] = driver.last.gates if driver.last else ()
@@ -403,7 +403,7 @@ def test_a_call_whose_result_could_not_be_stored_is_an_error_that_the_model_read
     assert driver.state == {}
 
 
-def test_the_time_of_the_node_stands_still_while_its_run_is_paused() -> None:
+def test_the_time_of_the_node_stops_while_its_run_is_paused() -> None:
     driver = turn(Driver(LOOP).start(), A)
     driver.send(Paused("me"), after_ms=20_000)
     loop = next(v for v in driver.run.frontier.values() if isinstance(v.body, Loop))

@@ -22,7 +22,7 @@ def started(text: str = MAP, items: object = None, **more: object) -> Driver:
 
 
 @pytest.mark.conformance("Y04")
-def test_results_come_back_in_input_order_whatever_ended_first() -> None:
+def test_results_are_in_input_order_for_any_order_of_ends() -> None:
     driver = (
         started().does("work", item=1, output="Y").does("work", item=2, output="Z").does("work", item=0, output="X")
     )
@@ -136,7 +136,7 @@ def test_a_missing_list_is_an_error_that_names_it() -> None:
     )
 
 
-def test_progress_is_told_about_a_hundred_times_however_many_items() -> None:
+def test_progress_is_reported_about_a_hundred_times_for_any_number_of_items() -> None:
     driver = started(MAP.replace("max_concurrency: 2", "max_concurrency: 1"), items=list(range(1000)))
     told = 0
     for _ in range(1000):

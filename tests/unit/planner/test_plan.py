@@ -215,7 +215,7 @@ def test_a_lost_worker_is_not_replaced_after_the_deadline() -> None:
 
 
 @pytest.mark.conformance("S12")
-def test_a_cancel_ends_the_run_where_it_stands() -> None:
+def test_a_cancel_ends_the_run_at_its_current_step() -> None:
     driver = Driver(THREE)
     driver.send(Submitted())
     transition = driver.send(Cancelled())
@@ -238,7 +238,7 @@ def test_a_failed_run_is_continued_at_the_node_that_failed_with_a_new_visit() ->
     assert isinstance(plan(driver.graph, driver.run, Retried(), 9_000), IgnoredEvent)
 
 
-def test_a_retry_starts_the_deadline_and_the_cap_of_the_failed_node_anew() -> None:
+def test_a_retry_restarts_the_deadline_and_the_cap_of_the_failed_node() -> None:
     late = Driver(THREE)
     late.send(Submitted())
     late.send(ok(1), after_ms=10_001)
@@ -448,7 +448,7 @@ def test_an_answer_to_a_question_that_is_closed_changes_nothing() -> None:
 
 
 @pytest.mark.conformance("O09")
-def test_a_failed_agent_visit_fails_the_run_whatever_next_says() -> None:
+def test_a_failed_agent_visit_fails_the_run_despite_next() -> None:
     graph = graph_of("name: g\nstart: a\nnodes:\n  a: {type: agent, agent: x, prompt: p, next: e}\n  e: {type: end}\n")
     visit = Visit(1, "a", "agent", 1, 5, body=Work("llm"))
     run = replace(new_run(), status="running", seq=1, started_ms=5, frontier={1: visit})
@@ -500,7 +500,7 @@ def test_a_tool_node_goes_to_the_workers_of_tools_and_its_failure_is_the_runs() 
     assert str(over.error).endswith("at node 'instructions': No return value from '_instructions' function")
 
 
-def test_a_visit_whose_directory_no_worker_has_is_tried_elsewhere_and_then_fails_by_that_name() -> None:
+def test_a_visit_without_a_worker_for_its_directory_is_tried_on_others_and_then_fails_with_that_error() -> None:
     """Finding U6 of the second review."""
     driver = Driver(THREE)
     driver.run = replace(driver.run, spec=replace(driver.run.spec, cwd="/srv/shop"))

@@ -45,7 +45,7 @@ def test_an_agent_looks_in_its_documents_before_it_is_asked() -> None:
     assert [each.node for each in driver.send(ok(1)).dispatches] == ["agent"]
 
 
-def test_one_whose_documents_nobody_has_read_is_asked_at_once() -> None:
+def test_an_agent_without_a_knowledge_base_is_asked_immediately() -> None:
     assert [each.node for each in agent({}).send(Submitted()).dispatches] == ["agent"]
     assert [each.node for each in agent({"other/rag": "d1"}).send(Submitted()).dispatches] == ["agent"]
 

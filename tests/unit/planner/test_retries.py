@@ -154,7 +154,7 @@ def test_lost_workers_are_counted_apart_from_tries() -> None:
     assert driver.live() == ["rescue"]
 
 
-def test_a_visit_that_is_handed_back_is_given_on_however_often() -> None:
+def test_a_handed_back_visit_is_always_queued_again() -> None:
     driver = flaky("{max_attempts: 1}")
     for attempt in range(1, 20):
         driver.send(LeaseLost(1, attempt, "w", handed_back=True))

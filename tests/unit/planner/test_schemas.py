@@ -45,6 +45,6 @@ def test_a_value_that_a_scheduler_would_check_for_long_fails_its_node_with_that_
     assert json_schema.violation({"items": {"required": ["n"]}}, [{"n": 1}] * 5_000) is None, "as before"
 
 
-def test_what_is_wrong_with_a_list_is_said_of_the_list_and_not_of_its_text() -> None:
+def test_a_problem_of_a_list_is_reported_for_the_list_and_not_for_its_text() -> None:
     driver = routed(1, few='["x"]')
     assert "'more' does not match its schema: $[0]: 'x' is not of type 'integer'" in error_of(driver)

@@ -70,7 +70,7 @@ def test_a_run_asks_for_a_slot_before_anything_of_it_starts() -> None:
     assert [notice.type for notice in driver.last.notices] == ["slot_asked"]
 
 
-def test_a_row_of_a_batch_tells_nobody_that_it_asks() -> None:
+def test_a_row_of_a_batch_notifies_no_run_of_its_question() -> None:
     driver = Driver(LIMITED, {"tenant": "acme"})
     driver.run = changed(driver.run, batch="batch0000001/7")
     assert (driver.send(Submitted()).notices, slot_of(driver).granted) == ((), False)
@@ -82,7 +82,7 @@ def test_it_starts_when_it_has_the_slot_and_its_time_begins_then() -> None:
     assert (driver.run.started_ms, deadline(driver)) == (driver.now_ms, driver.now_ms + 10_001)
 
 
-def test_what_it_hears_twice_or_in_vain_changes_nothing() -> None:
+def test_repeated_and_obsolete_messages_change_nothing() -> None:
     driver = submitted()
     assert isinstance(driver.try_(Submitted()), IgnoredEvent)
     assert isinstance(driver.try_(Told(SLOT_GRANTED, {"ticket": 7})), IgnoredEvent)
@@ -142,7 +142,7 @@ def test_a_retried_run_that_is_cancelled_while_it_waits_keeps_nothing() -> None:
     assert (driver.run.status, dict(driver.run.frontier), len(owed(driver))) == ("cancelled", {}, 1)
 
 
-def test_a_run_that_waits_hears_what_a_child_has_cost() -> None:
+def test_a_waiting_run_gets_the_cost_of_a_child() -> None:
     driver = grant(submitted()).does("a").fails("b")
     driver.send(Retried())
     told = driver.send(ChildEnded(1, 1, "child1", "completed", usage={"calls": 1}))

@@ -105,7 +105,7 @@ def test_an_agent_is_spawned_at_once_and_the_model_goes_on() -> None:
 
 
 @pytest.mark.conformance("W02")
-def test_a_check_tells_that_an_agent_runs_and_collects_one_that_has_ended() -> None:
+def test_a_check_reports_a_running_agent_and_collects_an_ended_one() -> None:
     boss = Boss()
     [id_] = boss.spawn("worker")
     assert boss.turn((CHECK, {"id": id_})) == [{"status": "pending", "id": id_, "message": "Agent is still running"}]
@@ -237,7 +237,7 @@ def test_agents_that_still_run_are_cancelled_when_their_spawner_ends() -> None:
     assert (boss.run.status, boss.memory.items, cancelled(boss)) == ("completed", {}, [other.run])
 
 
-def test_agents_are_cancelled_with_the_run_and_what_they_said_is_forgotten() -> None:
+def test_agents_are_cancelled_with_the_run_and_their_results_are_removed() -> None:
     for end in (Cancelled(), None):
         boss = Boss()
         first, second = boss.spawn("worker", "other")
@@ -324,7 +324,7 @@ def test_where_no_summary_comes_the_model_reads_the_beginning() -> None:
     assert not any("summaries" in field for field in boss.memory.items)
 
 
-def test_a_summary_that_nobody_needs_any_more_is_forgotten() -> None:
+def test_an_obsolete_summary_is_removed() -> None:
     boss = Boss("summarization_threshold: 10\n")
     [id_] = boss.spawn("worker")
     boss.child_ends(boss.agents[0].run, "1234567890é")
@@ -509,7 +509,7 @@ def asks(depth: int, tool: str = "user__confirm") -> tuple[Boss, Visit]:
 
 
 @pytest.mark.conformance("W13")
-def test_a_child_whose_question_nobody_answers_goes_on_without_an_answer() -> None:
+def test_a_child_with_an_unanswered_question_continues_without_an_answer() -> None:
     boss, visit = asks(depth=1)
     boss.send(Answered(visit.seq, "perhaps"))
     assert boss.last is not None
@@ -671,7 +671,7 @@ def below(boss: Boss, agent: Spawned) -> Boss:
 
 
 @pytest.mark.conformance("W12")
-def test_agents_send_messages_to_those_below_above_and_beside_them() -> None:
+def test_agents_send_messages_to_children_parents_and_siblings() -> None:
     boss = Boss()
     first, second = boss.spawn("worker", "other")
     one, other = (below(boss, agent) for agent in boss.agents)

@@ -42,7 +42,7 @@ def test_branches_run_side_by_side_in_the_order_of_their_names_and_meet_once() -
 
 
 @pytest.mark.conformance("BS-03")
-def test_an_end_that_is_told_twice_starts_nothing_a_second_time() -> None:
+def test_an_end_that_is_reported_twice_starts_the_next_step_once() -> None:
     driver = split(LOKI)
     told = Resulted(driver.visit("b").seq, 1, ResultHeader(ok=True))
     driver.send(told)
@@ -97,7 +97,7 @@ def test_a_branch_that_writes_what_was_there_has_not_written() -> None:
 
 
 @pytest.mark.conformance("Y02", "IS-02")
-def test_reducers_fold_in_visit_order_whatever_ended_first() -> None:
+def test_reducers_fold_in_visit_order_for_any_order_of_ends() -> None:
     text = LOKI.replace("start: split", "start: split\nreducers: {log: append, total: sum}")
     for order in (("a", "b"), ("b", "a")):
         driver = Driver(text, {"log": [], "total": 1}).start().does("split")

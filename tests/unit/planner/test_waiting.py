@@ -110,7 +110,7 @@ def test_an_answer_about_an_attempt_says_nothing_about_the_next_one() -> None:
     assert driver.send(Answered(1, "run again", attempt=2)).dispatches[0].attempt == 3
 
 
-def test_a_recorded_failure_of_an_effect_asks_nobody() -> None:
+def test_a_recorded_failure_of_an_effect_opens_no_question() -> None:
     driver = Driver(ONCE, {"who": "Ann"})
     driver.send(Submitted())
     assert driver.send(bad(1)).status == "completed"
@@ -188,7 +188,7 @@ def test_a_paused_run_starts_no_node_of_the_planner_s_own_and_does_not_end(engin
     assert (resumed.status, len(resumed.gates)) == (("completed", 0) if next_ == "e" else ("waiting", 1))
 
 
-def test_a_paused_run_does_not_end_by_the_last_visit_beside_an_end_node() -> None:
+def test_a_paused_run_does_not_end_with_the_last_visit_next_to_an_end_node() -> None:
     """Finding C15: the end node has been reached before, and waits for the others of its step."""
     text = """
 name: g
@@ -275,7 +275,7 @@ def test_a_hold_ends_only_with_its_owner() -> None:
 
 
 @pytest.mark.parametrize("owner", ["person", "parent", ""])
-def test_a_hold_of_an_older_release_ends_whoever_lets_the_run_go_on(owner: Any) -> None:
+def test_a_hold_of_an_older_release_ends_by_any_resume(owner: Any) -> None:
     """Finding C10: its record does not say whose it is."""
     driver = Driver(TWO)
     driver.send(Submitted())
@@ -294,7 +294,7 @@ def test_pausing_or_resuming_twice_changes_nothing() -> None:
     assert isinstance(plan(driver.graph, driver.run, Paused("bob"), 2_000), IgnoredEvent)
 
 
-def test_the_clock_of_a_paused_run_stands_still() -> None:
+def test_the_clock_of_a_paused_run_stops() -> None:
     driver = Driver(TWO)
     driver.send(Submitted())
     driver.send(Paused("ann"), after_ms=4_000)
@@ -382,7 +382,7 @@ def test_the_time_of_a_step_ends_no_question_to_a_person() -> None:
     assert driver.send(Answered(q, "yes")).status == "completed"
 
 
-def test_the_time_of_a_step_ends_what_runs_beside_a_question() -> None:
+def test_the_timeout_of_a_step_ends_visits_next_to_a_question() -> None:
     driver = Driver(ASKS_FOR_LONG)
     driver.send(Submitted())
     timer = next(name for name in driver.last.timers if name.startswith("step/")) if driver.last else ""

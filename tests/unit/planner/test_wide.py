@@ -155,7 +155,7 @@ def test_each_of_many_commands_runs_once_and_reducers_fold_in_the_order_of_comma
 
 
 @both
-def test_commands_to_several_nodes_and_to_the_end_are_told_apart(engine: str) -> None:
+def test_commands_to_several_nodes_and_to_the_end_are_distinguished(engine: str) -> None:
     """Finding C22 of the second review."""
     targets = [("worker", "other", "end", "idle")[n % 4] for n in range(4 * WIDE)]
     driver = fan(engine, targets, slots=3)

@@ -135,7 +135,7 @@ def test_a_missing_file_means_no_servers_and_one_that_cannot_be_read_is_a_proble
         ("npx", ['MCP server \'s\' must be an object with a "command" or a "url"']),
     ],
 )
-def test_every_wrong_server_is_told_in_one_sentence(spec: Any, expected: list[str]) -> None:
+def test_every_wrong_server_is_reported_in_one_sentence(spec: Any, expected: list[str]) -> None:
     assert problems_of(spec) == expected
 
 
@@ -154,7 +154,7 @@ def test_what_is_written_twice_is_a_problem() -> None:
     assert problems(text) == ["MCP server 'a' is defined twice", "MCP server 'a' has \"command\" twice"]
 
 
-def test_a_file_of_another_shape_is_told_what_is_missing() -> None:
+def test_a_file_of_another_shape_is_refused_with_the_missing_key() -> None:
     assert problems("[]") == ['MCP config file must be an object: {"mcpServers": {...}}']
     assert problems('{"mcpServer": {}}') == ['MCP config file has no "mcpServers"; it has "mcpServer" instead']
     assert problems('{"servers": {}}') == ['MCP config file has no "mcpServers"; it has "servers" instead']
@@ -163,7 +163,7 @@ def test_a_file_of_another_shape_is_told_what_is_missing() -> None:
 
 
 @pytest.mark.conformance("CY98")
-def test_broken_json_is_told_with_file_and_line() -> None:
+def test_broken_json_is_reported_with_file_and_line() -> None:
     with pytest.raises(McpConfigError) as raised:
         parse('{\n  "mcpServers": {\n    "a": oops\n', FILE, {})
     assert str(raised.value) == f"{FILE}:3: MCP config file is not valid JSON: Expecting value"
@@ -224,7 +224,7 @@ def test_a_server_that_a_file_has_not_is_a_complaint(tmp_path: Path, text: str |
     assert complaint("a", file) == f"MCP server 'a' {said.format(file=file)}"
 
 
-def test_a_server_that_a_file_has_is_none_whatever_its_secrets(tmp_path: Path) -> None:
+def test_a_configured_server_has_no_complaint_regardless_of_its_secrets(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers": {"a": {"command": "x", "env": {"KEY": "{{NOT_HERE}}", "N": {{N}}}}}}')
     assert complaint("a", file) is None

@@ -109,7 +109,7 @@ def test_types_become_schemas(written: str, schema: dict[str, Any], required: bo
 
 
 @pytest.mark.conformance("X16")
-def test_parameters_are_told_apart_by_commas_outside_of_brackets() -> None:
+def test_parameters_are_split_at_commas_outside_of_brackets() -> None:
     found = parameters("this: Window, a: Map<string, number>, b: [string, number] = ['', 1], c = f(1, 2), d: string")
     assert list(found["properties"]) == ["a", "b", "c", "d"]
     assert found["required"] == ["a", "d"]
@@ -140,7 +140,7 @@ export default function () { }
     assert [found.name for found in declared(text)] == ["tool", "main"]
 
 
-def test_the_comment_must_stand_directly_above() -> None:
+def test_the_comment_must_be_directly_above() -> None:
     with pytest.raises(ToolFileError, match="Missing or empty description on function: tool"):
         declared("/** Of x. */\nconst x = 1;\nexport function tool() {}\n")
 
@@ -191,7 +191,7 @@ def test_any_text_is_read_to_its_end(text: str) -> None:
         max_size=30,
     )
 )  # fmt: skip
-def test_whatever_is_written_is_declared_or_refused(parts: list[str]) -> None:
+def test_every_text_is_declared_or_refused(parts: list[str]) -> None:
     try:
         found = declared("".join(parts))
     except ToolFileError:

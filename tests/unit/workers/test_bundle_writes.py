@@ -74,7 +74,7 @@ def test_other_errors_are_left_as_they_are(said: str, unpacked: Unpacked) -> Non
 
 
 @pytest.mark.parametrize("said", [SAID[0], "touch: cannot touch '{cwd}/notes.txt': Permission denied"])
-def test_a_working_directory_of_somebody_else_is_named_and_the_agents_folder_is_not(
+def test_a_working_directory_of_another_user_is_named_and_the_agents_folder_is_not(
     said: str, unpacked: Unpacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finding U6 of the second review."""
@@ -92,7 +92,7 @@ def test_what_a_program_prints_does_not_hold_up_the_worker(said: str, unpacked: 
     assert time.process_time() - started < 5.0
 
 
-def test_a_function_is_told_too(unpacked: Unpacked, tmp_path: Path) -> None:
+def test_a_function_gets_the_same_message(unpacked: Unpacked, tmp_path: Path) -> None:
     folder = tmp_path / "agents" / "scribe"
     (folder / "f.py").write_text("def f(state): raise PermissionError(13, 'Permission denied', __file__ + '.log')\n")
     result = run_function(FunctionNode(id="f", call="f.py:f"), visit(FunctionNode(id="f", call="f.py:f"), folder))

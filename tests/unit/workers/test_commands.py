@@ -148,6 +148,6 @@ def test_a_command_that_cannot_be_used_fails_the_node(tmp_path: Path, expression
 
 
 @pytest.mark.parametrize("expression", ["[Command(goto=5)]", "{'_next': [{'to': 5}]}"])
-def test_a_target_that_is_no_name_says_where_it_stands(tmp_path: Path, expression: str) -> None:
+def test_a_target_that_is_no_name_is_reported_with_its_position(tmp_path: Path, expression: str) -> None:
     message = "Function 'steps.py:plan': _next[0].to must be the name of a node, got 5"
     assert returning(tmp_path, expression).error == message

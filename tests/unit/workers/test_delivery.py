@@ -20,7 +20,7 @@ def test_values_are_compact_json_by_key() -> None:
     assert encoded(result, "n", LIMIT) == (result, {"a": '{"b":[1,1.0,"ä"]}'})
 
 
-def test_the_updates_of_commands_travel_beside_the_state_keys() -> None:
+def test_the_updates_of_commands_are_sent_separately_from_the_state_keys() -> None:
     result = VisitResult(ok=True, delta={"n": 1}, sends=(Send("w", {"i": "a\x1eb\n", "ö": [1]}), Send("v")))
     same, values = encoded(result, "n", LIMIT)
     header = ResultHeader.of(same, worker="w", started_ms=0, took_ms=0)
@@ -32,7 +32,7 @@ def test_the_updates_of_commands_travel_beside_the_state_keys() -> None:
 
 
 @pytest.mark.parametrize("sends", [None, (), (Send("w"), Send("v"))])
-def test_without_updates_nothing_travels_beside(sends: tuple[Send, ...] | None) -> None:
+def test_without_updates_only_state_keys_are_sent(sends: tuple[Send, ...] | None) -> None:
     assert encoded(VisitResult(ok=True, sends=sends), "n", LIMIT)[1] == {}
 
 

@@ -36,7 +36,7 @@ def spec(folder: Path | str, **fields: str) -> RunSpec:
     )  # type: ignore[arg-type]
 
 
-def test_a_visit_works_in_the_callers_directory_wherever_redis_is(project: Path, settings: Settings) -> None:
+def test_a_visit_works_in_the_callers_directory_for_any_location_of_redis(project: Path, settings: Settings) -> None:
     """Finding U6 of the second review."""
     assert working_directory("r1", spec(project), settings) == (project, None)
 
@@ -61,7 +61,7 @@ def test_of_a_run_whose_client_did_not_say_the_address_of_redis_decides(
     assert (cwd == project, scratch is None) == (is_callers, is_callers)
 
 
-def test_a_callers_directory_that_is_gone_is_replaced_by_the_scratch_folder(project: Path, settings: Settings) -> None:
+def test_a_removed_callers_directory_is_replaced_by_the_scratch_folder(project: Path, settings: Settings) -> None:
     project.rmdir()
     assert working_directory("r1", spec(project), settings)[1] == settings.home / "work" / "r1"
 

@@ -46,7 +46,7 @@ def test_a_queue_is_left_alone_until_the_machine_is_sound() -> None:
     assert loop.intake.stopped() == {}
 
 
-def test_the_pause_grows_to_a_minute_and_begins_anew_after_a_good_time() -> None:
+def test_the_pause_grows_to_a_minute_and_is_reset_after_a_time_without_failures() -> None:
     """Finding C18."""
     loop = Loop()
     loop.intake.report("scripts", FULL)

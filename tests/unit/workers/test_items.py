@@ -51,7 +51,7 @@ def test_a_body_before_the_last_leaves_all_it_wrote(tmp_path: Path) -> None:
     assert dict(result.delta) == {"n": 1, "m": 2}
 
 
-def test_the_same_node_may_stand_in_a_chain_twice(tmp_path: Path) -> None:
+def test_the_same_node_may_be_in_a_chain_twice(tmp_path: Path) -> None:
     first, last = (run(tmp_path, "{'output': 1, 'm': 2}", body=("step", "step"), position=n) for n in (0, 1))
     assert (dict(first.delta), dict(last.delta)) == ({"output": 1, "m": 2}, {"output": 1})
 

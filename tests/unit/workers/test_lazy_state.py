@@ -18,7 +18,7 @@ TEXTS = {"a": "1", "b": "[1, 2]", "c": '{"x": null}'}
 VALUES: dict[str, Any] = {"a": 1, "b": [1, 2], "c": {"x": None}}
 
 
-def test_what_nobody_asks_for_is_never_parsed() -> None:
+def test_unread_values_are_never_parsed() -> None:
     state = FunctionState({"a": "1", "broken": "{"})
     assert state["a"] == state.get("a") == 1
     assert "broken" in state
@@ -65,7 +65,7 @@ def test_it_is_equal_to_a_dict_and_prints_like_one() -> None:
             assert found == 1
 
 
-def test_what_is_written_stays_and_what_is_deleted_is_gone() -> None:
+def test_written_values_are_kept_and_deleted_values_are_removed() -> None:
     state = FunctionState(TEXTS)
     state["a"] = 5
     del state["b"]
@@ -78,7 +78,7 @@ def test_what_is_written_stays_and_what_is_deleted_is_gone() -> None:
     assert (state, len(state), state.get("a")) == ({}, 0, None)
 
 
-def test_its_values_are_nobody_elses() -> None:
+def test_its_values_are_copies() -> None:
     stored = StoredState(TEXTS)
     FunctionState(stored.texts)["b"].append(3)
     assert (stored["b"], FunctionState(stored.texts)["b"]) == ([1, 2], [1, 2])

@@ -21,7 +21,7 @@ def calls(*pieces: list[dict[str, Any]]) -> tuple[RequestedCall, ...]:
     return answer(*({"tool_calls": piece} for piece in pieces)).calls
 
 
-def test_text_comes_in_pieces_and_each_piece_is_told() -> None:
+def test_text_arrives_in_pieces_and_each_piece_is_passed_on() -> None:
     reply = AnswerCollector()
     assert [reply.add({"content": text}) for text in ("he", "", None, "llo")] == ["he", "", "", "llo"]
     assert reply.answer("2") == Answer("hello", message={"role": "assistant", "content": "hello"})

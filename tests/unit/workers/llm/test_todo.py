@@ -100,7 +100,7 @@ def test_the_list_is_rendered_with_its_goal_its_progress_and_a_line_for_each_tas
 
 
 @pytest.mark.conformance("D01")
-def test_the_model_is_told_of_five_tools_and_what_each_needs() -> None:
+def test_five_tools_with_their_parameters_are_declared_to_the_model() -> None:
     told = {name: declaration(name)["function"]["parameters"] for name in TODO_TOOLS}
     assert {name: parameters["required"] for name, parameters in told.items()} == {
         "todo__init": ["goal"], "todo__add": ["task"], "todo__done": ["id"], "todo__list": [], "todo__clear": [],
