@@ -34,9 +34,11 @@ for profile in ("default", "slow", "ci", "unit"):
     )
 hypothesis.settings.load_profile("default")
 
+SHARE_A_STACK = ("tests/agents/", "tests/docs/")
+"""Folders with a conftest.py that starts processes, which each pytest worker would start for itself."""
 LONGEST = ("tests/chaos/", "tests/system/test_init.py", "tests/unit/planner/test_plan_properties.py")
-LONG = ("tests/docs/", "tests/system/")
-"""Where tests take seconds or minutes each. They begin first, so that all pytest workers end together."""
+LONG = (*LONGEST, "tests/system/")
+"""Where tests take seconds or minutes each."""
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -74,13 +76,12 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the random order within the five parts."""
-    items.sort(key=lambda item: _place(item.nodeid))
+    """What takes longest begins first, so that all pytest workers end together. Random within the parts."""
+    items.sort(key=lambda item: _part(item.nodeid))
 
 
-def _place(nodeid: str) -> int:
-    """What takes longest begins first. What begins last is quick."""
-    if nodeid.startswith(LONGEST):
+def _part(nodeid: str) -> int:
+    if nodeid.startswith((*LONGEST, *SHARE_A_STACK)):
         return 0
     if nodeid.startswith(LONG):
         return 1 if _shares_a_fixture(nodeid.partition("::")[0]) else 2
@@ -89,23 +90,25 @@ def _place(nodeid: str) -> int:
 
 @cache
 def _shares_a_fixture(file: str) -> bool:
-    """Whether the tests of a file share processes of their own, which each pytest worker starts for itself."""
     return 'scope="module"' in (TESTS.parent / file).read_text()
 
 
-class WholeFiles(LoadScopeScheduling):
-    """Gives a file whose tests are quick, or share a fixture, to one pytest worker. Other tests go one by one."""
+class OneWorkerEach(LoadScopeScheduling):
+    """Gives the tests that share processes to one pytest worker, and files of quick tests as a whole. Long tests that
+    share nothing go one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        one_by_one = nodeid.startswith((*LONGEST, *LONG)) and not _shares_a_fixture(file)
-        return nodeid if one_by_one else file
+        for folder in SHARE_A_STACK:
+            if file.startswith(folder):
+                return folder
+        return nodeid if file.startswith(LONG) and not _shares_a_fixture(file) else file
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerEach | None:
     """For `make test`. Another `--dist` keeps its meaning."""
-    return WholeFiles(config, log) if config.getoption("dist") == "loadscope" else None
+    return OneWorkerEach(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")

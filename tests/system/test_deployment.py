@@ -33,7 +33,7 @@ from tests.deployments import ROOT, Service, of_compose, stages
 from tests.processes import wait_for_redis, wait_until, write_agent
 from tests.secured import ADMIN, FILES, PASSWORD, free_port, redis_environment
 
-pytestmark = pytest.mark.timeout(600)  # fifteen processes start cold at once
+pytestmark = pytest.mark.timeout(600)  # eight processes start cold at once
 
 KEY = "sk-planted-4f1d2c"
 PLANTED = (KEY, "sk-planted-in-the-secrets-file", "sk-planted-in-the-config", PASSWORD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,17 @@ import pytest
 
 from sleipnir.cli.agents.init import KINDS
 
-ROOT = Path(__file__).parents[2]
+TUTORIAL = Path(__file__).parents[2] / "docs" / "first-agent.md"
 
 pytestmark = pytest.mark.timeout(900)  # each test starts several stacks, one after the other
 
 RESULTS = {
     "script": "6 words; the longest is not.\n",
-    "llm": "heating (now): The heating of room 12 has failed and guests arrive at six.\n",
     "map": "Total: 7.30\nNot read: a taxi\n",
     "loop": "Fresh bread at six\n",
     "rag": "From seven to half past ten, on Sundays until noon (breakfast.md).\n",
 }
+IN_THE_TUTORIAL = "llm"
 
 
 class Terminal:
@@ -51,19 +52,38 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_three_commands_that_are_printed_work(kind: str, terminal: Terminal) -> None:
-    made = terminal(f"sleipnir init first --template {kind}")
+def printed_commands(terminal: Terminal, agent: str, kind: str) -> list[str]:
+    """The three that `sleipnir init` prints, of which the first has been run."""
+    made = terminal(f"sleipnir init {agent} --template {kind}")
     assert made.returncode == 0, made.stderr
     commands = re.findall(r"^  ((?:sleipnir|pytest) .+)$", made.stderr, re.MULTILINE)
     assert [command.split()[:2] for command in commands[:2]] == [["sleipnir", "validate"], ["sleipnir", "run"]]
-    validated, ran, tested = [terminal(command) for command in commands]
+    validated = terminal(commands[0])
     assert (validated.returncode, validated.stdout[:3]) == (0, "ok:"), validated
     assert "0 warnings" in validated.stdout
+    return commands
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_the_three_commands_that_are_printed_work(kind: str, terminal: Terminal) -> None:
+    _, run, test = printed_commands(terminal, "first", kind)
+    ran, tested = terminal(run), terminal(test)
     assert (ran.returncode, ran.stdout) == (0, RESULTS[kind]), ran.stderr
     assert tested.returncode == 0, tested.stdout
     assert re.search(r"^=+ \d+ passed", tested.stdout, re.MULTILINE)
     assert "warning" not in tested.stdout
+
+
+def test_the_three_commands_of_an_agent_that_asks_a_model_are_those_of_the_tutorial(terminal: Terminal) -> None:
+    """The tutorial runs the second and the third."""
+    _, run, test = printed_commands(terminal, "desk", IN_THE_TUTORIAL)
+    of_the_tutorial = [shlex.split(command) for command in re.findall(r"^\$ (.+)$", TUTORIAL.read_text(), re.MULTILINE)]
+    assert shlex.split(run) in of_the_tutorial
+    assert shlex.split(test.replace("pytest", "pytest -q")) in of_the_tutorial
+
+
+def test_every_template_is_tried() -> None:
+    assert {*RESULTS, IN_THE_TUTORIAL} == set(KINDS)
 
 
 def test_the_tests_of_two_agents_run_together(terminal: Terminal) -> None:
@@ -75,7 +95,7 @@ def test_the_tests_of_two_agents_run_together(terminal: Terminal) -> None:
 
 def test_the_tutorial_runs_as_it_is_written(terminal: Terminal) -> None:
     """docs/first-agent.md: its commands in their order, with what they print, and the files that it shows."""
-    page = (ROOT / "docs" / "first-agent.md").read_text()
+    page = TUTORIAL.read_text()
     blocks = re.findall(r"^```(console|yaml|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 8
     for language, block in blocks:
