@@ -72,9 +72,9 @@ quick: check test-unit
 test-unit: $(READY)
 	@$(ALONE) $(BIN)/python -m pytest -n 2 --dist worksteal -q --hypothesis-profile unit tests/unit $(ARGS)
 
-# Three processes, even on two cores: tests of faults mostly wait until the fault is detected.
+# Four processes, even on two cores: tests of faults mostly wait until the fault is detected.
 test: $(READY)
-	@$(ALONE) $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(ARGS)
+	@$(ALONE) $(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-slow: $(READY)
 	@$(ALONE) $(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow \
