@@ -210,7 +210,7 @@ def test_the_project_is_looked_at_as_by_explore(coder: Tools) -> None:
     assert coder.refusal("read_file", path="link") == f"'link' {OUTSIDE}"
 
 
-def test_the_tests_are_run_by_what_the_projects_files_say(coder: Tools) -> None:
+def test_the_commands_for_tests_are_from_the_projects_files(coder: Tools) -> None:
     write(coder.project, {"Makefile": "test:\n\t@pwd\n\t@echo oops >&2\n\t@exit 3\n"})
     result = coder("run_tests")
     assert (result["command"], result["exit_code"]) == ("make test", 2)

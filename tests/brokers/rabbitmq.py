@@ -129,7 +129,7 @@ def test_a_message_for_an_undeclared_queue_waits_there(rabbit: RabbitMQ) -> None
     dispatcher._connection.release()
 
 
-def test_runs_complete_and_go_on_after_the_broker_was_killed(
+def test_runs_complete_and_continue_after_the_broker_was_killed(
     rabbit: RabbitMQ, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     agent = write_agent(tmp_path / "mixed", GRAPH, scripts__s_sh="""echo '{"numbers": [1, 2, 3]}'\n""", f_py=FUNCTIONS)

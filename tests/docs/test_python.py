@@ -57,7 +57,7 @@ def test_a_program_runs(block: Block, machine: Machine) -> None:
     assert PRINTED.get(block.page, "") in done.text
 
 
-def test_functions_that_return_commands_go_on_by_them(machine: Machine, tmp_path: Path) -> None:
+def test_functions_that_return_commands_continue_by_them(machine: Machine, tmp_path: Path) -> None:
     graph = """\
 name: rules
 version: sleipnir/1

@@ -180,7 +180,7 @@ nodes:
 """
 
 
-def test_planning_goes_on_while_nothing_can_be_published(store: Store) -> None:
+def test_planning_continues_while_nothing_can_be_published(store: Store) -> None:
     """Finding C23 of the second review: an error of the broker dropped all views and held planning up."""
     tries: list[int] = []
 

@@ -304,7 +304,7 @@ def test_starts_that_are_delivered_twice_make_one_run(store: Store) -> None:
     assert len(store.runs.gates(row_run_id(ID, 0))) == 1
 
 
-def test_rows_that_come_later_go_on_with_a_batch_that_was_over(store: Store) -> None:
+def test_rows_that_come_later_continue_with_a_batch_that_was_over(store: Store) -> None:
     world = World(store, count=1)
     world.go_on()
     world.answer(0, "yes")

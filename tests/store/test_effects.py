@@ -394,7 +394,7 @@ def busy(store: Store) -> str:
     return other
 
 
-def test_a_child_goes_on_in_the_session_of_its_agent(store: Store) -> None:
+def test_a_child_continues_in_the_session_of_its_agent(store: Store) -> None:
     world = World(store, sessions={"child": "desk"})
     world.go_on()
     session = store.sessions.info(DESK)
@@ -588,7 +588,7 @@ def test_a_child_whose_session_has_continued_without_it_is_not_continued(store: 
     assert session is not None and session.run == other
 
 
-def test_a_child_that_goes_on_has_its_session_to_itself(store: Store) -> None:
+def test_a_child_that_continues_has_its_session_to_itself(store: Store) -> None:
     """Finding C23: the session was free for others meanwhile."""
     world = World(store, sessions={"child": "desk"})
     world.go_on()

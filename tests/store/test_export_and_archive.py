@@ -225,7 +225,7 @@ def test_an_archive_that_cannot_be_written_holds_up_nothing_and_what_expires_is_
     assert list(store.runs.recent(10)) == []
 
 
-def test_it_goes_on_by_itself_once_there_is_room_again(store: Store, tmp_path: Path) -> None:
+def test_it_continues_by_itself_once_there_is_room_again(store: Store, tmp_path: Path) -> None:
     finished(store, RUN)
     (tmp_path / "a").write_text("")
     archiver = archiver_of(store, tmp_path / "a")

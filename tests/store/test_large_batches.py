@@ -112,7 +112,7 @@ def test_retry_failed_reports_all_rows_though_a_reply_is_lost(store: Store, nth:
     assert batch.retry_failed() == 0
 
 
-def test_retry_failed_goes_on_when_its_client_is_dead(store: Store) -> None:
+def test_retry_failed_continues_when_its_client_is_dead(store: Store) -> None:
     """Finding C14 of the second review."""
     failed_batch(store, 3 * PIECE)
     assert store.batches._work(ID, "client") == (1, PIECE)  # and dies
@@ -145,7 +145,7 @@ def test_a_batch_is_not_over_while_a_retry_is_under_way(store: Store) -> None:
     assert (info.state, info.failed, info.ended_ms is not None) == ("cancelled", PIECE + 1, True)
 
 
-def test_a_cancel_of_many_rows_is_done_in_pieces_and_goes_on_when_its_client_is_dead(store: Store) -> None:
+def test_a_cancel_of_many_rows_is_done_in_pieces_and_continues_when_its_client_is_dead(store: Store) -> None:
     """Finding C14 of the second review."""
     synthetic(store, ID, "w" * (2 * STATES_PAGE) + "cwf")
     own(store)
@@ -291,7 +291,7 @@ def test_batches_that_are_kept_do_not_keep_the_janitor_from_those_that_have_expi
 
 
 @pytest.mark.parametrize("case", cases("batch"), ids=str)
-def test_a_batch_that_cannot_be_read_waits_alone_and_goes_on_when_it_can(store: Store, case: Unreadable) -> None:
+def test_a_batch_that_cannot_be_read_waits_alone_and_continues_when_it_can(store: Store, case: Unreadable) -> None:
     """Finding C1 of the second review."""
     own(store)
     for batch in (ID, "other"):

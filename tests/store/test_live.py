@@ -94,7 +94,7 @@ def test_texts_come_between_events_and_the_end_of_the_run_is_last(story: Story) 
 
 
 @pytest.mark.conformance("EV-11")
-def test_a_stream_goes_on_after_any_of_its_events_and_repeats_none(story: Story) -> None:
+def test_a_stream_continues_after_any_of_its_events_and_repeats_none(story: Story) -> None:
     story.happens(STARTED, ("visit_opened", {"seq": 1}), ("visit_opened", {"seq": 2}))
     story.says("a", 0)
     story.add([Piece(1, 1, "ask", 1, "b"), Piece(2, 1, "ask", 0, "c")])
@@ -247,7 +247,7 @@ def test_a_stream_waits_for_a_run_that_has_not_begun_and_ends_with_it(story: Sto
     assert told(events) == ["run_started", "a", "run_ended"]
 
 
-def test_a_run_that_is_retried_goes_on_and_so_does_its_stream(story: Story) -> None:
+def test_a_run_that_is_retried_continues_and_so_does_its_stream(story: Story) -> None:
     failed = ("run_ended", {"status": "failed", "took_ms": 1})
     story.happens(STARTED)
     story.happens(failed)

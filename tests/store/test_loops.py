@@ -137,7 +137,7 @@ def test_a_continued_reply_counts_once_even_if_delivered_repeatedly(store: Store
     )
 
 
-def test_a_loop_that_went_on_up_to_its_last_turn_leaves_no_conversation(store: Store) -> None:
+def test_a_loop_that_continued_up_to_its_last_turn_leaves_no_conversation(store: Store) -> None:
     world = World(store, LOOP.replace("prompt: hi,", "prompt: hi, max_iterations: 2,"))
     for number in range(2):
         said = {ANSWER: SO_FAR, FOLLOW_UP: FURTHER} | ({} if number else {MESSAGES: TOLD})

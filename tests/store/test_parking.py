@@ -352,7 +352,7 @@ def test_a_run_whose_graph_cannot_be_read_can_be_cancelled(bench: Bench) -> None
     assert (bench.status(), bench.marks()) == ("cancelled", {})
 
 
-def test_a_run_of_a_newer_client_goes_on_with_a_scheduler_that_reads_its_version(
+def test_a_run_of_a_newer_client_continues_with_a_scheduler_that_reads_its_version(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finding C1: a field that this release does not know is no reason; a newer version is, until a newer scheduler

@@ -134,7 +134,7 @@ def test_an_end_that_is_reported_late_is_not_taken_for_the_next_one(store: Store
     assert family.statuses() == ["failed", "failed", "failed"]
 
 
-def test_a_child_that_is_cancelled_because_its_parent_fails_goes_on(store: Store) -> None:
+def test_a_child_that_is_cancelled_because_its_parent_fails_continues(store: Store) -> None:
     family = Family(store)
     family.says("First", "one")
     family.says("Other", "x")
@@ -215,7 +215,7 @@ def test_a_child_that_a_person_has_cancelled_is_replaced_by_another(store: Store
     assert family.questions() == ["First?"]
 
 
-def test_who_is_cancelled_at_once_takes_along_the_child_that_was_to_go_on(store: Store) -> None:
+def test_a_run_that_is_cancelled_immediately_cancels_the_child_that_was_to_continue(store: Store) -> None:
     family = failed_at_the_bottom(store)
     store.runs.retry(RUN)
     family.plan()
@@ -275,7 +275,7 @@ class Expensive(Family):
         return [info.usage.calls for info in infos]
 
 
-def test_a_child_that_was_cancelled_with_its_parent_and_goes_on_costs_what_it_spends_once(store: Store) -> None:
+def test_a_child_that_was_cancelled_with_its_parent_and_continues_costs_what_it_spends_once(store: Store) -> None:
     family = Expensive(store)
     family.spends(family.bottom, 3)
     family.says("First", "one")

@@ -633,7 +633,7 @@ def test_a_view_from_before_redis_went_back_in_time_commits_and_drops_nothing(be
     assert bench.entries() == [entry]
 
 
-def test_a_commit_whose_reply_was_lost_counts_once_and_its_view_goes_on(bench: Bench) -> None:
+def test_a_commit_whose_reply_was_lost_counts_once_and_its_view_continues(bench: Bench) -> None:
     bench.create()
     [entry] = bench.entries()
     view = bench.store.partitions.load([RUN])[RUN]

@@ -165,7 +165,7 @@ def test_a_retried_run_has_the_session_again_and_adds_its_messages(store: Store)
     chat.start()
 
 
-def test_a_failed_run_cannot_be_retried_once_its_session_has_gone_on(store: Store) -> None:
+def test_a_failed_run_cannot_be_retried_once_its_session_has_continued(store: Store) -> None:
     chat = Chat(store, graph=LOOP_THEN_SCRIPT)
     run = chat.start()
     chat.say(run, QUESTION)

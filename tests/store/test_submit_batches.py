@@ -54,7 +54,7 @@ def test_bad_rows_are_reported_and_good_ones_are_kept(client: Client, tmp_path: 
     assert said[5] == "row 7: it is not valid UTF-8 text"
 
 
-def test_a_submission_that_was_interrupted_goes_on_and_adds_nothing_twice(client: Client, tmp_path: Path) -> None:
+def test_a_submission_that_was_interrupted_continues_and_adds_nothing_twice(client: Client, tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "rows", AGENT)
 
     def breaks() -> Iterator[dict[str, int]]:

@@ -126,7 +126,7 @@ def test_a_cancelled_batch_leaves_nothing_under_way(fleet: Stack, tmp_path: Path
         assert list(verdict.leaks(client, client.store._client)) == []
 
 
-def test_batches_go_on_in_proportion_to_their_priorities(fleet: Stack, tmp_path: Path) -> None:
+def test_batches_progress_in_proportion_to_their_priorities(fleet: Stack, tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "at-once", AT_ONCE)
 
     def submit(client: Client, priority: int) -> Batch:

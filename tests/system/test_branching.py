@@ -462,7 +462,7 @@ def test_watchers_who_never_read_or_read_late_miss_nothing_and_slow_nothing(
 
 @both
 @pytest.mark.conformance("LM-11")
-def test_a_run_goes_on_when_its_caller_goes_away(wide: Stack, tmp_path: Path, scratch: Scratch, engine: str) -> None:
+def test_a_run_continues_when_its_caller_goes_away(wide: Stack, tmp_path: Path, scratch: Scratch, engine: str) -> None:
     """Upstream's run belongs to its caller, and must drain when that one leaves; a run here has no caller once
     accepted."""
     folder = known_agent(tmp_path, "joining", engine)

@@ -134,7 +134,7 @@ def reply(request: Request) -> Reply:
     return Reply(f"heard {' '.join(asked)}", hang=asked[-1] == "two")
 
 
-def test_three_messages_over_two_processes_with_a_killed_worker_are_remembered_once(own: Stack) -> None:
+def test_three_messages_over_two_processes_with_a_killed_worker_are_stored_once(own: Stack) -> None:
     own.start_worker("tools", "scripts", ready=False)
     with ModelServer(reply) as model:
         own.start_worker("models", "llm", env=model.env())

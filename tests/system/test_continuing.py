@@ -67,7 +67,7 @@ def own(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stack]:
 
 
 @pytest.mark.conformance("D02", "D03")
-def test_an_agent_that_goes_on_by_itself_ends_as_without_faults_though_its_workers_are_killed(
+def test_an_agent_that_continues_by_itself_ends_as_without_faults_though_its_workers_are_killed(
     own: Stack, tmp_path: Path
 ) -> None:
     agent, scratch = tmp_path / "worker", tmp_path / "scratch"

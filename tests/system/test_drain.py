@@ -253,7 +253,7 @@ def test_ctrl_c_stops_a_run_in_a_private_stack_without_waiting_for_its_script(tm
     assert "visit handed back" in log
 
 
-def test_a_second_ctrl_c_stops_up_at_once_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_stops_up_at_once_and_the_next_one_continues(tmp_path: Path) -> None:
     agent, mark, _ = waiting_agent(tmp_path, "shell")
     agent = write_agent(agent, SCRIPT.replace("queue: work, ", ""))
     home = Home(tmp_path / "h")

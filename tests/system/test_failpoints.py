@@ -297,7 +297,7 @@ def deployment(redis_server: RedisServer, tmp_path: Path, request: pytest.Fixtur
 
 @both_sides
 @pytest.mark.parametrize("point", OF_SCHEDULERS)
-def test_a_scheduler_dies_at_a_point_and_another_goes_on(deployment: Deployment, point: str, side: str) -> None:
+def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deployment, point: str, side: str) -> None:
     stack, client = deployment.stack, deployment.client
     run = SITUATIONS[point](deployment)
     stack.start_scheduler("victim", env={VARIABLE: f"{SCRIPT_OF.get(point, point)}.{side}=kill"})
@@ -354,7 +354,7 @@ def shared(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
 
 @both_sides
 @pytest.mark.parametrize("point", OF_WORKERS)
-def test_a_worker_dies_at_a_point_and_another_goes_on(shared: Stack, tmp_path: Path, point: str, side: str) -> None:
+def test_a_worker_dies_at_a_point_and_another_continues(shared: Stack, tmp_path: Path, point: str, side: str) -> None:
     name, effects = f"{point}-{side}", tmp_path / "effects"
     first_s = 60 if point == "hand_back" else 0.5
     step = f"[ -e {effects} ] || FIRST=1; echo $GRAPH_VISIT >> {effects}; [ -z $FIRST ] || sleep {first_s}\n"

@@ -182,7 +182,7 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> int:
     return len(pids)
 
 
-def test_a_run_submitted_while_nothing_runs_goes_on_when_scheduler_and_worker_come(
+def test_a_run_submitted_while_nothing_runs_continues_when_scheduler_and_worker_come(
     own_stack: Stack, tmp_path: Path
 ) -> None:
     with own_stack.client() as client:

@@ -117,7 +117,7 @@ def test_a_worker_that_is_busy_for_long_is_healthy(stack: Stack, tmp_path: Path)
             wait_for(stack, 0, f"consumes {pool}: 0 of 1 slots busy", "-n", pool)
 
 
-def test_a_frozen_worker_is_found_by_its_silence_and_is_healthy_again_when_it_goes_on(stack: Stack) -> None:
+def test_a_frozen_worker_is_found_by_its_silence_and_is_healthy_again_when_it_continues(stack: Stack) -> None:
     stack.start_worker("w", "work")
     wait_for(stack, 0, "consumes", "-n", "w")
     stack.signal("w", signal.SIGSTOP)

@@ -33,7 +33,7 @@ def soon(client: Client, run: Run) -> None:
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_a_scheduler_dies_while_it_archives_and_another_goes_on(
+def test_a_scheduler_dies_while_it_archives_and_another_continues(
     redis_server: RedisServer, tmp_path: Path, side: str
 ) -> None:
     archive = tmp_path / "archive"

@@ -154,7 +154,7 @@ def test_a_forecast_costs_nothing_and_a_rebuild_embeds_what_is_new(
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_what_a_node_does_not_say_stays_as_it_was_at_a_rebuild(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_keys_of_a_node_keep_their_values_at_a_rebuild(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     says(agent, "top_k: 2")
     assert main(["kb", "build", "helper"]) == 2
     assert "RAG knowledge base needs an embedding model." in capsys.readouterr().err

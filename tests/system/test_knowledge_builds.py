@@ -261,7 +261,7 @@ def fails(world: World, order: Order) -> BuildFailed:
     return BuildFailed(str(raised.value), kind_of(raised.value))
 
 
-def test_each_failure_says_what_is_wrong_and_who_must_act(world: World) -> None:
+def test_each_failure_reports_what_is_wrong_and_who_must_act(world: World) -> None:
     recipe = world.order().recipe
     assert recipe is not None
     nothing = world.order(recipe=replace(recipe, documents=[]))
@@ -303,7 +303,7 @@ def test_a_model_that_changes_its_dimensions_changes_no_base(world: World) -> No
     assert world.run(world.order("show"))["digest"] == built["digest"]
 
 
-def test_documents_that_fail_are_left_out_where_the_order_says_so(world: World) -> None:
+def test_failed_documents_are_left_out_if_the_order_allows_it(world: World) -> None:
     (world.agent / "docs" / "broken.md").write_bytes(b"\xff\xfe\x00binary\x80")
     built = world.run(world.order(go_on=True))
     assert (built["chunks"], len(built["notices"])) == (10, 1)
@@ -442,7 +442,7 @@ def test_ctrl_c_stops_the_builder_which_gives_its_lease_back(keyed: World) -> No
 
 
 @pytest.mark.parametrize("world", [hangs], indirect=True)
-def test_a_builder_that_is_killed_is_named_and_the_next_one_goes_on(keyed: World) -> None:
+def test_a_builder_that_is_killed_is_named_and_the_next_one_continues(keyed: World) -> None:
     def killed(told: BuildMessage) -> None:
         if isinstance(told, Progress) and told.stage == "embed" and (who := keyed.holder()):
             os.kill(int(who.rpartition(":")[2]), signal.SIGKILL)
@@ -470,7 +470,7 @@ def test_a_builder_without_a_reader_stops(world: World) -> None:
     assert (world.holder(), world.left(), world.file.exists()) == (None, [], False)
 
 
-def test_without_the_extra_the_builder_says_what_to_install(world: World, tmp_path: Path) -> None:
+def test_without_the_extra_the_builder_reports_what_to_install(world: World, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     missing.mkdir()
     (missing / "numpy.py").write_text("raise ModuleNotFoundError('No module named numpy', name='numpy')")
@@ -484,7 +484,7 @@ def test_without_the_extra_the_builder_says_what_to_install(world: World, tmp_pa
     assert message_of(done.stdout) == BuildFailed(said, "usage")
 
 
-def test_a_builder_that_falls_over_says_so_with_its_last_words(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crashed_builder_is_reported_with_its_last_output(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEIPNIR_NO_SUCH_SETTING", "1")
     with pytest.raises(KnowledgeError, match="SLEIPNIR_NO_SUCH_SETTING is set, but there is no such setting"):
         world.by_a_builder(world.order())

@@ -159,7 +159,7 @@ def test_the_page_of_metrics_has_every_metric_with_its_type_and_labels(watched: 
         assert (cells[0], set(re.findall(r"`(\w+)`", cells[1]))) == (kind, labels), name
 
 
-def test_health_says_that_all_services_turn(watched: tuple[Stack, Scrape]) -> None:
+def test_health_reports_that_all_services_run(watched: tuple[Stack, Scrape]) -> None:
     stack, _ = watched
     with urllib.request.urlopen(f"http://127.0.0.1:{port_of(stack)}/health", timeout=30) as response:
         facts = json.load(response)

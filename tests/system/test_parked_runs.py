@@ -18,7 +18,7 @@ nodes:
 NEWER = "from sleipnir import decoding; decoding.READS = 2; from sleipnir_scheduler.main import main; main()"
 
 
-def test_a_run_of_a_newer_client_is_parked_and_goes_on_with_a_newer_scheduler(
+def test_a_run_of_a_newer_client_is_parked_and_continues_with_a_newer_scheduler(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Finding C1: a field that one release adds, and a version that it adds, with an older scheduler."""

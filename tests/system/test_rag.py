@@ -134,7 +134,7 @@ def test_rag_nodes_find_what_was_in_their_documents_at_submit(lab: Lab, subtests
 
 
 @pytest.mark.conformance("C08")
-def test_an_agent_is_asked_with_what_its_documents_say(lab: Lab, subtests: pytest.Subtests) -> None:
+def test_the_prompt_of_an_agent_has_the_hits_of_its_documents(lab: Lab, subtests: pytest.Subtests) -> None:
     folder = lab.agents / "geologist"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("name: geologist\ninstructions: Be brief.\ndocuments: [basalt.md]\n")
@@ -161,7 +161,7 @@ def test_an_agent_whose_base_cannot_be_built_is_refused_before_anything_runs(lab
     assert not (lab.agents / name / "look.yaml").exists()
 
 
-def test_a_base_that_is_not_in_the_index_store_any_more_fails_the_run_and_says_where_it_was(lab: Lab) -> None:
+def test_a_base_that_is_not_in_the_index_store_any_more_fails_the_run_and_reports_where_it_was(lab: Lab) -> None:
     name = lab.agent("gone", LOOK.format(name="gone", how=WORDS))
     lab.client.pause_all("a person")
     try:

@@ -76,7 +76,7 @@ def reason_once(run: Run, code: ReasonCode) -> Reason:
     return wait_until(found, f"the visit is {code}") or Reason(code)
 
 
-def test_queued_visits_say_their_queue_their_place_and_who_serves_it(
+def test_queued_visits_have_their_queue_their_place_and_its_workers(
     stack: Stack, client: Client, tmp_path: Path
 ) -> None:
     agent = waiting_agent(tmp_path)
@@ -105,7 +105,9 @@ def test_queued_visits_say_their_queue_their_place_and_who_serves_it(
     assert all(run.wait(60).status == "completed" for run in runs)
 
 
-def test_a_running_visit_says_whose_lease_it_has_and_until_when(stack: Stack, client: Client, tmp_path: Path) -> None:
+def test_a_running_visit_reports_whose_lease_it_has_and_until_when(
+    stack: Stack, client: Client, tmp_path: Path
+) -> None:
     stack.start_worker("w", "work")
     run = client.submit(waiting_agent(tmp_path))
     wait_until((tmp_path / "mark").exists, "the visit runs")
@@ -118,7 +120,7 @@ def test_a_running_visit_says_whose_lease_it_has_and_until_when(stack: Stack, cl
     assert run.wait(60).status == "completed"
 
 
-def test_a_visit_that_waits_for_a_person_says_so(stack: Stack, client: Client, tmp_path: Path) -> None:
+def test_a_visit_that_waits_for_a_person_reports_it(stack: Stack, client: Client, tmp_path: Path) -> None:
     run = client.submit(write_agent(tmp_path / "asking", ASK))
     assert reason_once(run, "person") == Reason("person")
     assert "a (waits for a person's answer)" in command(stack, "show", run.id)
@@ -126,7 +128,7 @@ def test_a_visit_that_waits_for_a_person_says_so(stack: Stack, client: Client, t
     assert run.wait(60).status == "cancelled"
 
 
-def test_a_held_visit_says_who_holds_it(stack: Stack, client: Client, tmp_path: Path) -> None:
+def test_a_held_visit_reports_who_holds_it(stack: Stack, client: Client, tmp_path: Path) -> None:
     run = client.submit(waiting_agent(tmp_path))
     reason_once(run, "queued")
     run.pause("ann@desk")
@@ -141,7 +143,7 @@ def test_a_held_visit_says_who_holds_it(stack: Stack, client: Client, tmp_path: 
     assert run.wait(60).status == "cancelled"
 
 
-def test_a_visit_that_is_tried_again_says_when_and_why(stack: Stack, client: Client, tmp_path: Path) -> None:
+def test_a_visit_that_is_tried_again_reports_when_and_why(stack: Stack, client: Client, tmp_path: Path) -> None:
     graph = GRAPH.replace("timeout: 600", "retry: {max_attempts: 3, initial_interval: 5m, max_interval: 5m}")
     run = client.submit(write_agent(tmp_path / "still", graph, f_py="def f(state):\n    raise OSError('away')\n"))
     stack.start_worker("w", "work")

@@ -101,7 +101,7 @@ def gates(run: Run) -> list[object]:
         return []
 
 
-def test_a_person_says_that_a_backup_was_restored(stack: Stack, tmp_path: Path) -> None:
+def test_a_person_reports_that_a_backup_was_restored(stack: Stack, tmp_path: Path) -> None:
     """Finding C5: where nothing can be noticed, as when the private stack is restored while it is down."""
     with stack.client() as client:
         run = paying(client, tmp_path)

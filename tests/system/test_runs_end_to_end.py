@@ -111,7 +111,7 @@ nodes:
 
 
 @pytest.mark.conformance("A01", "A04", "I01", "H01")
-def test_a_run_waits_for_answers_without_a_worker_and_goes_on_with_them(stack: Stack, tmp_path: Path) -> None:
+def test_a_run_waits_for_answers_without_a_worker_and_continues_with_them(stack: Stack, tmp_path: Path) -> None:
     with stack.client() as client:
         run = client.submit(write_agent(tmp_path / "ask", ASK))
         gate = wait_until(run.gates, "the input's question is open")[0]
@@ -150,7 +150,7 @@ nodes:
 """
 
 
-def test_a_failed_run_goes_on_from_where_it_failed_when_it_is_retried(stack: Stack, tmp_path: Path) -> None:
+def test_a_failed_run_continues_from_where_it_failed_when_it_is_retried(stack: Stack, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     agent = write_agent(
         tmp_path / "breaks",

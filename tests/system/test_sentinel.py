@@ -93,7 +93,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     running.stop()
 
 
-def test_runs_go_on_at_the_new_master(watched: Watched, tmp_path: Path) -> None:
+def test_runs_continue_at_the_new_master(watched: Watched, tmp_path: Path) -> None:
     ask = write_agent(tmp_path / "ask", ASK, f_py=COUNT)
     kept = FastClient(connect(watched.url, single_connection_client=True))  # as each thread of a worker has one
     assert kept.execute_command("ROLE")[0] == "master"

@@ -32,7 +32,7 @@ nodes:
 """
 
 
-def test_of_a_batch_no_more_than_two_rows_of_a_tenant_go_on_at_once_and_all_end(stack: Stack, tmp_path: Path) -> None:
+def test_at_most_two_rows_of_a_tenant_in_a_batch_run_at_once_and_all_end(stack: Stack, tmp_path: Path) -> None:
     """Without the limit nearly all rows would begin before the first one ends: the queue is first in, first out."""
     agent = write_agent(tmp_path / "limited", TWO_STEPS, mark_sh=MARK.replace("FOLDER", str(tmp_path)))
     tenants = ["acme", "zeta"] * 6
@@ -50,7 +50,7 @@ def test_of_a_batch_no_more_than_two_rows_of_a_tenant_go_on_at_once_and_all_end(
         wait_until(lambda: client.store._client.exists(*left) == 0, "nothing is left of the slots")
 
 
-def test_a_run_that_waits_for_a_slot_says_so_and_goes_on_when_the_one_before_it_ends(
+def test_a_run_that_waits_for_a_slot_reports_it_and_continues_when_the_one_before_it_ends(
     stack: Stack, tmp_path: Path
 ) -> None:
     agent = write_agent(tmp_path / "one", ASKS)

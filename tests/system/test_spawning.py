@@ -115,7 +115,7 @@ def has_ended(client: Client, run: Run, agent: str) -> bool:
 
 
 @pytest.mark.conformance("W01", "W03", "W04", "W11", "W13")
-def test_an_agent_collects_what_its_agents_say_though_all_workers_are_killed(own: Stack) -> None:
+def test_an_agent_collects_the_results_of_its_agents_although_all_workers_are_killed(own: Stack) -> None:
     model = Model()
     with ModelServer(model) as server, own.client() as client:
         own.start_scheduler()

@@ -179,7 +179,7 @@ def test_7_a_new_turn_is_a_new_run_and_a_finished_one_cannot_be_resumed(
 
 @both
 @pytest.mark.conformance("DU-01")
-def test_8_a_run_goes_on_by_itself_when_every_process_died(
+def test_8_a_run_continues_by_itself_when_every_process_died(
     own: Stack, tmp_path: Path, scratch: Scratch, engine: str
 ) -> None:
     """Nothing restarts upstream's runs: the caller must notice and resume."""
@@ -259,7 +259,7 @@ def test_12_with_two_open_questions_an_answer_must_name_one(
         assert completed(client, run) == "yes no"
 
 
-def test_13_a_run_does_not_go_on_with_a_step_that_could_not_be_stored(tmp_path: Path, scratch: Scratch) -> None:
+def test_13_a_run_does_not_continue_with_a_step_that_could_not_be_stored(tmp_path: Path, scratch: Scratch) -> None:
     """Upstream logs that a checkpoint was not saved, and goes on. Here a full Redis holds the run up, and nothing is
     lost."""
     server = RedisServer()

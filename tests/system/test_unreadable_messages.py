@@ -75,7 +75,7 @@ def message(stack: Stack, client: Client, run: str, **fields: Any) -> dict[str, 
 
 
 @pytest.mark.parametrize("field", ["bundle", "agent", "node", "role", "path", "v"])
-def test_an_edited_message_executes_nothing_else_and_its_visit_goes_on(
+def test_an_edited_message_executes_nothing_else_and_its_visit_continues(
     redis_server: RedisServer, tmp_path: Path, field: str
 ) -> None:
     """Finding S4: another bundle or node ran in a run's name, a digest loaded code from any path, `v: 99` was taken."""

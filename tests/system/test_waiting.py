@@ -132,7 +132,7 @@ def test_a_person_is_asked_about_an_effect_of_a_stopping_worker(own_stack: Stack
         assert "decided not to run it again" in run.state()["last_error"]
 
 
-def test_a_paused_run_starts_nothing_and_goes_on_where_it_was(own_stack: Stack, tmp_path: Path) -> None:
+def test_a_paused_run_starts_nothing_and_continues_where_it_was(own_stack: Stack, tmp_path: Path) -> None:
     agent = quick(tmp_path)
     with own_stack.client() as client:
         run = client.submit(agent)
@@ -276,7 +276,7 @@ def ended_by_timeout(run: Run, *, timeout_s: int = 1) -> bool:
     return info.status == "failed" and f"timed out after {timeout_s}s at 'a'" in str(info.error)
 
 
-def test_the_run_s_timeout_interrupts_a_node_where_the_graph_says_so(stack: Stack, tmp_path: Path) -> None:
+def test_the_run_s_timeout_interrupts_a_node_if_the_graph_sets_it(stack: Stack, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with stack.client() as client:
         run = client.submit(hanging(tmp_path, mark, "true", 60, timeout_s=10))  # time enough to begin

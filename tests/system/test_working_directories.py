@@ -121,7 +121,9 @@ def test_an_agent_that_writes_to_its_folder_gets_an_error_with_the_right_place(
         assert f"is read-only: write below the working directory, '{tmp_path}'," in str(run.output)
 
 
-def test_a_directory_that_no_worker_has_fails_the_visit_and_says_so(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_directory_that_no_worker_has_fails_the_visit_and_reports_it(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     """Finding U6 of the second review."""
     graph = ONE.replace("next: done}", "fallback: done}").replace("{{said}}", "{{last_error}}")
     agent = write_agent(tmp_path / "one", graph, scripts__a_sh="echo '{}'\n")
@@ -186,7 +188,7 @@ def test_a_scratch_folder_outlives_its_worker_and_goes_once_its_run_is_over(
         wait_until(lambda: not folder.exists(), "the next worker has removed it")
 
 
-def test_scratch_folders_of_runs_that_redis_forgot_go_when_they_are_old(
+def test_old_scratch_folders_of_unknown_runs_are_removed(
     redis_server: RedisServer, tmp_path: Path, elsewhere: None
 ) -> None:
     """Finding U6 of the second review. Of a run that is over, the retention counts from its end."""

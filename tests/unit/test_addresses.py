@@ -13,7 +13,7 @@ from sleipnir.store.connect import connect
 TWO = "redis+sentinel://us%3Aer:p%40ss@a:1,b/prod/2?sentinel_password=s3cret"
 
 
-def test_a_sentinel_url_says_who_knows_the_master_and_how_to_log_in() -> None:
+def test_a_sentinel_url_has_the_sentinels_and_the_login() -> None:
     assert sentinels(TWO) == Sentinels(
         hosts=(("a", 1), ("b", 26379)), master="prod", username="us:er", password="p@ss", db=2,
         login={"password": "s3cret"},
@@ -151,7 +151,7 @@ def test_a_text_of_others_shows_no_password() -> None:
 
 
 @pytest.mark.parametrize("url", ["foo://a", "ampq://a", "://a", ""])
-def test_a_broker_that_no_transport_speaks_to_is_refused(url: str) -> None:
+def test_a_broker_without_a_transport_is_refused(url: str) -> None:
     """S13 of the second review: a KeyError of kombu."""
     with pytest.raises(ConfigError, match="there is no transport"):
         celery_broker(url)

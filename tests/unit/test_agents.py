@@ -42,7 +42,7 @@ def test_an_agent_is_called_like_its_folder(
     assert finding.look_up("..", settings).name == "helper"
 
 
-def test_the_environment_says_where_an_agent_is(
+def test_the_environment_names_the_folder_of_an_agent(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "agents" / "my-helper", "name: other\n")
@@ -57,7 +57,7 @@ def test_the_environment_says_where_an_agent_is(
         finding.look_up("my-helper", settings)
 
 
-def test_an_agent_that_only_the_environment_knows_is_one_that_can_be_named(
+def test_an_agent_that_only_the_environment_names_can_be_named(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in os.environ if name.endswith("_DATA_DIR")]:
@@ -91,7 +91,7 @@ def test_the_environment_names_the_file_in_place_of_config_yaml(
     assert folder_signature(folder, agent.config_file) != before
 
 
-def test_agents_say_what_they_are_and_what_to_begin_with(settings: Settings, tmp_path: Path) -> None:
+def test_agents_have_a_description_and_conversation_starters(settings: Settings, tmp_path: Path) -> None:
     text = "name: x\ndescription: Helps.\nconversation_starters: [Hello., 'Help {{who}}.']\n"
     info = finding.describe(write(tmp_path / "agents" / "helper", text))
     assert (info.kind, info.description, info.problem) == ("config", "Helps.", None)

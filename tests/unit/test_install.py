@@ -67,7 +67,9 @@ def test_edits_survive_and_an_explicit_reset_restores(
     assert install(capsys, "letters") == "unchanged  letters\n"
 
 
-def test_all_that_ship_are_installed_whole_and_without_caches(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_shipped_agents_are_installed_completely_and_without_caches(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = install(capsys)
     assert said == f"installed  bells: {own}/bells\ninstalled  letters: {own}/letters\n"
     assert files(own / "bells") == [MANIFEST, "graph.yaml", "scripts/read.py", "scripts/ring.sh"]

@@ -64,7 +64,7 @@ def test_an_update_keeps_the_sense_that_its_block_gives_to_its_reducer() -> None
     assert state_after([entry(0), entry(1, write, folds={"log": "append"})]) == {"log": ["a"]}
 
 
-def test_a_write_that_changed_nothing_is_no_update_where_the_step_says_so() -> None:
+def test_a_write_without_a_change_is_no_update_if_the_step_marks_it() -> None:
     folds = {"n": "sum"}
     found = state_after(
         [

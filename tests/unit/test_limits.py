@@ -36,7 +36,7 @@ def problems(text: str) -> list[str]:
     return [str(problem) for problem in parse(text, "limits.yaml").problems]
 
 
-def test_a_file_says_what_models_may_use_together() -> None:
+def test_a_file_sets_what_models_may_use_together() -> None:
     loaded = parse(FILE, "limits.yaml")
     assert loaded.problems == ()
     assert loaded.limits == ModelLimits(
@@ -141,7 +141,7 @@ def test_every_limit_that_matches_bounds_a_model_and_the_most_specific_comes_fir
         ("- a\n", "limits.yaml:1:1: the file must be a mapping with the key 'models'"),
     ],
 )
-def test_a_problem_says_where_it_is_and_what_would_be_right(text: str, expected: str) -> None:
+def test_a_problem_reports_where_it_is_and_what_would_be_right(text: str, expected: str) -> None:
     [problem] = problems(text)
     assert problem.startswith(expected)
     assert (parse(text, "limits.yaml").limits is None) == (": warning: " not in problem)
@@ -160,7 +160,7 @@ def test_all_problems_are_reported_together() -> None:
     ]  # fmt: skip
 
 
-def test_the_file_is_where_the_settings_say_else_in_the_configuration_directory(
+def test_the_file_is_at_the_configured_path_else_in_the_configuration_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOKI_CONFIG_DIR", str(tmp_path))
@@ -210,7 +210,7 @@ LIMIT = Limit("openai:*", 600, 200_000, 4)
         ),
     ],
 )
-def test_a_refusal_says_which_limit_until_when_and_who_holds_it(refused: LimitReached, reason: str) -> None:
+def test_a_refusal_reports_which_limit_until_when_and_who_holds_it(refused: LimitReached, reason: str) -> None:
     assert refused.reason == reason
 
 

@@ -12,7 +12,7 @@ def said(**event: Any) -> dict[str, Any]:
     return dict(_say_visit(None, "info", event))
 
 
-def test_a_record_says_which_visit_is_handled_and_none_outside() -> None:
+def test_a_record_reports_which_visit_is_handled_and_none_outside() -> None:
     assert said(event="x") == {"event": "x"}
     with handling("r", "a", 3, 2):
         assert said(event="x") == {"event": "x", "run": "r", "node": "a", "visit": 3, "attempt": 2}
@@ -22,7 +22,7 @@ def test_a_record_says_which_visit_is_handled_and_none_outside() -> None:
     assert said(event="x") == {"event": "x"}
 
 
-def test_what_a_record_says_itself_counts() -> None:
+def test_the_fields_of_a_record_take_precedence() -> None:
     with handling("r", "a", 3, 2):
         assert said(run="s")["run"] == "s"
         assert said(visit=4, node="b") == {"run": "r", "visit": 4, "node": "b"}, "the attempt is another visit's"

@@ -26,7 +26,7 @@ AFTER_6_2 = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_header_says_what_the_script_does_its_slots_and_its_returns(name: str) -> None:
+def test_a_header_describes_what_the_script_does_its_slots_and_its_returns(name: str) -> None:
     text = (LUA / f"{name}.lua").read_text()
     assert text.startswith(f"-- {name}: ")
     assert "-- Returns" in text

@@ -75,7 +75,7 @@ def test_any_text_is_json_or_refused(text: str | bytes) -> None:
     json.loads(text)
 
 
-def test_fields_of_a_newer_release_are_ignored_and_those_it_does_not_say_have_their_defaults() -> None:
+def test_fields_of_a_newer_release_are_ignored_and_missing_ones_have_their_defaults() -> None:
     """Finding C1: a field that is added needs no new version."""
     spec = read(run.RunSpec, {"agent": "a", "bundle": "b", "colour": "red", "v": 1})
     assert spec == run.RunSpec("a", "b")

@@ -59,7 +59,7 @@ def test_keys_must_be_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
-def test_a_row_that_is_too_large_is_passed_over_without_being_read_whole(tmp_path: Path, name: str) -> None:
+def test_a_too_large_row_is_skipped_without_being_read_completely(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     head, large, last = (
         ("", '{"prompt": "%s"}\n', '{"prompt": "b"}\n') if "json" in name else ("prompt\n", "%s\n", "b\n")

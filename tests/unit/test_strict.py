@@ -38,6 +38,6 @@ def test_a_run_is_strict_as_typed_else_as_set_else_when_it_is_replayed(
     assert spec(tmp_path, strict, **settings).strict is expected
 
 
-def test_what_is_submitted_says_that_its_version_chooses_the_language(tmp_path: Path) -> None:
+def test_a_submitted_run_records_that_its_version_selects_the_language(tmp_path: Path) -> None:
     assert spec(tmp_path, None).by_version is True
     assert RunSpec("a", "digest").by_version is False, "what an earlier release has submitted"

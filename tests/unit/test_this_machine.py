@@ -83,7 +83,7 @@ def test_a_directory_that_is_mounted_into_a_container_is_the_same_one(tmp_path: 
     assert system(tmp_path, machine="", pid="pid:[11]", mounts="11", host="c0ffee").has(project, marks)
 
 
-def test_a_service_with_a_tmp_of_its_own_sees_another_directory_there(tmp_path: Path, project: str) -> None:
+def test_a_service_with_a_private_tmp_has_another_directory_there(tmp_path: Path, project: str) -> None:
     """As systemd's PrivateTmp makes it: same machine-id, same root directory."""
     marks = system(tmp_path).marks(project)
     service = system(tmp_path, mounts="2")

@@ -38,7 +38,7 @@ HAPPENED = re.compile(r"(sum by \(\w+\) )?\(increase\(\w+_total\[\d+m\]\)\) > 0"
 """What a counter has counted at all within some minutes."""
 
 
-def test_each_alert_waits_says_how_bad_it_is_and_names_what_to_do() -> None:
+def test_each_alert_waits_reports_how_bad_it_is_and_names_what_to_do() -> None:
     """It waits by `for`, so that a moment alerts nobody. One that says that something has happened within some minutes
     need not: what has happened is true for as long as that."""
     found = promql.rules(ALERTS)

@@ -108,7 +108,7 @@ def test_a_web_page_without_a_main_part_is_read_completely(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("page", ["", "  \n", "<!-- nothing -->", "<html><body><script>x()</script></body></html>"])
-def test_a_web_page_of_no_words_is_a_notice(tmp_path: Path, page: str) -> None:
+def test_a_web_page_without_words_is_reported_as_a_notice(tmp_path: Path, page: str) -> None:
     (tmp_path / "good.md").write_text("words")
     load = one(tmp_path, "a.html", page)
     assert load.notices == [f"{tmp_path}/a.html: has no text"]
@@ -295,7 +295,7 @@ def test_all_that_failed_is_named_at_the_end(tmp_path: Path) -> None:
     assert load.notices == ["nowhere.md: does not exist, so it is left out", *failures]
 
 
-def test_who_wants_to_go_on_gets_what_could_be_loaded(tmp_path: Path) -> None:
+def test_with_go_on_the_loadable_documents_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "good.md").write_text("words")
     (tmp_path / "bad.md").write_bytes(b"\xff\xfe")
     load = loaded(tmp_path, ["*.md"], go_on=True)
@@ -309,7 +309,7 @@ def test_nothing_at_all_is_an_error(tmp_path: Path, documents: list[str]) -> Non
     assert str(load.error) == "No RAG files"
 
 
-def test_nothing_because_all_failed_is_that_error_too_for_who_goes_on(tmp_path: Path) -> None:
+def test_with_go_on_the_error_for_no_loadable_document_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "bad.md").write_bytes(b"\xff\xfe")
     assert str(loaded(tmp_path, ["bad.md"], go_on=True).error).startswith(f"No RAG files\n  {tmp_path}/bad.md: is ")
 

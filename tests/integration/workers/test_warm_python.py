@@ -431,7 +431,7 @@ def test_a_launcher_is_replaced_when_it_is_old(tmp_path: Path, monkeypatch: pyte
     wait_until(first.has_ended, "the old one is gone")
 
 
-def test_a_retired_launcher_lives_until_its_last_script_has_ended(tmp_path: Path) -> None:
+def test_a_retired_launcher_runs_until_its_last_script_has_ended(tmp_path: Path) -> None:
     go = tmp_path / "go"
     text = (
         "import os, time\nopen('pid', 'w').write(f'{os.getpid()}\\n')\nwhile not os.path.exists('go'): time.sleep(0.01)"
@@ -514,7 +514,7 @@ def test_a_forked_pool_child_makes_launchers_of_its_own_and_lets_go_of_its_paren
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_that_lives_on_does_not_keep_its_parent_s_launcher(tmp_path: Path) -> None:
+def test_a_forked_child_that_keeps_running_does_not_keep_its_parent_s_launcher(tmp_path: Path) -> None:
     assert is_warm(tmp_path)
     old = launcher()
     child = os.fork()
@@ -527,7 +527,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_its_parent_s_launcher(tmp_pa
     os.waitpid(child, 0)
 
 
-def test_the_guard_knows_a_script_before_it_begins(tmp_path: Path) -> None:
+def test_the_guard_has_a_script_before_it_begins(tmp_path: Path) -> None:
     run(tmp_path, "")
     told: list[str] = []
     guard = group_guard.guard

@@ -90,7 +90,7 @@ def test_a_graph_is_drawn_to_stdout_or_into_a_file(
     assert capsys.readouterr().out.startswith("digraph")
 
 
-def test_the_name_of_the_file_says_what_to_draw_unless_the_command_does(agents_dir: Path, tmp_path: Path) -> None:
+def test_the_name_of_the_file_decides_what_to_draw_unless_the_command_does(agents_dir: Path, tmp_path: Path) -> None:
     write_agent(agents_dir, "greeter", GOOD)
     for name, words, beginning in (
         ("g.svg", [], "<svg"),

@@ -115,7 +115,7 @@ def room_for(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_whole_lines_and_is_named(tmp_path: Path, format_: Format) -> None:
+def test_a_full_disk_leaves_complete_lines_and_is_named(tmp_path: Path, format_: Format) -> None:
     file = tmp_path / f"out.{format_}"
     results = [result(row, text="x" * 1_000) for row in range(5)]
     with ResultFile(file, format_, run_of) as opened, room_for(2_500):
@@ -134,7 +134,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         ResultFile(tmp_path / "nowhere" / "out.csv", "csv", run_of)
 
 
-def test_the_name_says_the_format() -> None:
+def test_the_name_decides_the_format() -> None:
     assert format_of(Path("a.CSV"), None) == "csv"
     assert format_of(Path("a.ndjson"), None) == "jsonl"
     assert format_of(Path("a.txt"), "csv") == "csv"

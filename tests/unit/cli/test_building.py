@@ -52,7 +52,7 @@ def test_away_from_a_terminal_each_stage_leaves_a_line(capsys: pytest.CaptureFix
     ]
 
 
-def test_a_long_stage_says_where_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_stage_reports_where_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "SAY_S", 0.0)
     with BuildView() as view:
         view.report("look", Progress("embed", 0, 1240))
@@ -92,7 +92,7 @@ def test_a_failed_build_is_not_reported_as_ended(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
-def test_a_base_without_a_model_says_so_and_an_unknown_price_is_not_zero() -> None:
+def test_a_base_without_a_model_is_marked_and_an_unknown_price_is_not_zero() -> None:
     without = summary({**WORDS, "spent": NOTHING_SPENT})
     assert without == "1 chunk of 1 source; keywords only, no embedding model"
     assert "cost unknown" in summary({**BUILT, "spent": {**BUILT["spent"], "cost_usd": None}})

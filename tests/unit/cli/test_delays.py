@@ -15,7 +15,7 @@ from sleipnir.errors import StoreUnavailable
 from sleipnir.runs.views import MissingProcesses, RunEvent
 
 
-def test_without_a_scheduler_or_a_worker_it_says_which_and_how_to_start_one() -> None:
+def test_without_a_scheduler_or_a_worker_it_reports_which_and_how_to_start_one() -> None:
     """Finding U11 of the second review."""
     options = GlobalOptions(redis_url="redis://:secret@db:6379/0")
     lines = missing_in_words(MissingProcesses(True, {"rag": "search", "llm": "ask of run 0zd6m3p3250y"}), options)

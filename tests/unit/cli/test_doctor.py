@@ -53,7 +53,7 @@ def test_a_sound_deployment_is_ok() -> None:
     }
 
 
-def test_a_redis_that_forgets_is_a_warning_and_one_that_evicts_a_failure() -> None:
+def test_a_redis_without_persistence_is_a_warning_and_one_that_evicts_keys_a_failure() -> None:
     forgetful = replace(SOUND, appendonly=False, maxmemory_policy="allkeys-lru")
     assert levels(list(look_at_durability(forgetful))) == {"appendonly": "warn", "maxmemory": "fail"}
 

@@ -55,7 +55,7 @@ def test_json_has_the_number_and_the_first_errors() -> None:
     }
 
 
-def test_those_of_a_child_run_say_in_which_run_they_are() -> None:
+def test_those_of_a_child_run_name_their_run() -> None:
     visits = FailedVisits().plus("a", "no", ends_run=False)
     of_child = FailedVisits().plus("search", "x", ends_run=False).plus("rank", "y", ends_run=False)
     visits = visits.plus_child("ask", Child("c1", "helper"), of_child)

@@ -28,7 +28,7 @@ def test_an_answer_to_a_node_that_does_not_exist_is_refused() -> None:
     refuse_unknown([("ask", "Redo"), ("budget", "yes")], {"ask"}, "triage")
 
 
-def test_a_client_of_a_url_says_what_to_write() -> None:
+def test_a_client_of_a_url_reports_what_to_write() -> None:
     url: Any = "redis://:secret@localhost:6379/0"
     with pytest.raises(TypeError, match=r"write Client\(Settings\(redis_url=\.\.\.\)\)") as refused:
         Client(url)

@@ -69,7 +69,7 @@ def test_turns_and_calls_of_an_items_loop_are_listed_only_with_each_item() -> No
     ]  # fmt: skip
 
 
-def test_a_turn_without_calls_that_was_not_the_last_says_that_it_goes_on() -> None:
+def test_a_turn_without_calls_that_was_not_the_last_reports_that_it_continues() -> None:
     parts = [step(2, "ask", part=Part(1, 0), calls=("look",)), step(3, "ask", part=Part(1, 1), goes_on=True)]
     _, rows = history_table([*parts, step(4, "ask", part=Part(1, 2))], {}, each_item=False)
     assert [row[2] for row in rows] == ["function, turn 1: look", "function, turn 2, continues", "function, turn 3"]

@@ -157,7 +157,7 @@ def test_a_base_is_printed_with_what_it_took(capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_a_forecast_says_that_nothing_was_built(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forecast_reports_that_nothing_was_built(capsys: pytest.CaptureFixture[str]) -> None:
     forecast = {
         "agent": "helper", "node": "look", "embedding_model": "a:b", "sources": {"x.md": 9}, "chunks": 9,
         "to_embed": 4, "tokens": 1000, "cost_usd": 0.5, "notices": [],

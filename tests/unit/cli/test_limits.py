@@ -51,7 +51,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "limits.yaml"
 
 
-def test_without_limits_it_says_where_they_would_be(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_limits_the_place_of_the_file_is_printed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("models:\n")
     assert main(["limits"]) == 0
     assert capsys.readouterr().err == f"no limits: none are written in {file}\n"

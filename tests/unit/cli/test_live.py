@@ -110,7 +110,7 @@ def lines(*events: RunEvent) -> list[str]:
     return [line for each in events for line in made.see(each)]
 
 
-def test_for_a_log_lines_are_written_when_they_are_whole() -> None:
+def test_in_a_log_lines_are_written_when_they_are_complete() -> None:
     made = TextLines()
     assert made.see(text(1, "one")) == []
     assert made.see(text(1, " line\n\nand")) == ["      one line"]

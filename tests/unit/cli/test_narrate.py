@@ -40,7 +40,7 @@ RECORDED = [
 
 
 @pytest.mark.conformance("B01")
-def test_a_whole_run_reads_like_lokis_narration() -> None:
+def test_the_narration_of_a_run_equals_lokis() -> None:
     assert narrate(*RECORDED) == [
         "▸ graph: Log triage (start: parse)",
         "▸ parse (script)",
@@ -57,7 +57,7 @@ def test_a_whole_run_reads_like_lokis_narration() -> None:
     ]
 
 
-def test_a_run_that_asks_for_a_slot_of_its_agent_says_which() -> None:
+def test_a_run_that_asks_for_a_slot_of_its_agent_reports_which() -> None:
     asked = event("slot_asked", agent="triage", key="acme", limit=5)
     assert narrate(asked) == ["▸ waits for a slot of triage 'acme', limit 5"]
 
@@ -77,7 +77,7 @@ def test_the_frame_of_an_agent_that_is_one_loop_can_be_left_out() -> None:
     ]  # fmt: skip
 
 
-def test_a_failed_visit_says_why_and_where_it_goes_on() -> None:
+def test_a_failed_visit_reports_why_and_where_it_continues() -> None:
     assert narrate(closed(ok=False, error="script exited with code 1", next="repair")) == [
         "▸   failed: script exited with code 1",
         "▸ parse -> repair",
@@ -92,7 +92,7 @@ def test_a_failed_visit_says_why_and_where_it_goes_on() -> None:
         ("cancelled", "▸ graph cancelled after 61.50s"),
     ],
 )
-def test_the_last_line_says_how_the_run_ended(status: str, line: str) -> None:
+def test_the_last_line_reports_how_the_run_ended(status: str, line: str) -> None:
     assert narrate(event("run_ended", status=status, error=None, took_ms=61_500, output_bytes=0)) == [line]
 
 
@@ -212,7 +212,7 @@ def test_parallel_visits_of_one_node_are_distinguished_by_their_numbers() -> Non
     assert lines == ["▸ work (script)", "▸ work#2 (script)", "▸   work#2: merged: r", "▸ work#2 -> meet"]
 
 
-def test_a_retried_run_does_not_remember_visits_that_its_failure_ended() -> None:
+def test_a_retried_run_drops_visits_that_its_failure_ended() -> None:
     ended = event("run_ended", status="failed", error="late", took_ms=0)
     retried = event("run_retried", node="a, b")
     lines = narrate(opened(1, "a"), opened(2, "b"), ended, retried, opened(3, "a"), closed(seq=3, notes=["merged: x"]))
@@ -233,7 +233,7 @@ def test_a_map_reports_its_progress_ten_times_and_only_its_end_next_to_a_bar() -
     assert narrate(*events, every_tenth=False) == ["▸   map 500/500, 2 failed"]
 
 
-def test_a_run_that_its_step_limit_stopped_says_so() -> None:
+def test_a_run_that_its_step_limit_stopped_reports_it() -> None:
     assert narrate(event("max_steps", limit=20, what="super-steps")) == [
         "▸ stopped after 20 super-steps (limits.max_steps)"
     ]

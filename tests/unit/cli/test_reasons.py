@@ -68,7 +68,7 @@ def run_with(*visits: VisitInfo, kept: tuple[KeptVisit, ...] = ()) -> RunInfo:
 
 
 @pytest.mark.parametrize(("key", "who"), [("acme", "x 'acme'"), ("", "x")])
-def test_a_run_that_waits_for_a_slot_of_its_agent_says_so(key: str, who: str) -> None:
+def test_a_run_that_waits_for_a_slot_of_its_agent_reports_it(key: str, who: str) -> None:
     waiting = replace(run_with(), slot=SlotInfo(key, 5, granted=False))
     assert places(waiting, NOW_MS, most=3) == [f"waits for a slot of {who}, limit 5"]
     started = replace(run_with(live(1, "a", Reason("person"))), slot=SlotInfo(key, 5, granted=True))
@@ -99,7 +99,7 @@ def test_of_very_many_branches_the_first_are_listed_and_the_others_counted() -> 
     ]
 
 
-def test_a_visit_that_folds_or_chooses_for_a_node_says_so() -> None:
+def test_a_visit_that_folds_or_chooses_for_a_node_reports_it() -> None:
     (place,) = places(run_with(live(1, "a", Reason("queued", queue="functions"), role="reduce")), NOW_MS, most=3)
     assert place == "a (reduce: queued on 'functions')"
 

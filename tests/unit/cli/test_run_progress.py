@@ -42,7 +42,7 @@ def test_a_node_is_marked_by_its_last_visit_with_counts_and_the_mean_time() -> N
     assert progress.caption == "run run1 · failed · 1.50s"
 
 
-def test_a_live_visit_says_more_than_those_that_have_ended() -> None:
+def test_a_live_visit_has_more_details_than_ended_ones() -> None:
     live = [
         visit("a", "queued"),
         visit("a", "started"),
@@ -76,7 +76,7 @@ def test_a_visit_that_has_ended_before_its_super_step_did_is_done() -> None:
     }
 
 
-def test_a_map_that_waits_for_its_items_is_running_and_says_how_far_it_is() -> None:
+def test_a_map_that_waits_for_its_items_is_running_and_reports_how_far_it_is() -> None:
     at_work = replace(visit("m", "waiting", kind="map"), reason=Reason("items", progress=(237, 1_500)))
     assert progress_of(run("running", at_work), [], 1_000).marks["m"] == Mark(
         "running", "running 237/1,500", ended=False

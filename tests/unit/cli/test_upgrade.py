@@ -43,7 +43,7 @@ def test_a_dry_run_prints_a_diff_and_changes_nothing(file: Path, capsys: pytest.
     assert file.read_text() == GRAPH
 
 
-def test_what_has_to_be_done_by_hand_leaves_the_file_as_it_was(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_that_need_a_person_leave_the_file_unchanged(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = GRAPH.replace("{type: end}", "{type: end, checkpoint: [\n    1]}")
     file.write_text(text)
     assert upgrade(file) == 1

@@ -385,7 +385,7 @@ def test_a_key_with_two_parallel_writers_needs_a_reducer(b: str, c: str) -> None
     ]
 
 
-def test_a_parallel_script_says_what_it_writes_where_loki_wants_it() -> None:
+def test_a_parallel_script_declares_its_writes_if_loki_requires_it() -> None:
     nodes = fan("type: script, script: s.sh", "type: llm, prompt: p")
     assert found(nodes) == [
         "error [a] 'next' fans out to script node 'b', which has no 'state_updates': "
@@ -403,7 +403,7 @@ def test_a_parallel_script_says_what_it_writes_where_loki_wants_it() -> None:
         ("type: llm, prompt: p, state_updates: {z: '{{output}}'}", False),
     ],
 )
-def test_a_branch_sees_nothing_of_its_siblings_writes(reader: str, reads: bool) -> None:
+def test_a_branch_reads_nothing_of_its_siblings_writes(reader: str, reads: bool) -> None:
     nodes = fan("type: llm, prompt: p, state_updates: {k: x, output: x}", reader)
     message = "[c] reads 'k', which its parallel sibling 'b' writes in the same super-step"
     assert [line for line in found(nodes) if "reads" in line] == ([f"error {message}"] if reads else [])

@@ -45,7 +45,7 @@ def test_a_wrong_declaration_is_an_error_that_names_its_key(text: str, message: 
 
 
 @pytest.mark.conformance("ST-05")
-def test_many_checks_at_once_say_the_same() -> None:
+def test_many_concurrent_checks_have_the_same_result() -> None:
     expected = state("k: {type: int, default: x}, m: inte")
     with ThreadPoolExecutor(8) as pool:
         assert all(

@@ -235,7 +235,7 @@ def test_problems_are_reported_with_their_place(text: str, message: str) -> None
     assert found[0].startswith(message), found[0]
 
 
-def test_errors_say_which_file_cannot_be_used(tmp_path: Path) -> None:
+def test_errors_report_which_file_cannot_be_used(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     with pytest.raises(GraphError) as caught:
         load_graph("name: 1\nmax_agent_depth: x", str(file), "a")

@@ -654,7 +654,7 @@ def test_the_headline_counts_the_errors_and_leaves_warnings_out() -> None:
     )
 
 
-def test_every_rule_is_in_the_list_and_says_what_it_promises() -> None:
+def test_every_rule_is_in_the_list_and_states_what_it_promises() -> None:
     modules = [importlib.import_module(f"sleipnir.graph.{each.name}") for each in pkgutil.iter_modules(graph.__path__)]
     written = [
         rule
@@ -670,7 +670,7 @@ def test_a_graph_without_positions_is_checked_too() -> None:
     assert str(problem).splitlines()[0] == f"g.yaml: {NO_END}"
 
 
-def test_validate_reports_parts_and_whole_in_file_order(tmp_path: Path) -> None:
+def test_validate_reports_problems_of_parts_and_of_the_graph_in_file_order(tmp_path: Path) -> None:
     text = yaml_graph("b: {type: end, ouput: x}\na: {type: script, script: s.py, next: c}", top="vrsion: 1")
     in_folder(tmp_path, graph_dot_yaml=text)
     expected = [
@@ -685,7 +685,7 @@ def test_validate_reports_parts_and_whole_in_file_order(tmp_path: Path) -> None:
         assert [line for line in found if "No end node is" not in line] == expected
 
 
-def test_validate_reports_what_is_wrong_with_parts_and_with_the_whole_in_one_pass(tmp_path: Path) -> None:
+def test_validate_reports_problems_of_parts_and_of_the_complete_graph_in_one_pass(tmp_path: Path) -> None:
     """Finding U3 of the second review."""
     in_folder(tmp_path, graph_dot_yaml=yaml_graph("a: {type: llm, next: nowhere}"))
     assert errors(validate(tmp_path)) == [

@@ -262,7 +262,7 @@ def test_a_wait_node_has_its_time_in_milliseconds(written: str, ms: int) -> None
     assert graph.nodes["a"] == WaitNode(id="a", duration=ms)
 
 
-def test_version_1_0_refuses_a_wait_node_and_says_which_version_has_it() -> None:
+def test_version_1_0_refuses_a_wait_node_and_reports_which_version_has_it() -> None:
     (problem,) = parse(yaml_graph("a: {type: wait, for: 30s}"), "g.yaml").problems
     assert (problem.message, problem.line, problem.column) == ("node type 'wait' needs version sleipnir/1", 4, 7)
     assert problem.hint == "Write `version: sleipnir/1`."
@@ -506,7 +506,7 @@ NEWER = [
 
 @pytest.mark.conformance("T13")
 @pytest.mark.parametrize("key", NEWER)
-def test_a_key_of_another_release_is_ignored_and_the_warning_says_why(key: str) -> None:
+def test_a_key_of_another_release_is_ignored_and_the_warning_reports_why(key: str) -> None:
     loaded = parse(yaml_graph(END, top=f"{key}: high"), "g.yaml")
     assert loaded.graph is not None
     assert notices(loaded.problems) == [f"'{key}' is ignored"]

@@ -172,7 +172,7 @@ def test_no_updates_write_nothing() -> None:
 
 @pytest.mark.conformance("U02")
 @pytest.mark.parametrize("scoped", ["output", "choice", "input"])
-def test_a_node_sees_its_own_result_in_its_updates(scoped: str) -> None:
+def test_a_node_reads_its_own_result_in_its_updates(scoped: str) -> None:
     updates = {"all": f"{{{{{scoped}}}}}", "part": f"{{{{{scoped}.k[0]}}}}"}
     assert apply_updates(updates, {}, scoped=scoped, value={"k": [5]}) == {"all": '{"k":[5]}', "part": "5"}
 
@@ -196,7 +196,7 @@ def test_without_a_scope_output_is_a_key_of_the_state() -> None:
 
 
 @pytest.mark.conformance("U07")
-def test_an_entry_sees_the_state_after_the_body_and_the_entries_above_it() -> None:
+def test_an_entry_reads_the_state_after_the_body_and_the_entries_above_it() -> None:
     after_body = {"fresh": [1, 2]}
     updates = {"first": "{{fresh[1]}}", "second": "{{first}}{{third}}", "third": "t", "first_again": "{{first}}"}
     assert apply_updates(updates, after_body) == {"first": "2", "second": "2", "third": "t", "first_again": "2"}

@@ -102,7 +102,7 @@ def test_the_version_alone_chooses_the_rules(nodes: str, top: str) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "top"), [*ADDITIONS, *PLAIN])
-def test_a_run_of_an_earlier_release_goes_on_by_the_keys_that_its_graph_has(nodes: str, top: str) -> None:
+def test_a_run_of_an_earlier_release_continues_by_the_keys_that_its_graph_has(nodes: str, top: str) -> None:
     graph = graph_of(yaml_graph(nodes, top=f"version:\n{top}")).of_earlier_release
     assert (graph.is_loki, graph.fails_by_default) == ((nodes, top) in PLAIN, False)
 

@@ -47,7 +47,7 @@ def test_a_good_graph_gives_no_false_alarm(folder: Path) -> None:
     assert found_in(folder) == []
 
 
-def test_the_corpus_has_its_size_and_knows_its_codes() -> None:
+def test_the_corpus_has_its_size_and_its_codes() -> None:
     assert len(MISTAKES) >= 60
     assert len(GOOD) >= 40
     expected = {line.split()[1] for folder in MISTAKES for line in (folder / "expected.txt").read_text().splitlines()}

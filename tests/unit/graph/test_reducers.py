@@ -51,7 +51,7 @@ def kindly(reducer: str, current: Any, incoming: Any) -> Any:
         ("overwrite", [1], None, None),
     ],
 )
-def test_each_of_lokis_reducers_folds_as_its_table_says(reducer: str, current: Any, incoming: Any, result: Any) -> None:
+def test_each_of_lokis_reducers_folds_as_in_its_table(reducer: str, current: Any, incoming: Any, result: Any) -> None:
     found = strictly(reducer, current, incoming)
     assert (found, type(found)) == (result, type(result))
 

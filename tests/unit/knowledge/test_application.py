@@ -54,7 +54,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "stream: true\n", "rag_top_k: null\nclients:\n"])
-def test_a_file_that_says_nothing_leaves_the_defaults(tmp_path: Path, text: str) -> None:
+def test_a_file_without_values_keeps_the_defaults(tmp_path: Path, text: str) -> None:
     assert said(tmp_path, text) == Application(top_k=5)
 
 

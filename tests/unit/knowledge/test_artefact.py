@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def test_an_index_says_what_it_holds(folder: Path) -> None:
+def test_an_index_reports_what_it_holds(folder: Path) -> None:
     info = Artefact.open(folder).info
     assert (info.digest, info.recipe, info.dimensions, info.chunks) == ("ab" * 32, RECIPE, 8, 60)
     assert info.sources == {f"/docs/{name}": 10 for name in NAMES}
@@ -67,7 +67,9 @@ def test_the_nearest_are_those_of_the_greatest_cosine(folder: Path) -> None:
     assert Artefact.open(folder).nearest(queries, 7) == expected
 
 
-def test_blocks_give_what_the_whole_would_and_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_give_the_same_result_as_the_complete_file_and_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = np.random.default_rng(5).normal(size=(3000, 24)).astype(np.float32)
     rows[17] = 0
     vectors.write(rows, tmp_path / "vectors.npy")

@@ -151,7 +151,7 @@ def test_a_base_that_workers_do_not_find_is_indexed(tmp_path: Path) -> None:
     assert builders.orders == [Order("index", "helper", "look", str(folder))]
 
 
-def test_a_person_may_go_on_without_documents_that_fail(tmp_path: Path) -> None:
+def test_a_person_may_continue_without_documents_that_fail(tmp_path: Path) -> None:
     folder, builders, person = graph_agent(tmp_path, look=FULL), Builders(failing="d: is encrypted"), Person([True])
     _, told = prepared(folder, builders, person)
     assert told == [("helper/look", BuildDone({"node": "look"}))]

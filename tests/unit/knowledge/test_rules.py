@@ -68,7 +68,7 @@ def test_an_incomplete_node_is_refused_if_no_person_can_be_asked(missing: str) -
 
 
 @pytest.mark.conformance("K09")
-def test_a_person_is_asked_and_the_application_gives_what_the_node_does_not_say() -> None:
+def test_a_person_is_asked_and_missing_keys_of_the_node_are_from_the_application() -> None:
     asked = decided(node(chunk_size=300), COMPLETE, can_ask=True)
     assert asked == AskToBuild(
         "Initialize RAG knowledge base for rag node 'look'?",
@@ -102,7 +102,7 @@ def test_the_first_missing_value_is_named(said: dict[str, Any], what: str) -> No
     assert missing.startswith(f"RAG knowledge base needs {what}")
 
 
-def test_what_a_person_says_completes_it() -> None:
+def test_the_answers_of_a_person_complete_it() -> None:
     wanted = completed(BaseOptions(("d",)), embedding_model="none", chunk_overlap=0)
     assert wanted.missing is None
     assert wanted.recipe() == Recipe(("d",), None, 1000, 0)
@@ -112,7 +112,7 @@ def documents(application: Application, *, can_ask: bool, listed: tuple[str, ...
     return decide_documents("helper", listed, application, exists=False, can_ask=can_ask)
 
 
-def test_documents_of_a_config_agent_are_built_when_the_application_says_all() -> None:
+def test_documents_of_a_config_agent_are_built_if_the_application_has_all_values() -> None:
     expected = BuildBase(Recipe(("d",), "a:b", 800, 80, "r:r", 9))
     assert documents(COMPLETE, can_ask=True) == documents(COMPLETE, can_ask=False) == expected
     assert documents(Application(embedding_model="none"), can_ask=False) == BuildBase(Recipe(("d",), None))

@@ -167,7 +167,7 @@ def test_what_comes_before_a_colon_is_a_loader_only_if_there_is_one_of_that_name
     assert Found(folder, "note:one.md").files == ["note:one.md"]
 
 
-def test_entries_are_remembered_as_given_and_local_ones_absolute(folder: Path) -> None:
+def test_entries_are_stored_as_given_and_local_ones_absolute(folder: Path) -> None:
     given = ["https://x.org/**", "https://x.org/a", "git:https://x.org/r", "docs/**/*.md", "/etc/hosts"]
     assert absolute(given, folder, LOADERS) == (*given[:3], f"{folder}/docs/**/*.md", "/etc/hosts")
 

@@ -212,7 +212,7 @@ def test_a_parent_that_is_retried_waits_for_the_same_child_again() -> None:
     assert (ended.usage, ended.usage_of) == (usage, CHILD)
 
 
-def test_a_child_may_fail_and_go_on_more_than_once() -> None:
+def test_a_child_may_fail_and_continue_more_than_once() -> None:
     driver = started()
     for seq in (1, 2, 3):
         driver.send(ChildEnded(seq, 1, CHILD, "failed", "no"))
@@ -220,7 +220,7 @@ def test_a_child_may_fail_and_go_on_more_than_once() -> None:
 
 
 @pytest.mark.parametrize("fails", ["time", "run"])
-def test_a_child_that_was_cancelled_with_its_failed_parent_goes_on(fails: str) -> None:
+def test_a_child_that_was_cancelled_with_its_failed_parent_continues(fails: str) -> None:
     driver = started(PLAIN.replace("start: call", "start: call\nsettings: {timeout: 100}") if fails == "run" else PLAIN)
     due = "visit/1/1" if fails == "time" else "deadline"
     assert driver.send(TimerFired(due), after_ms=301_000).effects == (TellChild(CHILD, "cancelled", keeps=True),)
@@ -308,7 +308,7 @@ def test_a_child_that_is_cancelled_because_its_parent_failed_keeps_what_it_has_d
     assert not driver.run.frontier
 
 
-def test_a_child_that_has_not_ended_just_goes_on_when_its_parent_wants_it_to() -> None:
+def test_a_child_that_has_not_ended_just_continues_when_its_parent_wants_it_to() -> None:
     driver = started(spec=BELOW)
     heard = driver.send(Retried())
     assert (heard.revives, heard.effects, heard.open, heard.close) == (True, (), (), ())
@@ -321,7 +321,7 @@ def test_a_child_that_a_person_cancelled_meanwhile_notifies_its_parent() -> None
     assert (told.status, told.effects) == ("cancelled", (TellParent(),))
 
 
-def test_a_child_goes_on_when_its_paused_parent_does() -> None:
+def test_a_child_continues_when_its_paused_parent_does() -> None:
     driver = Driver(MAP_OF_ONE, {"names": ["a", "b"]}).start()
     driver.send(ChildEnded(2, 1, child_id("run1", 2), "failed"))
     driver.send(ChildEnded(3, 1, child_id("run1", 3), "failed"))

@@ -24,7 +24,7 @@ def row(spec: RunSpec | None = None) -> Driver:
     return driver.start()
 
 
-def test_every_end_of_a_row_is_owed_to_its_batch_with_the_version_of_the_run_then() -> None:
+def test_every_end_of_a_row_is_sent_to_its_batch_with_the_version_of_the_run() -> None:
     for event in (ok(1, "e"), bad(1), Cancelled()):
         driver = row()
         assert driver.last is not None

@@ -56,7 +56,7 @@ def test_an_empty_list_of_commands_leads_nowhere(engine: str) -> None:
 
 @both
 @pytest.mark.conformance("FO-04")
-def test_a_command_without_an_update_sees_the_state_alone(engine: str) -> None:
+def test_a_command_without_an_update_reads_the_state_alone(engine: str) -> None:
     driver = fan(engine, [("worker", {})])
     assert driver.sees(driver.visit("worker")) == driver.state
 

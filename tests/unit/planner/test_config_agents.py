@@ -16,7 +16,7 @@ def turn(driver: Driver, *, ok: bool, said: str) -> None:
     driver.try_(Resulted(visit.seq, visit.attempt, header), {"output": said})
 
 
-def test_what_the_model_says_last_is_the_output() -> None:
+def test_the_last_message_of_the_model_is_the_output() -> None:
     driver = Driver(GRAPH).start()
     turn(driver, ok=True, said="Hello.")
     assert (driver.run.status, driver.output) == ("completed", "Hello.")

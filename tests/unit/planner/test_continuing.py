@@ -136,7 +136,7 @@ def test_a_run_that_stops_for_its_steps_says_nothing_of_joins(engine: str) -> No
 
 
 @both
-def test_a_run_that_has_used_up_its_steps_goes_on_where_it_stopped(engine: str) -> None:
+def test_a_run_that_has_used_up_its_steps_continues_where_it_stopped(engine: str) -> None:
     text = """
 name: g
 version: sleipnir/1

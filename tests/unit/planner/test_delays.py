@@ -127,7 +127,7 @@ def test_a_cancel_ends_it(engine: str, keeps: bool) -> None:
 
 
 @ENGINES
-def test_a_pause_does_not_stop_it_and_nothing_starts_before_the_run_goes_on(engine: str) -> None:
+def test_a_pause_does_not_stop_it_and_nothing_starts_before_the_run_continues(engine: str) -> None:
     driver = started(ALONE, engine)
     driver.send(Paused("ann"))
     ended = driver.send(PAUSE, after_ms=30_000)

@@ -66,13 +66,13 @@ def test_a_failure_before_a_successful_retry_is_no_failed_visit() -> None:
     assert driver.run.failed_visits == FailedVisits()
 
 
-def test_on_error_fail_fails_the_run_where_loki_would_go_on() -> None:
+def test_on_error_fail_fails_the_run_where_loki_would_continue() -> None:
     """Finding U1 of the second review."""
     driver = driver_of(more="on_error: fail").fails("a")
     assert (driver.run.status, driver.run.failed_visits) == ("failed", failed(("a", "boom", True)))
 
 
-def test_what_a_node_says_holds_before_what_the_graph_says() -> None:
+def test_keys_of_a_node_take_precedence_over_those_of_the_graph() -> None:
     assert driver_of(top="on_error: fail").fails("a").run.status == "failed"
     assert driver_of(top="on_error: fail", more="on_error: continue").fails("a").on_workers() == ["b"]
     assert driver_of(top="on_error: help").fails("a").on_workers() == ["help"]
@@ -88,7 +88,7 @@ def test_a_graphs_on_error_node_does_not_take_over_its_own_failure() -> None:
 @pytest.mark.parametrize(
     ("more", "node"), [("on_error: continue", "b"), ("on_error: help", "help"), ("", None), ("on_error: fail", None)]
 )
-def test_any_node_may_say_what_happens_when_it_fails(more: str, node: str | None) -> None:
+def test_any_node_may_have_on_error(more: str, node: str | None) -> None:
     driver = driver_of("type: map, over: '{{l}}', as: i, branch: help, collect_into: k", more)
     if node is None:
         assert driver.run.status == "failed"
@@ -104,7 +104,7 @@ def test_a_strict_run_fails_for_a_failed_visit(more: str) -> None:
     assert (driver.run.status, driver.run.failed_visits.ending) == ("failed", 1)
 
 
-def test_a_retried_run_forgets_the_failures_that_it_runs_again() -> None:
+def test_a_retried_run_drops_the_failures_that_it_runs_again() -> None:
     driver = driver_of(more="on_error: continue").fails("a").fails("b", "no")
     assert driver.run.failed_visits == failed(("a", "boom", False), ("b", "no", False))
     driver = driver_of(more="on_error: fail").fails("a")
@@ -127,7 +127,7 @@ nodes:
 """
 
 
-def test_branches_that_fail_together_go_on_and_are_all_counted() -> None:
+def test_branches_that_fail_together_continue_and_are_all_counted() -> None:
     """Finding U1 of the second review."""
     driver = Driver(WIDE.format(top="")).start().does("a")
     for node in ("b", "c"):
@@ -140,7 +140,7 @@ def test_branches_that_fail_together_go_on_and_are_all_counted() -> None:
     assert driver.run.failed_visits == failed(("b", "boom", False), ("c", "boom", False))
 
 
-def test_the_record_keeps_the_first_errors_and_the_whole_number() -> None:
+def test_the_record_keeps_the_first_errors_and_the_total_number() -> None:
     visits = FailedVisits()
     for number in range(50):
         visits = visits.plus(f"n{number}", "x" * 1_000, ends_run=False)
@@ -152,7 +152,7 @@ def test_runs_of_an_earlier_release_are_not_strict() -> None:
 
 
 @pytest.mark.parametrize("a", [SCRIPT, "type: llm, prompt: p", "type: function, call: 'f.py:f'"])
-def test_in_sleipnir_1_a_failed_visit_fails_the_run_unless_its_author_says_otherwise(a: str) -> None:
+def test_in_sleipnir_1_a_failed_visit_fails_the_run_unless_it_is_handled(a: str) -> None:
     """Finding U1 of the second review."""
     failing = driver_of(a, top="version: sleipnir/1").fails("a")
     assert (failing.run.status, failing.run.failed_visits.ending) == ("failed", 1)
@@ -240,7 +240,7 @@ def test_the_failed_visits_of_a_child_run_count_in_its_parent_once() -> None:
     assert driver.run.failed_visits.own == 0
 
 
-def test_those_of_a_childs_child_are_named_with_the_whole_path() -> None:
+def test_those_of_a_childs_child_are_named_with_the_complete_path() -> None:
     below = FailedVisits().plus_child("look", Child("grandchild", "y"), TWO).plus("sum", "late", ends_run=False)
     above = FailedVisits().plus("z", "before", ends_run=False).plus_child("a", Child(CHILD, "x"), below)
     assert [(each.node, each.run) for each in above.first] == [
@@ -259,7 +259,7 @@ def test_the_visit_for_which_a_child_failed_is_not_counted_twice() -> None:
     assert handled.run.failed_visits == FailedVisits()
 
 
-def test_a_child_that_goes_on_with_its_parent_is_counted_from_where_it_was() -> None:
+def test_a_child_that_continues_with_its_parent_is_counted_from_where_it_was() -> None:
     driver = parent(top="on_error: fail")
     driver.send(over("failed", TWO))
     assert (driver.run.status, driver.run.failed_visits.count) == ("failed", 3)

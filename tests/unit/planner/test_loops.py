@@ -139,7 +139,7 @@ def test_a_continued_turn_is_followed_immediately_by_the_next_with_the_continuat
     assert [json.loads(entry.split("\n")[0]).get("goes_on") for entry in driver.memory.entries][1:3] == [True, None]
 
 
-def test_a_turn_that_goes_on_counts_among_the_turns_that_a_node_may_have() -> None:
+def test_a_turn_that_continues_counts_among_the_turns_that_a_node_may_have() -> None:
     driver = Driver(LOOP).start()
     for _ in range(3):
         driver.try_(*going_on(driver))
@@ -163,7 +163,7 @@ def test_a_continued_reply_counts_once_despite_repetitions_and_deaths() -> None:
     assert driver.memory.items == before
 
 
-def test_a_run_that_was_cancelled_does_not_go_on() -> None:
+def test_a_run_that_was_cancelled_does_not_continue() -> None:
     driver = Driver(LOOP).start()
     event, delta = going_on(driver)
     driver.send(Cancelled())
@@ -171,7 +171,7 @@ def test_a_run_that_was_cancelled_does_not_go_on() -> None:
     assert (driver.run.status, driver.run.frontier) == ("cancelled", {})
 
 
-def test_a_loop_does_not_go_on_when_the_time_of_its_run_is_up() -> None:
+def test_a_loop_does_not_continue_when_the_time_of_its_run_is_up() -> None:
     driver = Driver(LOOP.replace("start: ask", "start: ask\nsettings: {timeout: 5}")).start()
     driver.now_ms += 6_000  # the timer came while a worker had the turn, and let it finish
     driver.try_(*going_on(driver))

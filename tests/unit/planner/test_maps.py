@@ -47,7 +47,7 @@ def test_no_more_items_run_at_once_than_the_map_allows() -> None:
     assert [driver.run.frontier[seq].item.index for seq in sorted(driver.run.frontier)[1:]] == [1, 2]  # type: ignore[union-attr]
 
 
-def test_an_item_sees_itself_and_the_state_and_not_the_others() -> None:
+def test_an_item_reads_itself_and_the_state_and_not_the_others() -> None:
     driver = started(other="seen")
     seen = [driver.sees(driver.visit("work", item)) for item in (0, 1)]
     assert [state["item"] for state in seen] == ["x", "y"]
@@ -122,7 +122,7 @@ def test_a_list_as_json_text_is_a_list() -> None:
 @pytest.mark.parametrize(
     ("items", "kind"), [(None, "null"), (True, "bool"), (1, "number"), ("text", "string"), ({}, "object")]
 )
-def test_anything_else_than_a_list_is_an_error_that_says_what_it_is(items: object, kind: str) -> None:
+def test_anything_else_than_a_list_is_an_error_that_reports_what_it_is(items: object, kind: str) -> None:
     driver = Driver(MAP, {"items": items}).start()
     assert driver.error is not None
     assert f"map node 'fan': `over` template '{{{{items}}}}' must resolve to an array, got {kind}" in driver.error

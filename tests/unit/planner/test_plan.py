@@ -199,7 +199,7 @@ def test_the_deadline_ends_a_run_that_waits_for_a_person_but_not_one_whose_worke
     assert busy.send(TimerFired("deadline"), after_ms=20_000).unless_claimed
 
 
-def test_the_deadline_interrupts_a_node_where_the_graph_says_so() -> None:
+def test_the_deadline_interrupts_a_node_if_the_graph_sets_it() -> None:
     driver = Driver(THREE.replace("timeout: 10", "timeout: 10, interrupt_on_timeout: true"))
     driver.send(Submitted())
     transition = driver.send(TimerFired("deadline"), after_ms=10_001)
@@ -471,7 +471,7 @@ def test_the_planner_asks_only_for_the_state_that_a_control_node_reads() -> None
 
 
 @pytest.mark.parametrize("kind", ["router", "join"])
-def test_a_node_that_only_goes_on_writes_its_state_updates(kind: str) -> None:
+def test_a_node_that_only_continues_writes_its_state_updates(kind: str) -> None:
     nodes = (
         f"a: {{type: {kind}, state_updates: {{x: 'y is {{{{y}}}}'}}, next: e}}\n  e: {{type: end, output: '{{{{x}}}}'}}"
     )

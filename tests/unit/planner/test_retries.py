@@ -132,7 +132,7 @@ def test_what_comes_late_for_a_visit_that_waits_changes_nothing() -> None:
     assert isinstance(plan(driver.graph, driver.run, TimerFired("visit/1/2"), driver.now_ms), IgnoredEvent)
 
 
-def test_the_last_failure_goes_where_failures_go_and_says_how_often_it_was_tried() -> None:
+def test_the_last_failure_goes_where_failures_go_and_reports_how_often_it_was_tried() -> None:
     driver = flaky("{max_attempts: 2}")
     driver.send(bad(1))
     driver.send(TimerFired("visit/1/2"))
@@ -183,7 +183,7 @@ def test_a_graph_may_name_a_policy_for_all_its_nodes_and_a_node_may_refuse_it() 
     assert not stubborn.send(bad(1)).timers
 
 
-def test_a_run_that_ends_forgets_its_timers() -> None:
+def test_a_run_that_ends_drops_its_timers() -> None:
     driver = flaky("{max_attempts: 2}")
     driver.send(bad(1))
     assert set(driver.send(Cancelled()).untimers) == {"visit/1/2", "deadline"}

@@ -118,7 +118,7 @@ def test_a_run_that_cannot_be_planned_frees_its_slot_too() -> None:
     assert fail("limited", submitted().run, "its bundle is gone", 5).effects == (FreeSlot("agent", "acme", 1),)
 
 
-def test_a_retried_run_asks_again_and_goes_on_once_it_has_a_slot() -> None:
+def test_a_retried_run_asks_again_and_continues_once_it_has_a_slot() -> None:
     driver = grant(submitted()).does("a").fails("b")
     driver.send(Retried())
     asked = slot_of(driver)
@@ -158,7 +158,7 @@ def test_a_pause_before_the_start_takes_nothing_of_the_runs_time() -> None:
     assert deadline(driver) == driver.now_ms + 10_001
 
 
-def test_a_paused_run_that_gets_its_slot_keeps_it_and_starts_when_it_goes_on() -> None:
+def test_a_paused_run_that_gets_its_slot_keeps_it_and_starts_when_it_continues() -> None:
     driver = submitted()
     driver.send(Paused("ann"), after_ms=5_000)
     assert driver.run.status == "paused"
@@ -179,7 +179,7 @@ def test_the_key_is_rendered_from_the_state_at_the_start(key: str, tenant: objec
     assert slot_of(driver).key == rendered
 
 
-def test_a_key_that_the_state_does_not_say_fails_the_run_and_asks_for_nothing() -> None:
+def test_a_missing_state_key_fails_the_run_and_requests_no_slot() -> None:
     driver = submitted(LIMITED.replace("{{tenant}}", "{{tenant.id}}", 1))
     assert (driver.run.status, driver.run.slot, owed(driver)) == ("failed", None, ())
     assert driver.error == (

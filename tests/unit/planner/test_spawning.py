@@ -89,7 +89,7 @@ def name_of(run: str) -> str:
 
 
 @pytest.mark.conformance("W01")
-def test_an_agent_is_spawned_at_once_and_the_model_goes_on() -> None:
+def test_an_agent_is_spawned_at_once_and_the_model_continues() -> None:
     boss = Boss()
     [result] = boss.turn((SPAWN, {"agent": "worker", "prompt": "look \ud800", "task_id": "7"}))
     [agent] = boss.agents

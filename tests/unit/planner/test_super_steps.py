@@ -61,7 +61,7 @@ def test_the_next_step_begins_when_the_slowest_branch_has_ended() -> None:
     assert driver.on_workers() == ["a"]
 
 
-def test_a_branch_sees_the_state_at_the_start_of_its_step() -> None:
+def test_a_branch_reads_the_state_at_the_start_of_its_step() -> None:
     driver = split(LOKI)
     driver.does("a", one="new")
     assert "one" not in driver.sees(driver.visit("b"))

@@ -62,7 +62,7 @@ def lost_effect(**lease: bool) -> Driver:
     return driver
 
 
-def test_an_effect_that_is_lost_is_run_again_when_a_person_says_so() -> None:
+def test_a_lost_effect_is_run_again_on_request_of_a_person() -> None:
     driver = lost_effect()
     again = driver.send(Answered(1, "run again"))
     assert [(visit.seq, visit.attempt, visit.queue) for visit in again.dispatches] == [(1, 2, "scripts")]
@@ -78,7 +78,7 @@ def test_an_effect_that_is_handed_back_is_asked_about_as_well() -> None:
     assert lost_effect(handed_back=True).live() == ["pay"]
 
 
-def test_an_effect_that_has_happened_goes_on_with_the_output_that_a_person_gives() -> None:
+def test_an_effect_that_has_happened_continues_with_the_output_that_a_person_gives() -> None:
     driver = lost_effect()
     settled = driver.send(Answered(1, '{"id": 7, "_next": "other"}'))
     assert settled.writes[0].values == {"id": 7, "text": "7 of Ann"}
@@ -94,14 +94,14 @@ def test_an_effect_that_is_given_up_fails_its_node() -> None:
     }
 
 
-def test_an_answer_that_says_nothing_about_an_effect_is_asked_for_again() -> None:
+def test_an_unclear_answer_about_an_effect_is_asked_for_again() -> None:
     driver = lost_effect()
     again = driver.send(Answered(1, "dunno"))
     assert "must be 'run again', 'fail' or a JSON object, not 'dunno'" in again.gates[0].question
     assert driver.send(Answered(1, "run again")).dispatches
 
 
-def test_an_answer_about_an_attempt_says_nothing_about_the_next_one() -> None:
+def test_an_answer_about_an_attempt_does_not_apply_to_the_next_one() -> None:
     driver = lost_effect()
     driver.send(Answered(1, "run again"))
     asked = driver.send(LeaseLost(1, 2, "w2"))
@@ -135,7 +135,7 @@ def test_a_question_without_an_answer_takes_its_default_then_its_way_out_then_fa
     assert "at node 'late': input node 'late' was not answered within 5s" in str(failed.error)
 
 
-def test_an_answer_in_time_forgets_the_timer_and_a_late_timer_changes_nothing() -> None:
+def test_an_answer_in_time_drops_the_timer_and_a_late_timer_changes_nothing() -> None:
     driver = Driver(EXPIRING, {"host": "nobody"})
     driver.send(Submitted())
     assert driver.send(Answered(1, "Ann")).untimers == ("visit/1/1",)
@@ -212,7 +212,7 @@ nodes:
     assert driver.last is not None and driver.last.output == "mine"
 
 
-def test_a_paused_run_fails_for_what_came_meanwhile_once_it_goes_on() -> None:
+def test_a_paused_run_fails_for_what_came_meanwhile_once_it_continues() -> None:
     """Finding C15: neither a failed visit nor a limit ends a run that is held."""
     driver = Driver(TWO)
     driver.send(Submitted())
@@ -228,7 +228,7 @@ def test_a_paused_run_fails_for_what_came_meanwhile_once_it_goes_on() -> None:
 
 
 @pytest.mark.parametrize("event", [ok(1), LeaseLost(1, 1, "w1")])
-def test_a_paused_run_whose_time_was_up_before_takes_what_comes_and_fails_once_it_goes_on(event: Any) -> None:
+def test_a_paused_run_whose_time_was_up_before_takes_what_comes_and_fails_once_it_continues(event: Any) -> None:
     """Planning failed instead, when the timer of the run's deadline was behind the pause in the inbox."""
     driver = Driver(TWO)
     driver.send(Submitted())
@@ -344,7 +344,7 @@ nodes:
 """
 
 
-def test_a_run_that_fails_as_it_goes_on_leaves_no_timer() -> None:
+def test_a_run_that_fails_as_it_continues_leaves_no_timer() -> None:
     """The timer of its step is there from before, and going on arms it anew."""
     driver = Driver(TIMED)
     assert list(driver.send(Submitted()).timers) == ["step/2"]
@@ -391,7 +391,7 @@ def test_the_timeout_of_a_step_ends_visits_next_to_a_question() -> None:
     assert str(ended.error).endswith("not done by then: 'a'")
 
 
-def test_a_run_that_a_limit_has_stopped_says_so() -> None:
+def test_a_run_that_a_limit_has_stopped_reports_it() -> None:
     """Finding C26: it looked like one that has done all."""
     stopping = TWO.replace("nodes:", "limits: {max_steps: 1, on_max_steps: stop}\nnodes:")
     driver = Driver(stopping)

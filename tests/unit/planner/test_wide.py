@@ -180,7 +180,7 @@ def test_visits_without_a_worker_start_by_the_thousand_and_the_rest_by_events_of
 
 
 @both
-def test_a_run_that_failed_amid_its_commands_goes_on_with_those_that_are_left(engine: str) -> None:
+def test_a_run_that_failed_amid_its_commands_continues_with_those_that_are_left(engine: str) -> None:
     """Finding C22 of the second review."""
     width = 2 * WIDE
     text = FAN.format(engine=engine, slots=2, after="end", join="next: end")

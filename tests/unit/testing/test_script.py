@@ -76,7 +76,7 @@ PARSED = Script(
 )
 
 
-def test_a_yaml_file_says_what_the_objects_say(tmp_path: Path) -> None:
+def test_a_yaml_file_equals_the_objects(tmp_path: Path) -> None:
     (tmp_path / "script.yaml").write_text(YAML)
     assert load(tmp_path / "script.yaml") == PARSED
 

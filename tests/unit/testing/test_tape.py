@@ -178,7 +178,7 @@ def test_a_process_records_or_replays_and_the_folder_is_where_it_was_named(monke
         ([request("a", temperature=1)], request("a", temperature=True), "temperature: recorded 1, now true. "),
     ],
 )
-def test_a_miss_says_what_differs_from_the_nearest(tmp_path: Path, recorded: Any, asked: Any, differs: str) -> None:
+def test_a_miss_reports_what_differs_from_the_nearest(tmp_path: Path, recorded: Any, asked: Any, differs: str) -> None:
     tape = Tape.record(tmp_path)
     for one in recorded:
         tape.keep(one, answer("x"))

@@ -151,7 +151,7 @@ def test_a_graph_is_checked_against_what_its_tools_file_really_declares(tmp_path
     assert problem.message == "llm node references unknown tool '_hidden'"
 
 
-def test_the_check_of_a_graph_says_why_the_tools_are_not_known(tmp_path: Path) -> None:
+def test_the_check_of_a_graph_reports_why_the_tools_are_not_known(tmp_path: Path) -> None:
     folder = in_folder(tmp_path, "agent", {"graph_dot_yaml": LLM, "tools_dot_py": "def ofPython(): ..."})
     found = validate(folder, read_tools=custom_tools)
     reason = f"{folder}/tools.py:1: Missing or empty description on function: ofPython"

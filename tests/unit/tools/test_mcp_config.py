@@ -195,7 +195,7 @@ def test_values_that_are_named_like_secrets_are_hidden_too() -> None:
     assert "ghp_123456" not in repr(found["s"])
 
 
-def test_the_place_of_a_remote_server_says_nothing_of_its_path_and_user() -> None:
+def test_the_place_of_a_remote_server_has_no_path_and_no_user() -> None:
     assert RemoteServer("s", url="https://me:pw@h.example:8443/secret?k=v").host == "h.example:8443"
 
 

@@ -178,7 +178,7 @@ def test_what_cannot_be_declared_is_an_error_with_its_line(text: str, line: int 
         assert str(caught.value).startswith(f"{FILE}:{line}: {message}")
 
 
-def test_a_global_file_without_run_says_so() -> None:
+def test_a_global_file_without_run_reports_it() -> None:
     with pytest.raises(ToolFileError, match="a global Python tool is a function `run`; define it"):
         declared('def tool():\n    "x"\n', agent=False)
 

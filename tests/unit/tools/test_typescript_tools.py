@@ -170,7 +170,7 @@ def test_what_cannot_be_declared_is_an_error_with_its_line(text: str, line: int,
     assert caught.value.line == line
 
 
-def test_a_global_file_without_run_says_so() -> None:
+def test_a_global_file_without_run_reports_it() -> None:
     with pytest.raises(ToolFileError, match="a global TypeScript tool is an exported function `run`; define it"):
         declared("/** x */ export function tool() {}", agent=False)
 

@@ -44,7 +44,7 @@ SAID = [
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_an_error_of_a_write_to_the_agents_folder_says_where_to_write(said: str, unpacked: Unpacked) -> None:
+def test_an_error_of_a_write_to_the_agents_folder_reports_where_to_write(said: str, unpacked: Unpacked) -> None:
     """Finding U6 of the second review."""
     folder = unpacked.folder
     told = advice(said.replace("{folder}", str(folder)), folder, WORKING)

@@ -70,7 +70,9 @@ def test_next_in_all_its_forms(found: Any, route: Route) -> None:
         ),
     ],
 )
-def test_a_list_that_cannot_be_followed_fails_the_node_and_says_where(tmp_path: Path, found: Any, problem: str) -> None:
+def test_a_list_that_cannot_be_followed_fails_the_node_and_reports_where(
+    tmp_path: Path, found: Any, problem: str
+) -> None:
     result = returning(tmp_path, repr({"_next": found, "n": 1}))
     message = f"Function 'steps.py:plan': {problem}"
     assert (result.ok, result.error, result.error_kind) == (False, message, "output")
@@ -88,7 +90,7 @@ def test_a_list_that_cannot_be_followed_fails_the_node_and_says_where(tmp_path: 
         ([{"to": "w"}] * 1_200, "1,200 commands: w, w, w, w, w, w and 1,194 more"),
     ],
 )
-def test_the_narration_says_what_was_chosen(tmp_path: Path, found: Any, note: str) -> None:
+def test_the_narration_reports_what_was_chosen(tmp_path: Path, found: Any, note: str) -> None:
     assert returning(tmp_path, repr({"_next": found})).notes[-1] == note
 
 
@@ -106,7 +108,7 @@ def test_the_narration_says_what_was_chosen(tmp_path: Path, found: Any, note: st
         ("Command(update={'n': 1, '_next': 'b'})", (None, None)),
     ],
 )
-def test_one_command_writes_its_update_and_goes_on(tmp_path: Path, expression: str, route: tuple[Any, Any]) -> None:
+def test_one_command_writes_its_update_and_continues(tmp_path: Path, expression: str, route: tuple[Any, Any]) -> None:
     result = returning(tmp_path, expression)
     assert (way(result), result.delta) == (route, {"n": 1})
 

@@ -53,7 +53,7 @@ def test_a_visit_on_another_machine_works_in_the_runs_scratch_folder(
 
 
 @pytest.mark.parametrize(("url", "is_callers"), [("redis://127.0.0.1/0", False), ("unix:///run/redis.sock", True)])
-def test_of_a_run_whose_client_did_not_say_the_address_of_redis_decides(
+def test_without_marks_of_the_client_the_address_of_redis_decides(
     project: Path, settings: Settings, url: str, is_callers: bool
 ) -> None:
     here = settings.replaced(redis_url=url)

@@ -155,7 +155,7 @@ def step(state): return asdict(Point(1))
         ("no_such_module:step", "Function 'no_such_module:step' not found: no module 'no_such_module' is installed"),
     ],
 )
-def test_a_call_that_cannot_be_found_says_why(tmp_path: Path, call: str, message: str) -> None:
+def test_a_call_that_cannot_be_found_reports_why(tmp_path: Path, call: str, message: str) -> None:
     (tmp_path / "steps.py").write_text("")
     result = run(tmp_path / "agent", "NUMBER = 1\nasync def wait(state): pass", call=call)
     assert not result.ok
@@ -194,7 +194,7 @@ def test_an_exception_is_a_failure_with_the_users_own_line(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("raised", "transient"), [("ConnectionResetError()", True), ("TimeoutError()", True), ("ValueError()", False)]
 )
-def test_some_exceptions_say_that_another_try_may_succeed(tmp_path: Path, raised: str, transient: bool) -> None:
+def test_some_exceptions_are_transient(tmp_path: Path, raised: str, transient: bool) -> None:
     assert run(tmp_path, f"def step(state): raise {raised}").transient is transient
 
 

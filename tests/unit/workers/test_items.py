@@ -58,7 +58,7 @@ def test_the_same_node_may_be_in_a_chain_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chosen", ["'x'", "['x', 'y']", "[{'to': 'x', 'update': {}}]", "[]"])
 @pytest.mark.parametrize("position", [0, 1])
-def test_where_a_body_wants_to_go_on_is_ignored(tmp_path: Path, chosen: str, position: int) -> None:
+def test_the_next_of_a_body_is_ignored(tmp_path: Path, chosen: str, position: int) -> None:
     result = run(tmp_path, f"{{'output': 1, '_next': {chosen}}}", body=("step", "step"), position=position)
     assert (result.ok, result.next, result.sends) == (True, None, None)
 

@@ -84,7 +84,7 @@ def test_an_empty_folder_goes_as_soon_as_its_run_is_over(here: Machine) -> None:
     assert here.sweep() == ["live"]
 
 
-def test_a_run_that_goes_on_after_a_retry_keeps_its_folder(here: Machine) -> None:
+def test_a_run_that_continues_after_a_retry_keeps_its_folder(here: Machine) -> None:
     here.used("again", "failed", 1)
     here.sweep()
     here.redis.known["again"] = RunEnd("running", None)
@@ -92,7 +92,7 @@ def test_a_run_that_goes_on_after_a_retry_keeps_its_folder(here: Machine) -> Non
     assert here.sweep() == ["again"]
 
 
-def test_a_worker_that_was_restarted_goes_on_where_it_was(here: Machine) -> None:
+def test_a_worker_that_was_restarted_continues_where_it_was(here: Machine) -> None:
     """Nothing but the folders and Redis decides."""
     here.used("one", "completed", 1)
     assert here.sweep() == ["one"]
@@ -184,7 +184,7 @@ def test_on_a_full_disk_folders_of_ended_runs_go_early_the_oldest_first(here: Ma
     assert here.sweep() == ["a", "d"]
 
 
-def test_a_disk_that_stays_full_loses_no_folder_of_a_run_that_goes_on(here: Machine, full_until: Any) -> None:
+def test_a_disk_that_stays_full_loses_no_folder_of_a_run_that_continues(here: Machine, full_until: Any) -> None:
     here.used("over", "completed", 1)
     here.used("live", "running")
     full_until(-1)

@@ -197,7 +197,7 @@ def test_a_dict_for_a_pydantic_object_is_completed_or_refused(tmp_path: Path) ->
     )
 
 
-def test_a_value_that_is_no_such_object_any_more_says_so(tmp_path: Path) -> None:
+def test_a_value_that_is_no_such_object_any_more_reports_it(tmp_path: Path) -> None:
     result = call(tmp_path, "{}", state={"docs": [{"title": "a"}, {}]})
     assert (
         result.error
@@ -216,7 +216,7 @@ def test_objects_that_are_not_declared_are_refused_as_ever(tmp_path: Path) -> No
     assert "key 'free' is a datetime, which is not JSON" in call(tmp_path, "{'free': datetime(2026, 1, 2)}").error
 
 
-def test_the_function_of_a_conditional_edge_sees_objects(tmp_path: Path) -> None:
+def test_the_function_of_a_conditional_edge_reads_objects(tmp_path: Path) -> None:
     state = {"when": "2026-01-02", "doc": {"title": "a"}}
     assert call(tmp_path, "f\"{state['when'].year} {state['doc'].title}\"", state=state, role="branch").next == "2026 a"
 

@@ -101,7 +101,7 @@ def test_the_third_same_call_in_a_row_is_refused_and_adds_nothing(tmp_path: Path
 
 
 @pytest.mark.conformance("D01")
-def test_an_agent_that_does_not_go_on_by_itself_has_no_list(tmp_path: Path) -> None:
+def test_an_agent_that_does_not_continue_by_itself_has_no_list(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text("def look():\n    '''Look.'''\n")
     called = [Reply(calls=[Call("todo__list", {})])]
     result, server = turn(tmp_path, called, agent=LoopAgent(), tools=("look",))
@@ -124,7 +124,7 @@ def test_of_a_graph_the_name_of_a_todo_tool_is_as_any_other(tmp_path: Path) -> N
     assert [call.where for call in result.calls] == ["scripts"]
 
 
-def test_a_model_that_cannot_call_functions_has_no_list_and_does_not_go_on(tmp_path: Path) -> None:
+def test_a_model_that_cannot_call_functions_has_no_list_and_does_not_continue(tmp_path: Path) -> None:
     folder = tmp_path / "loki"
     folder.mkdir()
     (folder / "config.yaml").write_text(
@@ -189,7 +189,7 @@ def test_an_agent_with_a_list_that_is_done_ends_with_the_text_of_all_turns(tmp_p
     ],
     ids=["first", "third", "no more than max", "the same again", "as before the last", "after calls", "nothing again"],
 )
-def test_an_agent_goes_on_so_often_and_not_after_the_same_reply(turns: list[Any], text: str, goes_on: bool) -> None:
+def test_an_agent_continues_so_often_and_not_after_the_same_reply(turns: list[Any], text: str, goes_on: bool) -> None:
     assert (continuation(GOES_ON, talk(ADDED, *turns), text, OPEN) is not None) == goes_on
 
 
@@ -202,12 +202,12 @@ def test_an_agent_goes_on_so_often_and_not_after_the_same_reply(turns: list[Any]
         (GOES_ON, TodoList("ship", (Todo(1, "write", True),))),
     ],
 )
-def test_an_agent_that_has_nothing_left_or_may_not_does_not_go_on(agent: LoopAgent, todos: TodoList) -> None:
+def test_an_agent_that_has_nothing_left_or_may_not_does_not_continue(agent: LoopAgent, todos: TodoList) -> None:
     assert continuation(agent, talk(), "x", todos) is None
 
 
 @pytest.mark.conformance("D03")
-def test_an_agent_may_have_its_own_words_to_go_on_with() -> None:
+def test_an_agent_may_have_its_own_continuation_message() -> None:
     agent = LoopAgent(auto_continue=True, continuation_prompt="Weiter!")
     text = "Weiter!\n\nGoal: ship\nProgress: 1/2 completed\n  ✓ 1. write\n  ○ 2. test"
     note = "📋 Auto-continuing (1/10): 1 incomplete todo(s) remain"

@@ -386,7 +386,7 @@ def test_what_is_left_out_has_its_default_and_else_is_none(agent: Agent) -> None
     assert agent.call("t", {"c": 1, "b": None}).value == [None, None, 1, 4]
 
 
-def test_a_function_in_camel_case_is_called_by_the_name_the_model_knows(agent: Agent) -> None:
+def test_a_function_in_camel_case_is_called_by_its_declared_name(agent: Agent) -> None:
     assert agent.has("tools.py", 'def getIP():\n    """x"""\n    return 1\n').call("getip").value == 1
 
 

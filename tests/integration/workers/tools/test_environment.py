@@ -152,7 +152,7 @@ def test_agents_are_installed_in_the_home_too_with_their_env_file_and_what_they_
     assert agent.has("tools.sh", text).call("t").value == {"output": "home shared"}
 
 
-def test_keys_of_models_in_the_shared_env_file_reach_no_tool_but_those_meant_for_tools_do(agent: Agent) -> None:
+def test_keys_of_models_in_the_shared_env_file_reach_no_tool_and_keys_of_tools_do(agent: Agent) -> None:
     agent.has("loki/.env", "OPENAI_API_KEY=no\nSLEIPNIR_REDIS_URL=no\nUSQL_DSN=yes\n")
     agent.has("loki/functions/.env", "TAVILY_API_KEY=yes\n")
     agent.has(".env", "JINA_API_KEY=yes\n")

@@ -127,7 +127,7 @@ def test_positional_arguments_and_variables_are_not_declared() -> None:
     assert declared("# @arg a!", "# @env B!").parameters["properties"] == {}
 
 
-def test_options_of_the_file_are_those_of_a_command_only_where_the_file_says_so() -> None:
+def test_options_of_the_file_are_those_of_a_command_only_if_the_file_declares_it() -> None:
     text = "# @option --x\n{}# @cmd F\nf() {{\n}}\n"
     (plain,) = declarations(text.format(""), FILE, agent=True)
     (inheriting,) = declarations(text.format("# @meta inherit-flag-options\n"), FILE, agent=True)

@@ -115,7 +115,7 @@ def test_a_delimiter_follows_the_sign_for_many(sign: str, delimiter: str) -> Non
         ("--x~", (1, 1_000_000), True),
     ],
 )
-def test_notations_say_how_many_values_one_use_takes(text: str, words: tuple[int, int], is_list: bool) -> None:
+def test_notations_report_how_many_values_one_use_takes(text: str, words: tuple[int, int], is_list: bool) -> None:
     assert (option(text).words, option(text).is_list) == (words, is_list)
 
 

@@ -19,7 +19,7 @@ def read(text: str) -> BashFile:
 
 
 @pytest.mark.conformance("X05")
-def test_a_description_goes_on_over_the_comment_lines_below_its_tag() -> None:
+def test_a_description_continues_over_the_comment_lines_below_its_tag() -> None:
     first = "# @describe First\n#\n# * second\n#     indented\n## \\@third\n#fourth\n#\n"
     script = read(first + "# @option --x One\n# more\n\n# not this\n")
     assert script.root.description == "First\n\n* second\n    indented\n@third\nfourth"
@@ -82,7 +82,7 @@ def test_the_file_runs_main_if_it_has_one() -> None:
     assert read("other() {\n}\n").root.function is None
 
 
-def test_variables_and_programs_are_inherited_and_options_only_where_the_file_says_so() -> None:
+def test_variables_and_programs_are_inherited_and_options_only_if_the_file_declares_it() -> None:
     text = (
         "# @env A\n# @env B=1\n# @option --x\n# @flag -v --v\n{meta}# @meta require-tools a, b\n"
         "# @cmd\n# @env B=2\n# @option -v\n# @meta require-tools b c\nf() {{\n}}\n"

@@ -113,7 +113,7 @@ def test_the_names_of_a_provider_mean_its_configured_client(configured: Clients,
     assert (found.traits.require_max_tokens, found.traits.max_output_tokens) == (True, 4096)
 
 
-def test_a_key_that_the_client_does_not_say_comes_from_the_environment(configured: Clients) -> None:
+def test_a_key_that_the_client_does_not_configure_is_from_the_environment(configured: Clients) -> None:
     assert endpoint(configured, "groq:m", {"GROQ_API_KEY": "from-env"}).api_key == "from-env"
     with pytest.raises(NodeFailed, match="set GROQ_API_KEY"):
         endpoint(configured, "groq:m", {})
@@ -193,7 +193,7 @@ def test_another_file_may_be_named(tmp_path: Path) -> None:
         ("clients:\n  - type: x\n    patch: {chat_completions: {'(': {body: {a: 1}}}}\n", ["no regular expression"]),
     ],
 )
-def test_a_file_that_is_wrong_says_where_and_what_and_shows_no_value(
+def test_a_file_that_is_wrong_reports_where_and_what_and_shows_no_value(
     tmp_path: Path, text: str, messages: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -203,7 +203,7 @@ def test_a_file_that_is_wrong_says_where_and_what_and_shows_no_value(
 
 
 @pytest.mark.parametrize("nothing", ["", "clients:\n", "clients: null\nprices: null\n", "clients: []\n"])
-def test_a_file_that_says_nothing_of_models_is_fine(tmp_path: Path, nothing: str) -> None:
+def test_a_file_without_models_is_accepted(tmp_path: Path, nothing: str) -> None:
     assert read(tmp_path, nothing) == NO_CLIENTS
 
 

@@ -51,7 +51,7 @@ def test_an_id_becomes_an_endpoint(model_id: str, env: dict[str, str], expected:
         ("openai:m", "No API key for model 'openai:m': set OPENAI_API_KEY"),
     ],
 )
-def test_an_id_that_leads_nowhere_says_what_to_do(model_id: str, message: str) -> None:
+def test_an_id_that_leads_nowhere_reports_what_to_do(model_id: str, message: str) -> None:
     with pytest.raises(NodeFailed, match=r".") as caught:
         resolve(model_id, {}, PROVIDERS)
     assert message in str(caught.value)

@@ -122,7 +122,7 @@ def test_ids_of_calls_that_come_again_in_another_reply_are_other_calls() -> None
     assert TodoList.of([*first, *second]).todos == (Todo(1, "a"),)
 
 
-def test_what_others_say_and_other_tools_do_is_no_part_of_the_list() -> None:
+def test_messages_of_others_and_other_tools_do_not_change_the_list() -> None:
     others: list[Message] = [
         {"role": "user", "content": "todo__add"}, {"role": "assistant", "content": "todo__add"},
         *said([("search", {"task": "x"}), ADD], ["found", {"status": "ok", "id": 1}]),
