@@ -202,16 +202,17 @@ def test_a_visit_that_cannot_be_stopped_is_left_to_its_lease(redis_server: Redis
 
 
 def test_the_answer_of_a_model_that_is_not_there_yet_is_dropped(stack: Stack, tmp_path: Path) -> None:
-    graph = GRAPH.replace('type: function, call: "f.py:f"', "type: llm, prompt: hi, state_updates: {who: '{{output}}'}")
+    model = "type: llm, prompt: hi, state_updates: {who: '{{output}}'}"
+    graph = GRAPH.replace('type: function, call: "f.py:f", queue: work', model)
     stack.settings = stack.settings.replaced(drain_s=0.5)
     with ModelServer([Reply(hang=True), "second"]) as server, stack.client() as client:
         env = server.env("openai", "sk-test") | {"SLEIPNIR_MODEL": "openai:gpt-test"}
-        stack.start_worker("old", "work", env=env)
+        stack.start_worker("old", "llm", env=env)
         run = client.submit(write_agent(tmp_path / "drained", graph))
         wait_until(lambda: server.requests, "litellm is loaded and the model asked")
         stack.signal("old", signal.SIGTERM)
         assert exit_code(stack, "old") == 0
-        stack.start_worker("new", "work", env=env)
+        stack.start_worker("new", "llm", env=env)
         assert run.wait(60).status == "completed"
         assert (run.output, run.history()[1].attempt) == ("second", 2)
 

@@ -116,6 +116,6 @@ def assert_shown(shown: str, printed: str, command: str) -> None:
 
 
 def varying(line: str) -> str:
-    """Without the ids and times that differ from run to run."""
-    without_times = re.sub(r"\b\d[\d.]* ?m?s\b", "TIME", line.strip())
+    """Without the ids and times that differ from run to run. After a minute pytest adds ` (0:01:07)`."""
+    without_times = re.sub(r"\b\d[\d.]* ?m?s\b( \(\d+:\d\d:\d\d\))?", "TIME", line.strip())
     return re.sub(r"\b(?=[a-z0-9]*\d)[a-z0-9]{12}\b", "RUN", without_times)
