@@ -236,6 +236,7 @@ class ResultHeader:
 
     @classmethod
     def of(cls, result: VisitResult, *, worker: str, started_ms: int, took_ms: int) -> ResultHeader:
+        """The header of a result, for the scheduler: its values are sent separately, only their keys are in it."""
         return cls(
             ok=result.ok,
             keys=tuple(result.delta),
@@ -256,6 +257,7 @@ class ResultHeader:
         )
 
     def to_json(self) -> dict[str, Any]:
+        """The wire fields; those with their default are left out."""
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
         for flag in ("transient", "goes_on"):
             if not fields[flag]:

@@ -230,6 +230,7 @@ def some_node_ends_the_graph(case: Case) -> None:
 
 
 def every_agent_exists(case: Case) -> None:
+    """The rule holds only if the caller can find agents."""
     if case.find_agent is None:
         return
     for node, path in case.nodes(AgentNode):
@@ -243,6 +244,7 @@ def every_agent_exists(case: Case) -> None:
 
 
 def every_option_has_a_route(case: Case) -> None:
+    """An option without a route would lead to `on_other`, which is for other answers."""
     for node, path in case.nodes(ApprovalNode):
         if (*path, "routes") in case.findings.broken:
             continue

@@ -55,6 +55,7 @@ def calls_installed_code(case: Case) -> bool:
 
 
 def every_script_exists(case: Case) -> None:
+    """Files outside the folder have an error of their own."""
     if case.folder is None:
         return
     for reference in references(case):

@@ -31,6 +31,7 @@ def no_node_is_named_like_a_keyword(case: Case) -> None:
 
 
 def every_on_error_has_an_effect(case: Case) -> None:
+    """An end node, or a node whose `fallback` comes first, never uses `on_error`."""
     for node_id, node in case.graph.nodes.items():
         if node.on_error is None:
             continue

@@ -40,6 +40,7 @@ def every_document_exists(case: Case) -> None:
 
 
 def every_size_is_valid(case: Case) -> None:
+    """Sizes of chunks are in bytes."""
     for node, path in case.nodes(RagNode):
         if node.chunk_size == 0:
             case.findings.error((*path, "chunk_size"), "chunk_size must be at least 1; it is in bytes")

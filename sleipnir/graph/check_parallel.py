@@ -60,6 +60,7 @@ def every_body_of_a_map_can_run_per_item(case: Case) -> None:
 
 
 def no_item_is_collected_over_itself(case: Case) -> None:
+    """The item and the result of a map need different keys."""
     for node, path in case.nodes(MapNode):
         key = "collect" if case.findings.has((*path, "collect")) else "collect_into"
         if node.item == node.collect_into:

@@ -18,6 +18,7 @@ MOST_STATE_KEYS: Final = 2_000
 
 
 def no_graph_has_too_many_nodes(case: Case) -> None:
+    """More than MOST_NODES nodes are an error."""
     count = len(case.graph.nodes)
     if count > MOST_NODES:
         case.findings.graph_error(
@@ -28,6 +29,7 @@ def no_graph_has_too_many_nodes(case: Case) -> None:
 
 
 def no_node_reads_too_many_keys(case: Case) -> None:
+    """More than MOST_KEYS_READ keys in the texts of one node are an error."""
     for node_id, node in case.graph.nodes.items():
         read = state_read_by(node)
         if read is not None and len(read) > MOST_KEYS_READ:
@@ -39,6 +41,7 @@ def no_node_reads_too_many_keys(case: Case) -> None:
 
 
 def no_state_has_too_many_keys(case: Case) -> None:
+    """More than MOST_STATE_KEYS declared or initial keys are an error."""
     for name, declared in (("state", case.graph.state), ("initial_state", case.graph.initial_state)):
         if len(declared) > MOST_STATE_KEYS:
             case.findings.graph_error(

@@ -34,6 +34,7 @@ def every_skill_of_a_node_is_one_of_its_graph(case: Case) -> None:
 
 
 def every_skill_is_installed(case: Case) -> None:
+    """A missing skill is only a warning: workers may have it."""
     hint = "Skills are read from `skills` in the configuration directory of the workers."
     if case.skills is None:
         return

@@ -107,6 +107,7 @@ def every_brace_is_a_placeholder(case: Case) -> None:
 
 
 def no_key_stands_in_single_braces(case: Case) -> None:
+    """`{key}` of a known key is probably a misspelt `{{key}}`."""
     known = _known(case)
     for template in templates(case):
         matches = _SINGLE.finditer(PLACEHOLDER.sub(_blank, template.text))

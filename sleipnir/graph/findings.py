@@ -60,6 +60,7 @@ class Findings:
         file: str | None = None,
         code: str | None = None,
     ) -> None:
+        """Like `error`, but the graph still runs."""
         self._add("warning", path, message, hint, _node_of(path), at, file, code)
 
     def graph_error(self, path: KeyPath, message: str, hint: str | None = None, *, code: str | None = None) -> None:

@@ -171,6 +171,7 @@ class _GraphReader:
         self._edges = EdgeReader(self._shaper, findings)
 
     def graph(self) -> Graph | None:
+        """The graph, even an incomplete one with findings. None: the file has no mapping of keys."""
         if not isinstance(self._data, dict):
             message = f"a graph must be a mapping of keys, got {shown(self._data)}"
             self._findings.error((), message, "Start with `name:`, `start:` and `nodes:`.", code="SLP201")

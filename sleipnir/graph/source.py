@@ -205,6 +205,7 @@ class _Walk:
         self._left = composer.count + MAX_ALIASED
 
     def value(self, node: _Node, path: KeyPath) -> Json:
+        """The JSON value of a YAML node, whose places are noted by path. Aliases and depth are bounded."""
         self._left -= 1
         if self._left < 0:
             message = f"aliases make this file grow by more than {MAX_ALIASED} values"

@@ -25,6 +25,7 @@ def command(argv: list[str], *, signum: int = SIGKILL, tell_fd: int = -1, mark: 
 
 
 def main() -> None:
+    """Tie this process to its parent, and become the command of its arguments."""
     parent, signum, tell_fd, mark = map(int, sys.argv[1:5])
     argv = sys.argv[6:]
     if tell_fd >= 0:

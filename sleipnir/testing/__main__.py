@@ -17,6 +17,7 @@ from sleipnir.testing.server import ModelServer
 
 
 def main() -> None:
+    """Serve a script until the process is interrupted."""
     parser = argparse.ArgumentParser(prog="python -m sleipnir.testing", description="Run agents without a provider.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="a scripted OpenAI-compatible model server on the loopback")

@@ -69,6 +69,7 @@ class Rule:
             raise ConfigError(f"the rule's match {self.match!r} is not a pattern: {error}") from error
 
     def holds(self, request: Request) -> bool:
+        """Whether all conditions of the rule are true for the request."""
         return (
             (self.match is None or re.search(self.match, request.prompt, re.DOTALL) is not None)
             and self.model in (None, request.model)

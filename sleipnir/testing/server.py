@@ -183,6 +183,7 @@ class ModelServer:
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
+        """Counts the request in `most_at_once` while it is open."""
         with self._lock:
             self._under_way += 1
             self.most_at_once = max(self.most_at_once, self._under_way)

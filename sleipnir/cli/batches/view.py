@@ -159,6 +159,7 @@ class WatchView:
         self._live: Live | None = None
 
     def see(self, info: BatchInfo) -> None:
+        """Show a state of the batch: redraw the bar, or print a line after a change and every SAY_S seconds."""
         has_changed, self._state = self._state != info.state, info.state
         if info.is_over:
             return  # the outcome is printed after the bar is removed

@@ -115,6 +115,7 @@ class _ChatLines:
         self._has_person = terminal.can_ask()
 
     def talk(self, typed: InputLines) -> int:
+        """Answer lines until the chat ends. Returns the exit code of the last one."""
         code = exit_codes.COMPLETED
         while (line := typed.read()) is not None:
             if not line.strip():

@@ -124,6 +124,7 @@ def examine(options: GlobalOptions) -> Findings:
 
 
 def look_at_python() -> Findings:
+    """The Python version and the platform."""
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.platform == "linux":
         yield Finding("ok", "python", system)
@@ -341,6 +342,7 @@ def look_at_version(health: Health, *, private: bool = False) -> Findings:
 
 
 def look_at_durability(health: Health) -> Findings:
+    """Whether Redis keeps acknowledged data after a crash and when its memory is full."""
     if health.appendonly:
         yield Finding("ok", "appendonly", "on: what Redis acknowledged survives its crash")
     else:

@@ -21,6 +21,7 @@ SHOWN_WIDTH = 300
 
 
 def print_base(base: Mapping[str, Any], folder: Path) -> None:
+    """Print the fields of a built base; paths are relative to the agent's `folder` where possible."""
     fields = [
         ("base", f"{base['agent']}/{base['node']}"),
         ("file", f"{base['file']} ({size(base['file_bytes'])})"),
@@ -39,6 +40,7 @@ def print_base(base: Mapping[str, Any], folder: Path) -> None:
 
 
 def print_forecast(forecast: Mapping[str, Any], folder: Path) -> None:
+    """Print what a build would take, as `--dry-run` shows it."""
     fields = [
         ("base", f"{forecast['agent']}/{forecast['node']}, not built by --dry-run"),
         ("sources", _listed(forecast["sources"], folder)),

@@ -204,6 +204,7 @@ class _Person:
         self._view = view
 
     def confirm(self, question: str, *, default: bool) -> bool:
+        """Ask a yes-or-no question. An empty line is the default; the end of the input is no."""
         self._view.hide()
         while True:
             typed = typed_line(f"{question} [{'Y/n' if default else 'y/N'}] ", sys.stdin.readline)
@@ -217,6 +218,7 @@ class _Person:
             terminal.note("Type y or n.")
 
     def complete(self, wanted: BaseOptions, application: Application) -> BaseOptions | None:
+        """Ask for the missing values. None: the input has ended."""
         from sleipnir.knowledge.rules import completed, usual_overlap
 
         self._view.hide()

@@ -234,6 +234,7 @@ class _Bases:
         return [node]
 
     def rows(self) -> Iterator[dict[str, Any]]:
+        """One record per base for `kb ls`, built or not."""
         for node in self.nodes:
             with contextlib.suppress(OSError):
                 file = self.file(node)

@@ -213,6 +213,7 @@ def _in_foreground(
 
 
 def answer_gate(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
+    """Answer with the next scripted answer, or ask on the terminal. Raises NoAnswer without either."""
     text = answers.next_for(gate)
     if text is None:
         if not terminal.can_ask():
@@ -225,6 +226,7 @@ def answer_gate(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
 
 
 def leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool, stream: bool | None) -> int:
+    """Print the commands that answer the open questions. Returns the exit code."""
     still_open = run.gates()
     for gate in still_open:
         terminal.note(how_to_answer(gate, options, still_open))

@@ -107,6 +107,7 @@ class _Sketch:
         self.names = {node_id: f"n{number}" for number, node_id in enumerate(named)} | dict.fromkeys(ends, FINISH)
 
     def picture(self) -> Picture:
+        """The shapes and arrows of the graph, with the progress of a run if there is one."""
         marks = self.progress.marks
         shapes = [Shape(START, START, START)]
         shapes += [replace(self._shape(node_id, name), mark=marks.get(node_id)) for node_id, name in self.names.items()]

@@ -52,6 +52,7 @@ class _Sheet:
         self.legend = list(_legend(self.arrows, drawn.shapes, shows_run=self.shows_run))
 
     def text(self) -> str:
+        """The SVG document."""
         heading = self._heading()
         top = _MARGIN + (30.0 if heading else 0.0)
         wide = max(self.layout.size.width, 300.0 if self.legend else 0.0, _heading_width(self.picture))

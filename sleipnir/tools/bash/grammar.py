@@ -71,6 +71,7 @@ class _Reader:
 
 
 def option(tag: Tag) -> Parameter:
+    """Read the text of an `@option` tag. Raises BadSyntax."""
     reader = _Reader(tag.text)
     names, written, id = _names(reader)
     parameter = _valued(reader, tag, "option", id)
@@ -83,6 +84,7 @@ def option(tag: Tag) -> Parameter:
 
 
 def flag(tag: Tag) -> Parameter:
+    """Read the text of a `@flag` tag. Raises BadSyntax."""
     reader = _Reader(tag.text)
     names, written, id = _names(reader)
     if written != id:
@@ -99,6 +101,7 @@ def argument(tag: Tag) -> Parameter:
 
 
 def env(tag: Tag) -> EnvVar:
+    """Read the text of an `@env` tag. Raises BadSyntax."""
     reader = _Reader(tag.text)
     name = reader.need(_VARIABLE)[0]
     required = reader.skip("!")

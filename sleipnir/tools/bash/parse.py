@@ -71,6 +71,7 @@ class _Reading:
         self._commands: dict[str, int] = {}
 
     def tag(self, tag: Tag) -> None:
+        """Take the next tag, which belongs to the file or to the current command."""
         if tag.name not in TAGS:
             self._fail(tag.line, f"@{tag.name}(line {tag.line}) is unknown tag")
         if tag.name == "cmd":
@@ -81,6 +82,7 @@ class _Reading:
         self._add(tag, self._owner)
 
     def function(self, function: Function) -> None:
+        """Take the next function, which completes the command whose tags are above it."""
         name, line = function.name, function.line
         if name in self._commands:
             self._fail(line, f"{name}(line {line}) conflicts with cmd or alias at line {self._commands[name]}")
@@ -91,6 +93,7 @@ class _Reading:
         self._waiting, self._ownerless = False, True
 
     def script(self) -> BashFile:
+        """The annotations of the complete file."""
         if self._waiting:
             self._fail_waiting()
         inherit = "inherit-flag-options" in self._root.meta

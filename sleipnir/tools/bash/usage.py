@@ -13,6 +13,7 @@ def title(script: BashFile, command: BashCommand) -> str:
 
 
 def usage(script: BashFile, command: BashCommand) -> str:
+    """The help text of a command, in the form of the real program."""
     head = [f"{title(script, command)} {command.version}"] if command.version else []
     head += [command.description] if command.description else []
     sections = (
