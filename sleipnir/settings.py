@@ -1,5 +1,5 @@
-"""Every setting, its unit, its default and what it means. No other module reads SLEIPNIR_* from the environment, except
-failpoints.py, for tests.
+"""Every setting with its unit, its default and its meaning. No other module reads SLEIPNIR_* from the environment,
+except failpoints.py, for tests.
 
 An unknown SLEIPNIR_ name stops the process: a misspelt setting that is silently ignored causes an outage later. Every
 command reads them first, so this module does not use pydantic, whose import takes as long as redis-py's.

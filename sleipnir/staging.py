@@ -61,7 +61,7 @@ def clear_up(parent: Path) -> None:
 
 
 def put_in_place(staged: Path, target: Path) -> None:
-    """Move a file or folder out of its staging folder. A file that is there is replaced. What was moved survives a
+    """Move a file or folder out of its staging folder. A file that is there is replaced. The moved folder survives a
     crash of the machine. Raises OSError (ENOTEMPTY, EEXIST) for a folder that is there."""
     for path in (*staged.rglob("*"), staged):
         sync(path)
@@ -75,7 +75,8 @@ def is_there(error: OSError) -> bool:
 
 
 def make_removable(folder: Path) -> None:
-    """Open the folders below, and itself, for their owner; links are left alone. What cannot be opened stays."""
+    """Open the folders below, and itself, for their owner; links are left alone. Folders that cannot be opened are
+    left."""
     with contextlib.suppress(OSError):
         folder.chmod(0o700)
     for current, names, _ in os.walk(folder):  # which looks into a folder only after this
@@ -114,7 +115,7 @@ class Lock:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take_alone(self, *, wait: bool = True) -> bool:
-        """False: others hold it, or it was removed while we waited. What was shared is let go first."""
+        """False: others hold it, or it was removed while we waited. The shared lock is released first."""
         return self._take(fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def take_shared(self) -> bool:

@@ -1,4 +1,4 @@
-"""How a project is built and tested: what its files say, unless the person who started the run said otherwise.
+"""The commands that build and test a project: from the variables of the run, else from the project's files.
 
 The agents oracle and coder import this file. It runs on python3 from 3.9 on.
 """

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 
 MAX_FILES = 20_000  # of a project; a walk of more takes longer than a model should wait
 MAX_READ_BYTES = 10_000_000  # of a file that is read
-MAX_SEARCHED_BYTES = 1_000_000  # of a file that is searched; what is larger is data or generated
+MAX_SEARCHED_BYTES = 1_000_000  # the largest file that is searched; larger ones are data or generated
 MAX_LINES = 400  # of a file, in one call
 MAX_LINE_CHARACTERS = 500
 MAX_TEXT_CHARACTERS = 40_000  # some ten thousand tokens
@@ -59,7 +59,7 @@ def root() -> Path:
 
 
 def _started_in() -> Path:
-    """The directory of `sleipnir run`. No project is in the run's scratch folder, nor in the agent's own."""
+    """The directory of `sleipnir run`. The run's scratch folder and the agent's folder are never the project."""
     directory = Path.cwd()
     places = [os.environ.get(name) for name in ("GRAPH_SCRATCH_DIR", "LLM_AGENT_ROOT_DIR")]
     if directory not in [_resolved(Path(place)) for place in places if place]:
@@ -71,7 +71,7 @@ def _started_in() -> Path:
 
 
 def _resolved(path: Path) -> Path | None:
-    """None for what no file system can name: a NUL, a name too long, links in a circle."""
+    """None for an impossible path: a NUL, a name that is too long, a loop of links."""
     try:
         resolved = path.resolve()
         resolved.exists()
@@ -138,7 +138,7 @@ def text_of(path: Path) -> str:
 
 
 def _decoded(content: bytes) -> str:
-    """Raises ValueError for what is no text."""
+    """Raises ValueError for content that is not text."""
     if b"\0" in content[:8192]:
         raise ValueError("it is a binary file")
     return content.decode("utf-8", errors="replace")
@@ -161,7 +161,7 @@ def files(below: str = ".") -> tuple[list[str], bool]:
 
 
 def git(base: Path, *words: str) -> str | None:
-    """What a git command prints. None where git does not serve. No program that the repository names is run."""
+    """The output of a git command. None if git is missing or fails. No program that the repository names is run."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false", *words]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
@@ -208,7 +208,7 @@ def numbered(path: Path, lines: str) -> str:
 
 
 def _lines_of(text: str) -> list[str]:
-    """As editors count them: str.splitlines also splits at form feeds and the like."""
+    """Lines as editors count them: str.splitlines also splits at form feeds and similar characters."""
     lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 

@@ -484,7 +484,7 @@ class BundleCache:
             raise MachineFailed.of(error, f"cannot remove {folder}") from error
 
     def _let_go(self) -> None:
-        """Of what was asked for longest ago."""
+        """Unload the bundles that were requested longest ago."""
         for key in list(self._loaded):
             if len(self._loaded) <= KEPT:
                 return
@@ -498,7 +498,7 @@ class BundleCache:
             self._grown += added
             return
         self._grown = 0
-        with contextlib.suppress(OSError, MachineFailed):  # others clear up too, and what is dropped late is dropped
+        with contextlib.suppress(OSError, MachineFailed):  # other processes remove folders too; later is early enough
             sizes = {path: _size_of(path) for path in self._root.glob("[!.]*")}
             excess = sum(sizes.values()) - self._limit_bytes
             for folder in sorted(sizes, key=self._used_ns):
@@ -541,8 +541,8 @@ def _all_files(folder: Path, knowledge: list[str], *, is_signature: bool = False
 
 
 def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[str]:
-    """The names of the files to pack. Raises BundleError for files that cannot be packed, instead of omitting them
-    silently. `is_signature`: linked folders may be documents of a rag node, and are not read."""
+    """The names of the files to pack. Raises BundleError for files that cannot be packed, instead of omitting them.
+    `is_signature`: linked folders may be documents of a rag node, and are not read."""
     root = folder.resolve()
 
     def fail(error: OSError) -> None:
@@ -586,8 +586,8 @@ def _left_out(path: Path, knowledge: list[str]) -> bool:
 
 
 def _knowledge(graph: Graph | None) -> list[str]:
-    """Knowledge bases, and relative files and folders that are their sources; URLs and globs match no path and stay
-    harmless."""
+    """Knowledge bases, and relative files and folders that are their sources; URLs and globs match no path, so they
+    have no effect."""
     nodes = [node for node in graph.nodes.values() if isinstance(node, RagNode)] if graph else []
     sources = [source for node in nodes for source in (f"{node.id}.yaml", *node.documents)]
     relative = [str(PurePosixPath(source)) for source in sources if "://" not in source and not source.startswith("/")]

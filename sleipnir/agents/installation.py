@@ -1,11 +1,10 @@
 """Copy shipped agents to the user's own directory, and never over an edit (spec/graph-agents.md 1.1).
 
 Rule 1. An agent is installed as a whole. A file that its user changed or removed keeps all of that agent as it is: new
-scripts with an old graph would be an untested combination.
-Rule 2. What was installed is known by the digests in MANIFEST, in the agent's folder. A file that matches neither the
-shipped nor the recorded digest was edited. Files that were not shipped belong to the user and are not read.
-Rule 3. Files that shipped agents share (`.shared` beside them) are installed with each agent that is not kept, by rules
-1 and 2.
+scripts with an old graph would be an untested combination. Rule 2. The digests in MANIFEST, in the agent's folder,
+record what was installed. A file that matches neither the shipped nor the recorded digest was edited. Files that were
+not shipped belong to the user and are not read. Rule 3. Files that shipped agents share (`.shared` beside them) are
+installed with each agent that is not kept, by rules 1 and 2.
 
 Each file is replaced in one step and the manifest last, so the next installation finishes one that was interrupted.
 """
@@ -123,7 +122,7 @@ def _folder_applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> I
 
 
 def _copy_anew(shipped: Path, folder: Path) -> None:
-    """Moves the whole folder in one step, so that no run sees half an agent."""
+    """Moves the complete folder in one step, so that no run reads half an agent."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".install-", dir=folder.parent))
     try:

@@ -42,5 +42,5 @@ def _names_functions(file: Path) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_named_in(file: Path, _size: int, _mtime_ns: int) -> bool:
-    """Read once per version of the file: agents are looked at again with every submit."""
+    """Read once per version of the file, because agents are checked again with every submit."""
     return file.is_file() and _NAMED in file.read_bytes()

@@ -1,4 +1,4 @@
-"""What a graph can say: one frozen dataclass per node type, every field with its default.
+"""The model of a graph: one frozen dataclass per node type, every field with its default.
 
 A `Graph` is the definition; it never holds data of a run. Fields, defaults and meaning
 follow spec/graph-agents.md 2.3-2.5; keys that Loki does not have are marked "Added".
@@ -162,8 +162,8 @@ class NodeBase:
 
 
 Effect: TypeAlias = Literal["once"]
-"""Added: `once` for work that must not be repeated blindly. A visit that started and left no result is not repeated
-automatically: a person is asked."""
+"""Added: `once` for work that must not be repeated without confirmation. A visit that started and left no result is not
+repeated automatically: a person is asked."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import resource
 import sys
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-SIGKILL = 9  # not from the signal module: it imports enum, a third of what a start through here costs
+SIGKILL = 9  # not from the signal module, because importing enum takes a third of the time of such a start
 
 
 def command(argv: list[str], *, signum: int = SIGKILL, tell_fd: int = -1, mark: int = -1) -> list[str]:

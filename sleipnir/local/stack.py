@@ -68,7 +68,7 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
             if child is not None and child.returncode:
                 raise StoreUnavailable(_not_started(home))
             child = _spawn(home, settings, workers)
-            # What we need next, while another processor starts the stack.
+            # Import the modules that are needed next, while another processor starts the stack.
             for module in ("sleipnir.client.client", *(["sleipnir.client.preparation"] if workers else [])):
                 importlib.import_module(module)
         if time.monotonic() > deadline:
@@ -77,7 +77,7 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
 
 
 def _refuse_other_tape(home: Home, settings: Settings, state: StackState) -> None:
-    """Who wants a recording must get it: workers that run already do what they were started for."""
+    """Running workers do not change their recording, so a request for another one is refused."""
     wanted = tape_of(settings)
     if wanted not in (None, state.tape):
         does = f"was started to {state.tape}" if state.tape else "asks the models and keeps nothing"
@@ -111,7 +111,8 @@ def _ask_for_workers(state: StackState) -> None:
 
 
 def _wait_for_stop(home: Home, used: StackState) -> None:
-    """If we were the last user of a stack that lives while it is used, wait until it is gone: leave nothing running."""
+    """If this was the last user of a stack that runs while it is used, wait until it has ended, so that no process is
+    left."""
     deadline = time.monotonic() + STOP_S
     while used.while_used and time.monotonic() < deadline:
         if _is_gone(used.pid) or _has_users(home):

@@ -1,4 +1,4 @@
-"""Runs: what is a run, what happened to it, and what do people see of it?
+"""Runs: the records of a run, its events, and its views for people.
 
 The planner decides on these records, the store keeps them, clients show them.
 """

@@ -1,6 +1,6 @@
 """Budgets of runs: the limit of what a run, with its child runs, may use before a person decides whether it goes on.
 
-All are values. This module uses neither Redis nor a clock.
+All are values. This module does not use Redis or a clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What happened to a run: each event is one entry of a partition's inbox, and one call of the planner.
 
-Events are values that the store reads and the planner decides on. This module uses neither Redis nor a clock.
+Events are values that the store reads and the planner decides on. This module does not use Redis or a clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A run, as the planner sees it and the store keeps it: its submission, its questions, its holds.
 
 visits.py has its visits. Events (events.py) happen to it, and transitions (transitions.py) change it. All are values:
-the store reads and writes them, and the scheduler's planner decides with them. This module uses neither Redis nor a
+the store reads and writes them, and the scheduler's planner decides with them. This module does not use Redis or a
 clock.
 """
 

@@ -351,7 +351,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet: the requests are recorded."""
+        """Nothing is logged, because the requests are recorded."""
 
 
 def _object(content: bytes) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ def commit(root: str, name: str) -> str:
 
 
 def fork(root: str, other: str) -> str:
-    """Where this branch left the other: what happened there since is not of this change."""
+    """The commit where this branch left the other: later commits of the other do not belong to this change."""
     try:
         return git(root, "merge-base", "HEAD", other).strip()
     except GitError:
@@ -101,7 +101,8 @@ def fork(root: str, other: str) -> str:
 def changes(root: str, since: str) -> list[dict]:
     """Every file that differs, sorted, with the reason if it is not to be reviewed."""
     names = git(root, "diff", "--name-status", "-z", "--no-renames", since, "--").split("\0")
-    changed = [(path, CHANGES.get(letter[:1], "deleted")) for letter, path in zip(names[::2], names[1::2], strict=False)]
+    pairs = zip(names[::2], names[1::2], strict=False)
+    changed = [(path, CHANGES.get(letter[:1], "deleted")) for letter, path in pairs]
     new = git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
     changed += [(path, "not added to git yet") for path in new if path]
     binary = binaries(root, since)

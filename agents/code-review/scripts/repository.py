@@ -1,4 +1,4 @@
-"""What the scripts of this agent share: the state, and git."""
+"""The common code of the scripts of this agent: the state, and git."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTHING = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name for the tree 
 
 
 class GitError(Exception):
-    """git said no; the text is its first line."""
+    """git failed; the text is the first line of its message."""
 
 
 def state() -> dict:
@@ -24,7 +24,7 @@ def finish(**output: object) -> None:
 
 
 def git(folder: Path | str, *words: str, may_differ: bool = False) -> str:
-    """What a git command prints. It takes no lock, and starts no pager and no monitor that the repository configures.
+    """The output of a git command. It takes no lock, and starts no pager and no monitor that the repository configures.
     `may_differ`: exit code 1 says that there are differences."""
     options = ["--no-pager", "--no-optional-locks", "--literal-pathspecs", "-c", "core.fsmonitor=false"]
     command = ["git", "-C", str(folder), *options, *words]

@@ -1,4 +1,4 @@
-"""Take the review that a model has changed as it was asked, or keep the one there is.
+"""Take the review that a model has changed on request, or keep the current one.
 
 In:  `revision`: the changed review, or why there is none.
 Out: `review`, or else `note`, which the next question begins with.

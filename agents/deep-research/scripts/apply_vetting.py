@@ -1,4 +1,4 @@
-"""Leave out sources that are not to be trusted at all, and note how far the others are.
+"""Leave out untrustworthy sources, and note how trustworthy the others are.
 
 In:  `evidence`; `vetting`, empty if no model has judged them.
 Out: `evidence`, `evidence_text`; `problem` if nothing is left. `_next`.

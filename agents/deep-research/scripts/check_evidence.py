@@ -1,10 +1,10 @@
-"""Drop quotations that do not stand in the source they name.
+"""Drop quotations that are not in the source they name.
 
 In:  `question`, and what the model found: `answer`, `evidence`.
 Out: `found`: the question, the answer, the quotations that were kept, and how many were not.
 
-Addresses outside the variable `sources` come from tools that somebody has added to this agent. They cannot be looked at
-from here: such a quotation is kept and marked.
+Addresses outside the variable `sources` come from tools that were added to this agent. This script cannot check them:
+it keeps and marks such a quotation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How evidence is shown to a model."""
+"""The text of evidence for a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sources, and what the scripts and tools of this agent share.
+"""The sources, and the common code of the scripts and tools of this agent.
 
 A source is a file or a page. Its name is its address, or its path: from the directory in which the run was started, or
 from the agent's folder, if it lies below one of them. Pages are fetched once a day, into the cache directory of this
@@ -57,7 +57,8 @@ def finish(**output: object) -> None:
 
 
 def documents(problems: list[str] | None = None) -> list[Document]:
-    """All sources that can be read, sorted as they are named. Why others cannot goes into `problems`."""
+    """All sources that can be read, sorted as they are named. The reasons why others cannot be read are added to
+    `problems`."""
     troubles = [] if problems is None else problems
     by_name: dict[str, Document] = {}
     asked = re.split(r"[,\n]", os.environ.get("LLM_AGENT_VAR_SOURCES") or ".")
@@ -73,7 +74,7 @@ def named(library: list[Document], name: str) -> Document | None:
 
 
 def files(entry: str, problems: list[str]) -> list[Document]:
-    """The file, or those of the folder: here, or in the agent's folder. Nothing that a dot hides."""
+    """The file, or those of the folder: here, or in the agent's folder. Names that begin with a dot are left out."""
     caller = Path(os.environ.get("GRAPH_CALLER_DIR") or ".").absolute()
     agent = Path(os.environ.get("LLM_AGENT_ROOT_DIR") or ".")
     place = next((p for p in (caller / os.path.expanduser(entry), agent / entry) if p.exists()), None)
@@ -146,7 +147,7 @@ def page(address: str, problems: list[str]) -> list[Document]:
 
 
 class Text(html.parser.HTMLParser):
-    """What a page says, without what it does."""
+    """The text of a page, without its code."""
 
     SILENT = {"script", "style", "noscript", "template", "svg", "nav", "footer"}
     BLOCKS = {"p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "table", "pre"}
@@ -218,7 +219,7 @@ def words_of(text: str) -> list[str]:
 
 
 def stands_in(quote: str, text: str) -> bool:
-    """Whether the words of the quotation stand in the text in this order; `...` leaves some out."""
+    """Whether the text has the words of the quotation in this order; `...` leaves some out."""
     pieces = [even(piece) for piece in re.split(r"\.\.\.|…|\[\.\.\.\]", quote)]
     pieces = [piece for piece in pieces if piece]
     place, whole = 0, even(text)

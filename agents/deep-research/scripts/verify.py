@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def keep(state: dict, failure: str) -> None:
-    """There is no new draft. A report that a person has seen already is not lost with it."""
+    """Continue without a new draft. A report that a person has already seen is kept."""
     if state["report"]:
         library.finish(note=f"(It was not changed. {failure}) ", _next="approve")
     else:

@@ -1,4 +1,4 @@
-"""Read a log file once, from front to back, and group what looks like trouble.
+"""Read a log file once, from the beginning to the end, and group the lines that look like problems.
 
 In:  `initial_prompt`, the path of the log file; LLM_AGENT_VAR_MAX_MEGABYTES, how much of its end to read.
 Out: `log`, `summary`, `findings`, `findings_text`, or `problem` when there is no readable log.
@@ -61,7 +61,7 @@ def finish(**output: object) -> None:
 
 
 def find(asked: str) -> tuple[Path | None, str]:
-    """The file that was asked for, or why there is none."""
+    """The requested file, or the reason why there is none."""
     if not asked:
         return None, "No log file was named. Give its path, for example: sleipnir run log-triage server.log"
     if "\n" in asked or len(asked) > 4096:
@@ -109,7 +109,7 @@ def text_lines(file):
 
 
 class Log:
-    """What is known after each line. A record is a line with a time and the lines without one below it."""
+    """The state after each line. A record is a line with a time and the lines without one below it."""
 
     def __init__(self) -> None:
         self.lines = self.warnings = 0

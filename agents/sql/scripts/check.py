@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def trial(sql: str) -> str:
-    """What the write does, found out on a copy in memory. Raises sqlite3.Error if it fails there."""
+    """The effects of the write, measured on a copy in memory. Raises sqlite3.Error if it fails there."""
     if database.path().stat().st_size > MAX_COPY_BYTES:
         return "The database is too large to try the change on a copy first."
     with closing(database.connect()) as original, closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:

@@ -1,4 +1,4 @@
-"""What the scripts of this agent share: the state, the database, and what a statement may do."""
+"""The common code of the scripts of this agent: the state, the database, and the rights of a statement."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def path() -> Path:
 
 
 def connect(*, writes: bool = False) -> sqlite3.Connection:
-    """One connection, which only reads unless told otherwise. It never creates a file. The caller closes it."""
+    """One connection, read-only by default. It never creates a file. The caller closes it."""
     mode = "rw" if writes else "ro"
     connection = sqlite3.connect(
         f"{path().absolute().as_uri()}?mode={mode}", uri=True, timeout=10, isolation_level=None
@@ -53,7 +53,7 @@ def connect(*, writes: bool = False) -> sqlite3.Connection:
 
 
 def bounded(connection: sqlite3.Connection) -> None:
-    """Whatever runs on this connection is interrupted after LONGEST_S."""
+    """Every statement on this connection is interrupted after LONGEST_S."""
     deadline = time.monotonic() + LONGEST_S
     connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
 
@@ -61,7 +61,8 @@ def bounded(connection: sqlite3.Connection) -> None:
 def is_write(sql: str) -> bool:
     """Whether the statement would change the database. It is compiled, not run.
 
-    Raises Refused for what this agent never runs, sqlite3.Error for what is no SQL or does not fit the schema.
+    Raises Refused for a statement that this agent never runs, sqlite3.Error for invalid SQL or one that does not fit
+    the schema.
     """
     if not sql.strip():
         raise Refused("the statement is empty")
@@ -95,7 +96,7 @@ def run(connection: sqlite3.Connection, sql: str) -> int:
 
 
 def try_again(sql: str, problem: str, attempts: int) -> None:
-    """Let the model mend its statement, or give up once it has had its attempts."""
+    """Let the model correct its statement, or give up after the last attempt."""
     if attempts >= MAX_STATEMENTS:
         finish(problem=f"{attempts} statements failed. The last one was:\n\n    {sql}\n\n{problem}", _next="failed")
         return

@@ -3,8 +3,8 @@
 In:  `initial_prompt`.
 Out: `ticket`, or `problem` if there is none. `_next` is `classify`, `ask_ticket` or `no_ticket`.
 
-A file is looked for in the directory of the caller, then in this agent's folder. Only one line without spaces can name
-one: whoever writes tickets shall not choose files to read.
+A file is searched in the directory of the caller, then in this agent's folder. Only one line without spaces can name
+one, because the author of a ticket must not choose files to read.
 """
 
 from __future__ import annotations
