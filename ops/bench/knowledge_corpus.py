@@ -163,7 +163,7 @@ class Embedder:
 
     A rare one weighs more than one that the corpus has often, and a second occurrence less than the first. The rows of
     chunks are as long as most are, and what they lack of that is in a dimension that questions do not have: so a cosine
-    does not prefer short chunks, as no model does. It is told nothing of questions or headings.
+    does not prefer short chunks, as no model does. It gets no questions or headings.
     """
 
     SATURATION = 1.5  # n occurrences count n / (n + 1.5), as in BM25

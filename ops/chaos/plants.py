@@ -194,7 +194,7 @@ class Plants:
         return False
 
     def _is_over(self, victim: Victim) -> bool:
-        with contextlib.suppress(Exception):  # whatever it is that cannot be read
+        with contextlib.suppress(Exception):  # for every kind of unreadable data
             if self._client.run(victim.run).info().is_final:
                 return True
             self._answer(victim)

@@ -117,7 +117,7 @@ class _NotAsked(Exception):
 
 
 class _TimeIsUp(BaseException):
-    """No TimeoutError, nor any Exception: redis-py would take it for a slow server and ask again."""
+    """Not a TimeoutError or any Exception, which redis-py would take for a slow server and retry."""
 
 
 def _kept(kind: str, ask: Candidates) -> Candidates:

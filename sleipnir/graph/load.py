@@ -71,7 +71,7 @@ class AgentFolder:
 
 
 def parse(text: str, file: str) -> LoadedGraph:
-    """The graph in `text` and all its problems. `file` is its name in problems. Never raises, whatever the text."""
+    """The graph in `text` and all its problems. `file` is its name in problems. Never raises for any text."""
     document = read(text, file)
     findings = Findings(file, document.positions, document.problems)
     graph = _graph(document, findings) if document.readable else None

@@ -4,7 +4,7 @@ The dialect is Loki's (spec/graph-agents.md 2.1), close to the YAML 1.2 core sch
 1. Only true/false (three spellings each) are booleans; yes, no, on, off, dates, 1_000 and 12:30:45 are text.
 2. A duplicate key in one mapping is an error. Keys are text; another scalar becomes the text it was written as.
 3. Aliases work, merge keys (`<<`) are not applied. Nesting and the growth by aliases are bounded.
-4. Reading never raises, whatever the text.
+4. Reading never raises for any text.
 
 libyaml's events are read, not its `compose()`: that recurses in C, and deep nesting kills the process.
 """

@@ -121,7 +121,7 @@ class LimitReached:
                 return "the provider, which asked for a pause"
             case "parallel":
                 more = self.used - len(self.holders)
-                return (", ".join(self.holders) or "no holder yet") + (f" and {more:,} more" if more > 0 else "")
+                return (", ".join(self.holders) or "no call yet") + (f" and {more:,} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)

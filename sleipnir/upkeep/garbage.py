@@ -174,13 +174,13 @@ def _staged(settings: Settings) -> Iterator[Found]:
     folders = [] if index_store.startswith("s3://") else [Path(index_store)]
     for parent in (*folders, settings.home / "knowledge-cache", *own):
         for folder in abandoned(parent):
-            item = GarbageItem("staging", str(folder), size_of(folder), "its builder is dead")
+            item = GarbageItem("staging", str(folder), size_of(folder), "its builder has ended")
             yield item, partial(_clear_up, parent)
     for parent, pattern in ((settings.home / UNPACKED, ".unpack-*"), (finding.own_agents(settings), ".install-*")):
         for path in parent.glob(pattern):
             if _age_s(path) > UNPACK_S:
                 yield (
-                    GarbageItem("staging", str(path), size_of(path), "was left by a dead process"),
+                    GarbageItem("staging", str(path), size_of(path), "was left by a process that has ended"),
                     _remover(path),
                 )
 
@@ -201,7 +201,7 @@ def _temporary(folder: Path) -> Iterator[Found]:
     for path in old:
         if not any(name == str(path) or name.startswith(f"{path}/") for name in in_use):
             yield (
-                GarbageItem("temporary", str(path), size_of(path), "was left by a visit of a dead worker"),
+                GarbageItem("temporary", str(path), size_of(path), "was left by a visit of a worker that has ended"),
                 _remover(path),
             )
 

@@ -202,7 +202,7 @@ LIMIT = Limit("openai:*", 600, 200_000, 4)
         ),
         (
             LimitReached(LIMIT, "parallel", NOON_MS, ahead=4),
-            "limit 'openai:*' until 08:00:00 UTC, held by nobody yet; 4 callers come first",
+            "limit 'openai:*' until 08:00:00 UTC, held by no call yet; 4 callers come first",
         ),
         (
             LimitReached(LIMIT, "cooling", NOON_MS),

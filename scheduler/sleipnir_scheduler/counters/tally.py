@@ -90,7 +90,7 @@ class Tally:
             self.late_results.add(at, by=0)
         self.republished = Counter(
             "sleipnir_visits_republished_total",
-            "Task messages that the outbox published again: nobody had claimed the visit.",
+            "Task messages that the outbox published again: no worker had claimed the visit.",
         )
         self.effects = Counter(
             "sleipnir_effects_delivered_total", "Effects of commits that were delivered to other runs."

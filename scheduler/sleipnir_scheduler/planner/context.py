@@ -207,7 +207,7 @@ class Context:
         return self.graph.engine == "bsp" and bool(self.graph.limits.step_timeout)
 
     def arm_step(self, number: int | None = None) -> None:
-        """Start the time limit of a super-step (None: the last) anew."""
+        """Restart the time limit of a super-step (None: the last)."""
         if self.times_steps:
             due_ms = self.now_ms + (self.graph.limits.step_timeout or 0)
             self.draft.clock.arm(f"{STEP_TIMER}{self.draft.steps if number is None else number}", due_ms)

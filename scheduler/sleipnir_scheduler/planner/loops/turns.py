@@ -3,8 +3,8 @@
 
     turn 0 ─► its calls, all at once ─► turn 1 ─► ... ─► a turn without calls: the node has ended
 
-If its worker says so, a turn without calls goes on too: the next turn follows immediately (auto-continuation, spec 5).
-The planner itself answers calls about agents (spawning.py).
+If its worker requests it, a turn without calls continues too: the next turn follows immediately (auto-continuation,
+spec 5). The planner itself answers calls about agents (spawning.py).
 
 The conversation is stored in the run's items: `<loop>.first` are the first messages to the model, `<loop>.<turn>` is
 its reply, `<loop>.<turn>.<call>` the result of a call, `<loop>.<turn>.user` a message to the model after a reply
