@@ -246,7 +246,7 @@ def test_a_command_has_no_input_and_no_variables_of_the_tool(coder: Tools, monke
     assert output.endswith("red")
 
 
-def test_of_a_long_output_the_beginning_and_the_end_are_kept(coder: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_beginning_and_the_end_of_a_long_output_are_kept(coder: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_AGENT_VAR_TEST_COMMAND", "echo first; seq 100000; printf '\\377'; echo last")
     output = str(coder("run_tests")["output"])
     assert output.startswith("first\n1\n2\n")

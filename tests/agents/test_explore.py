@@ -84,7 +84,7 @@ def test_files_are_found_by_glob_and_by_part_of_their_path(explore: Tools) -> No
     assert explore.refusal("search_files", pattern=" ") == "The pattern is empty."
 
 
-def test_of_very_many_files_the_first_are_named_and_the_rest_is_counted(explore: Tools) -> None:
+def test_the_first_of_very_many_files_are_named_and_the_rest_is_counted(explore: Tools) -> None:
     write(explore.project, {f"many/{n:03}.txt": "" for n in range(130)})
     rows = explore("search_files", pattern="*.txt").splitlines()
     assert (rows[0], rows[1], rows[100]) == ("130 files:", "many/000.txt", "many/099.txt")
@@ -123,7 +123,7 @@ def test_what_is_no_text_or_too_large_or_secret_is_not_searched(explore: Tools, 
     assert ".env.example:1: needle=" in explore("search_content", pattern="needle")
 
 
-def test_of_very_many_matches_the_first_are_given(explore: Tools) -> None:
+def test_the_first_of_very_many_matches_are_given(explore: Tools) -> None:
     write(explore.project, {"long.txt": ("needle " + "x" * 3000 + "\n") * 300})
     rows = explore("search_content", pattern="needle").splitlines()
     assert (len(rows), rows[0]) == (101, "The first 100 matches; there are more:")

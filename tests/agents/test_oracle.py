@@ -122,7 +122,7 @@ def test_a_directory_that_cannot_be_listed_is_explained(oracle: Tools, path: str
     assert oracle.refusal("list_directory", path=path) == error
 
 
-def test_of_very_many_entries_the_first_are_listed(oracle: Tools) -> None:
+def test_the_first_of_very_many_entries_are_listed(oracle: Tools) -> None:
     write(oracle.project, {f"{n:03}": "" for n in range(150)})
     rows = oracle("list_directory").splitlines()
     assert (len(rows), rows[0], rows[-1]) == (102, ".: 150 entries", "(50 more)")

@@ -558,7 +558,7 @@ def test_any_junk_among_effects_keeps_no_other_waiting(store: Store, junk: list[
     assert [gate.run for gate in store.runs.open_gates()] == [CHILD]
 
 
-def test_what_is_no_dead_letter_is_refused(store: Store) -> None:
+def test_an_id_that_is_no_dead_letter_is_refused(store: Store) -> None:
     for name in ("", "p00", "p99/1-1", "p00/1-1 ", "../1-1"):
         with pytest.raises(UsageError, match="is not a dead letter"):
             store.dead_letters.redeliver(name)

@@ -95,7 +95,7 @@ def test_open_questions_have_an_age(store: Store, looker: Gauges) -> None:
     assert 90_000 <= work.gate_ms < 120_000
 
 
-def test_what_is_not_yet_applied_has_an_age(store: Store, looker: Gauges) -> None:
+def test_an_entry_that_is_not_yet_applied_has_an_age(store: Store, looker: Gauges) -> None:
     store.runs.create("run000000001", RunSpec("agent", "digest"), {})
     part = store.keys.of_partition(store.keys.partition_of("run000000001"))
     store.partitions._client.xadd(part.effects, {"run": "r", "e": "{}"}, id="5-0")

@@ -79,7 +79,7 @@ def test_a_partition_is_worked_on_to_the_end_of_a_round_before_another_has_it(si
     assert Counter(sixteen.partitions.owners().values()) == {"a": 8, "b": 8}
 
 
-def test_what_a_dead_one_owned_is_taken_once_it_lapses(sixteen: Store) -> None:
+def test_the_partitions_of_a_dead_scheduler_are_taken_once_its_lease_lapses(sixteen: Store) -> None:
     a, b = instance(sixteen, "a"), instance(sixteen, "b", ttl_ms=TTL_MS)
     a.run_once()
     rounds(b, a)

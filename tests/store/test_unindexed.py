@@ -72,7 +72,7 @@ def test_a_claimed_visit_in_no_index_gets_a_lease_and_its_worker_delivers_it_or_
     [{"ready": True}, {"wake_ms": 5}, {"failed": True}, {"queue": None}, {"attempt": 2}],
     ids=["ready", "waits", "failed", "no queue", "another attempt"],
 )
-def test_what_is_not_queued_is_not_put_back(store: Store, call: VisitCall, change: dict[str, object]) -> None:
+def test_a_visit_that_is_not_queued_is_not_put_back(store: Store, call: VisitCall, change: dict[str, object]) -> None:
     number = store.keys.partition_of(RUN)
     frontier, part = store.keys.of_run(RUN).frontier, store.keys.of_partition(number)
     store._client.delete(part.outbox)

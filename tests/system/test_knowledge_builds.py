@@ -408,7 +408,7 @@ def hangs(request: Request) -> Reply:
 
 
 @pytest.mark.parametrize("world", [hangs], indirect=True)
-def test_of_two_builders_at_once_one_builds_and_the_other_waits_and_uses_it(keyed: World) -> None:
+def test_one_of_two_concurrent_builders_builds_and_the_other_waits_and_uses_the_base(keyed: World) -> None:
     waits: list[BuildMessage] = []
     with ThreadPoolExecutor() as pool:
         first = pool.submit(keyed.by_a_builder, keyed.order())

@@ -90,7 +90,7 @@ nodes:
 
 @both
 @pytest.mark.conformance("LM-05", "DG-04")
-def test_4_reaching_max_steps_is_a_failure_unless_the_graph_says_otherwise(
+def test_4_reaching_max_steps_is_a_failure_unless_the_graph_sets_on_max_steps(
     wide: Stack, tmp_path: Path, engine: str
 ) -> None:
     """Upstream's run completes, without an error or a mark."""

@@ -63,7 +63,7 @@ def quick(folder: Path) -> Path:
     return write_agent(folder / "quick", QUICK, f_py="def f(state): return {'x': 'ran'}")
 
 
-def test_a_script_that_says_try_again_is_tried_again(stack: Stack, tmp_path: Path) -> None:
+def test_a_script_that_exits_with_75_is_retried(stack: Stack, tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "flaky", FLAKY, a_sh=FAILS_TWICE.replace("$COUNT", str(tmp_path / "count")))
     with stack.client() as client:
         run = client.submit(agent)

@@ -96,7 +96,7 @@ def test_a_file_that_is_there_twice_or_is_a_folder_too_is_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize("damage", [lambda packed: packed[:40], lambda packed: b"x" * 40, lambda packed: b""])
-def test_what_is_no_archive_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(BundleError):
         graph_in(damage(archive_of(member("good"))), "a")
     with pytest.raises(BundleError):

@@ -51,7 +51,7 @@ def request(*messages: dict[str, Any], **body: Any) -> Request:
         ([], "the following arguments are required"),
     ],
 )
-def test_what_cannot_be_followed_is_refused_before_anything_runs(
+def test_a_wrong_command_line_is_refused_before_anything_runs(
     checkout: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:

@@ -27,6 +27,6 @@ def test_a_failpoint_acts_once_at_the_time_it_names() -> None:
 
 
 @pytest.mark.parametrize("text", ["claim=kill", "claim.during=kill", "claim.before=explode", "claim.before=kill@0"])
-def test_what_is_no_failpoint_is_refused(text: str) -> None:
+def test_a_name_that_is_no_failpoint_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a failpoint"):
         failpoints.parse(text)

@@ -97,7 +97,7 @@ def test_a_chroot_has_another_root_directory(tmp_path: Path, project: str) -> No
 
 
 @pytest.mark.parametrize("directory", ["/no/such/directory", "a\0b"])
-def test_of_a_directory_that_is_not_there_the_view_decides(tmp_path: Path, directory: str) -> None:
+def test_the_view_decides_for_a_missing_directory(tmp_path: Path, directory: str) -> None:
     marks = system(tmp_path).marks(directory)
     assert system(tmp_path).has(directory, marks)
     assert not system(tmp_path, boot="b2").has(directory, marks)

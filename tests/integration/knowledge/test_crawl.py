@@ -205,7 +205,7 @@ def github_site(monkeypatch: pytest.MonkeyPatch) -> Site:
     return site
 
 
-def test_of_a_repository_on_github_the_markdown_files_are_taken(tmp_path: Path, github_site: Site) -> None:
+def test_the_markdown_files_of_a_repository_on_github_are_taken(tmp_path: Path, github_site: Site) -> None:
     names = ("README.md", "docs/a b.md", "docs/b.md", "docs/CHANGELOG.md", "License.md", "changes.md", "setup.py")
     github_site.pages["/api/repos/o/r/git/trees/main"] = listing(*names)
     for name in ("README.md", "docs/a%20b.md", "docs/b.md"):

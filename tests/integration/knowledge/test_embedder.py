@@ -217,7 +217,7 @@ def test_a_caller_that_goes_ends_the_pause_before_another_attempt() -> None:
 # The cache
 
 
-def test_what_is_known_is_not_asked_for(tmp_path: Path) -> None:
+def test_texts_with_stored_vectors_are_not_embedded_again(tmp_path: Path) -> None:
     with ModelServer() as server:
         first, _ = embedder(server, cache=EmbeddingCache(tmp_path)).embed(TEXTS)
         again, spent = embedder(server, cache=EmbeddingCache(tmp_path)).embed([*TEXTS, "a new one"])

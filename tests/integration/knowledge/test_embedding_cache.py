@@ -42,7 +42,7 @@ def test_two_processes_that_begin_the_file_at_once_lose_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("written", [0, 1, 7, 23])
-def test_what_a_killed_process_had_stored_is_there(tmp_path: Path, written: int) -> None:
+def test_data_that_a_killed_process_had_stored_is_kept(tmp_path: Path, written: int) -> None:
     process = writer(tmp_path, "killed", 1_000_000)
     assert process.stdout is not None
     for _ in range(written + 1):

@@ -336,7 +336,7 @@ def flipped(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [flipped, lambda body: body[:-9000], lambda body: b"", lambda body: b"x" * 5000])
-def test_what_is_damaged_in_the_index_store_is_never_used(
+def test_a_damaged_file_in_the_index_store_is_never_used(
     tmp_path: Path, s3: S3, damage: Callable[[bytes], bytes]
 ) -> None:
     index_store = in_s3(tmp_path)

@@ -32,7 +32,7 @@ def run(command: str, folder: Path, *, timeout_s: float = 30, max_bytes: int = 1
 # Running one
 
 
-def test_what_a_command_prints_is_the_text(tmp_path: Path) -> None:
+def test_the_output_of_a_command_is_the_text(tmp_path: Path) -> None:
     assert run("printf '%s|' a 'b c' \"it's $1\" x$1x", tmp_path) == "a|b c|it's the subject|xthe subjectx|"
 
 

@@ -92,7 +92,7 @@ PAGE = """<!doctype html><html><head><title>Shop</title><style>p {}</style></hea
 <script>track()</script><footer>Imprint and cookies</footer></body></html>"""
 
 
-def test_of_a_web_page_the_main_part_is_kept_with_its_headings_and_tables(tmp_path: Path) -> None:
+def test_the_main_part_of_a_web_page_is_kept_with_its_headings_and_tables(tmp_path: Path) -> None:
     load = one(tmp_path, "a.html", PAGE)
     lines = [line.replace(" ", "") for line in load.text.splitlines()]
     assert {"#Prices", "|Thing|Price|", "|Saddle|40|", "|Bridle|12|", "##Delivery", "Wedeliveronfoot."} <= set(lines)

@@ -164,7 +164,7 @@ def test_a_name_is_resolved_once_and_that_address_is_connected_to() -> None:
     assert asked == [("turncoat.example", site.port)]
 
 
-def test_of_several_addresses_the_first_that_answers_is_used() -> None:
+def test_the_first_of_several_addresses_that_answers_is_used() -> None:
     with Site({"/": "words"}) as site:
         client = web(resolve=lambda host, port: ["127.0.0.77", "127.0.0.1"])
         assert client.get(f"http://two.example:{site.port}/").body == b"words"
@@ -332,7 +332,7 @@ def test_a_host_that_is_not_known_is_named() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://", "http://[::1/", "https://a:b:c/", "http://x.org:99999/"])
-def test_what_is_no_url_is_named(url: str) -> None:
+def test_a_value_that_is_no_url_is_named(url: str) -> None:
     with pytest.raises(Unloadable, match="is not"):
         web().get(url)
 

@@ -70,7 +70,7 @@ def test_tokens_become_pieces_and_closing_publishes_all_of_them(text: LiveText, 
     assert pieces.all() == found
 
 
-def test_what_comes_at_once_is_one_piece(by_hand: LiveText, pieces: Pieces) -> None:
+def test_texts_that_arrive_together_are_one_piece(by_hand: LiveText, pieces: Pieces) -> None:
     writer = by_hand.open(pieces.run, "ask", 1, 1)
     for _ in range(50):
         writer.write("ab")

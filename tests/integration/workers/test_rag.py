@@ -231,7 +231,7 @@ def test_a_visit_that_its_reranker_puts_off_has_its_question_embedded_and_counte
     assert used == [(1, "openai:embed"), (1, "jina:rank"), (2, "openai:embed")]
 
 
-def test_what_a_visit_spent_before_it_failed_is_counted(bases: Bases) -> None:
+def test_the_usage_of_a_failed_visit_is_counted(bases: Bases) -> None:
     with ModelServer(reranks=[Reply(status=503, error="busy", retry_after=1)]) as server:
         result = look(bases, bases.both, env=both(server))
     assert (result.ok, result.transient, result.error_kind) == (False, True, "model_call")

@@ -30,7 +30,7 @@ RUNNING = BatchInfo(
 )  # fmt: skip
 
 
-def test_a_line_says_rows_pace_and_cost() -> None:
+def test_a_line_has_rows_pace_and_cost() -> None:
     assert batch_view.line(RUNNING) == (
         "running: 100 of 200 rows are over: 97 completed, 3 failed; 12 active, 88 waiting; 10 rows/s, 10.00s left; "
         "45,000 tokens, $0.1200 so far, about $0.2400 in all"

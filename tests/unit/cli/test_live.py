@@ -45,7 +45,7 @@ def test_text_is_broken_between_words_and_no_line_is_too_long(words: str, lines:
     assert all(cell_len(line.rstrip()) <= 8 for line in lines)
 
 
-def test_of_one_text_the_end_is_shown_without_empty_lines() -> None:
+def test_the_end_of_one_text_is_shown_without_empty_lines() -> None:
     made = texts(*(text(1, f"line {number}\n\n") for number in range(10)))
     assert made.lines(80, 20) == [f"      line {number}" for number in range(4, 10)]
     assert made.lines(80, 2) == ["      line 8", "      line 9"], "a low terminal"

@@ -118,7 +118,7 @@ def test_what_continues_a_note_is_indented_and_cut_after_twelve_lines() -> None:
     assert lines[13:] == ["      ... (3 more lines)"]
 
 
-def test_of_a_failure_with_a_long_output_the_end_is_kept() -> None:
+def test_the_end_of_a_long_output_of_a_failure_is_kept() -> None:
     """Finding U12 of the second review: the cause is in the last line."""
     output = "\n".join(f"line {number}" for number in range(1, 16))
     lines = narrate(closed(ok=False, error=f"Script 'a.py' failed with exit code 1:\n{output}"))
@@ -126,7 +126,7 @@ def test_of_a_failure_with_a_long_output_the_end_is_kept() -> None:
     assert lines[2:13] == [f"      line {number}" for number in range(5, 16)]
 
 
-def test_of_a_long_question_only_the_first_line_is_narrated() -> None:
+def test_only_the_first_line_of_a_long_question_is_narrated() -> None:
     opened = event(
         "gate_opened", seq=1, node="ask", kind="input", question="Name?\nBe brief.", options=[], default=None
     )

@@ -75,7 +75,7 @@ def test_a_run_that_waits_for_a_slot_of_its_agent_reports_it(key: str, who: str)
     assert places(started, NOW_MS, most=3) == ["a (waits for a person's answer)"]
 
 
-def test_of_the_items_of_a_map_only_some_are_listed_and_the_others_counted() -> None:
+def test_only_some_items_of_a_map_are_listed_and_the_others_counted() -> None:
     fan = live(1, "fan", Reason("items", progress=(2, 500), failed=0, under_way=498))
     items = [live(2 + index, "work", Reason("result", worker="w"), item=(1, index)) for index in range(498)]
     side = live(900, "side", Reason("siblings"), attempt=2)
@@ -89,7 +89,7 @@ def test_of_the_items_of_a_map_only_some_are_listed_and_the_others_counted() -> 
     ]
 
 
-def test_of_very_many_branches_the_first_are_listed_and_the_others_counted() -> None:
+def test_the_first_of_very_many_branches_are_listed_and_the_others_counted() -> None:
     visits = [live(seq, f"n{seq}", Reason("person")) for seq in range(5)]
     items = [live(9, "work", Reason("person"), item=(1, 0))]
     assert places(run_with(*visits, *items), NOW_MS, most=2)[1:] == [

@@ -22,7 +22,7 @@ def test_each_run_below_has_a_line_under_its_parent() -> None:
     ]
 
 
-def test_of_many_children_the_rest_is_counted() -> None:
+def test_further_children_are_counted() -> None:
     rest = [run("done"), run("bad", status="failed"), RunTree("old", "a", None)]
     *_, shown, counted = lines_of(run("top", *[run("first")] * MOST, *rest), NOW_MS)
     assert shown.startswith("├─ first")

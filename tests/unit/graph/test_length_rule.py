@@ -35,6 +35,6 @@ def test_a_refusal_quotes_the_rule_and_counts_the_answer() -> None:
 @pytest.mark.parametrize(
     "rule", ["", "len(input) >", "len(input) > 1.5", "len(input) > ²", "len(input) > " + "9" * 5000]
 )
-def test_what_is_no_rule_is_an_error(rule: str) -> None:
+def test_a_text_that_is_no_rule_is_an_error(rule: str) -> None:
     with pytest.raises(LengthRuleError):
         parse_length_rule(rule)

@@ -102,7 +102,7 @@ def test_null_unsets_a_value() -> None:
         ("MODEL", ""),
     ],
 )
-def test_what_cannot_be_read_is_passed_over(name: str, text: str) -> None:
+def test_an_unreadable_value_of_a_variable_is_ignored(name: str, text: str) -> None:
     assert applied(config_agent(), {f"MY_CODER_{name}": text}) == ({}, config_agent())
 
 
@@ -129,5 +129,5 @@ def test_other_agents_variables_are_not_its_own() -> None:
     assert applied(graph, {"FOLDER_MODEL": "a:b", "CODER_MODEL": "a:b"}) == ({}, graph)
 
 
-def test_what_a_later_release_may_have_added_is_passed_over() -> None:
+def test_additions_of_a_later_release_are_ignored() -> None:
     assert overridden(graph_agent(), {"effort": "high"}) == graph_agent()

@@ -102,7 +102,7 @@ def test_damage_within_is_found_when_it_is_met(tmp_path: Path) -> None:
     assert len(notices) == 1
 
 
-def test_of_two_that_find_the_damage_the_second_takes_the_new_file(tmp_path: Path) -> None:
+def test_the_second_process_that_finds_the_damage_takes_the_new_file(tmp_path: Path) -> None:
     notices: list[str] = []
     one, two = (EmbeddingCache(tmp_path, notice=notices.append) for _ in range(2))
     (tmp_path / FILE).write_bytes(b"no database at all, " * 500)

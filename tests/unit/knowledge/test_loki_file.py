@@ -213,7 +213,7 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one_and_nothing_else(file
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
-def test_what_a_killed_writer_left_is_removed_and_what_another_writes_is_not(file: Path) -> None:
+def test_the_files_of_a_killed_writer_are_removed_and_those_of_a_running_one_are_not(file: Path) -> None:
     left, other = file.parent / ".look-up.yaml.0a.part", file.parent / ".look-up.yaml.0b.part"
     left.write_text("half")
     with other.open("w") as writing:

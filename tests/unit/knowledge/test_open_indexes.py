@@ -94,7 +94,7 @@ def test_who_goes_stops_nothing_and_what_arrives_is_there_for_the_next(index_sto
     assert (read(room, A), index_store.asked[A]) == (A, 1)
 
 
-def test_what_failed_is_tried_again(index_store: FarShelf, tmp_path: Path) -> None:
+def test_a_failed_read_of_an_index_is_tried_again(index_store: FarShelf, tmp_path: Path) -> None:
     index_store.root, there = tmp_path, index_store.root
     index_store.arrives[A].set()
     room = OpenIndexes(index_store)

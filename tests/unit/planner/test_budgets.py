@@ -197,7 +197,7 @@ def test_where_both_limits_are_used_up_a_number_raises_one_and_the_other_is_aske
         ("-1", "the answer must be 'yes', 'no' or a number of more than 0, not '-1'"),
     ],
 )
-def test_what_allows_nothing_is_asked_again(text: str, why: str) -> None:
+def test_an_answer_that_allows_nothing_is_asked_again(text: str, why: str) -> None:
     driver = over_at_a()
     again = says(driver, text)
     assert (again.status, again.close) == ("paused", (driver.run.frontier[asked(driver).seq],)) or again.close

@@ -66,7 +66,7 @@ nodes:
 
 
 @both
-def test_what_a_reducer_refuses_leaves_the_state_as_it_was(engine: str) -> None:
+def test_a_write_that_a_reducer_refuses_leaves_the_state_unchanged(engine: str) -> None:
     driver = Driver(REDUCING.format(engine=engine), {"log": [], "total": 1}).start()
     driver.does("a", log="x", total="no number")
     assert (driver.run.status, driver.state) == ("failed", {"log": [], "total": 1})
@@ -127,7 +127,7 @@ def test_a_run_in_which_nothing_failed_but_its_graph_runs_nothing_again(engine: 
 
 
 @both
-def test_a_run_that_stops_for_its_steps_says_nothing_of_joins(engine: str) -> None:
+def test_a_run_that_stops_for_its_steps_reports_no_joins(engine: str) -> None:
     limits = "limits: {max_steps: MOST, on_max_steps: stop}\nnodes:"
     text = STARVED.format(engine=engine).replace("nodes:", limits.replace("MOST", "2"))
     driver = Driver(text.replace("a: {type: script, script: s.sh", "a: {type: script, script: s.sh, next: b")).start()

@@ -191,7 +191,7 @@ nodes:
         "x y low a b a b j j k k",
     ],
 )
-def test_of_two_firings_of_a_join_at_one_depth_the_second_gives_state_and_output(order: str, between: str) -> None:
+def test_the_second_of_two_firings_of_a_join_at_one_depth_gives_state_and_output(order: str, between: str) -> None:
     """Finding C17: while a visit that comes before them was live, the first one's output was kept."""
     text = FIRES_TWICE.replace("wait_for: [a, b], next: e", f"wait_for: [a, b], next: {between}")
     driver, said = Driver(text).start(), iter(["first", "second"])

@@ -476,7 +476,7 @@ def test_a_task_whose_agent_is_not_known_stays_pending() -> None:
 
 
 @pytest.mark.conformance("W10")
-def test_what_depends_on_a_task_that_failed_remains_blocked() -> None:
+def test_tasks_that_depend_on_a_failed_task_remain_blocked() -> None:
     boss = Boss()
     boss.turn(
         (CREATE, {"subject": "a"}),

@@ -112,7 +112,7 @@ def test_a_reducer_folds_what_a_node_alone_writes_too() -> None:
     assert driver.state["log"] == ["start", "split"]
 
 
-def test_what_a_reducer_refuses_fails_the_run() -> None:
+def test_a_write_that_a_reducer_refuses_fails_the_run() -> None:
     text = LOKI.replace("start: split", "start: split\nreducers: {log: append}")
     driver = Driver(text, {"log": "text"}).start().does("split", log="x")
     assert driver.error is not None

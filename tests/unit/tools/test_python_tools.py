@@ -169,7 +169,7 @@ def test_a_global_file_declares_its_run_under_its_own_name() -> None:
         ),
     ],
 )
-def test_what_cannot_be_declared_is_an_error_with_its_line(text: str, line: int | None, message: str) -> None:
+def test_an_impossible_declaration_is_an_error_with_its_line(text: str, line: int | None, message: str) -> None:
     with pytest.raises(ToolFileError) as caught:
         declared(text)
     assert caught.value.message.startswith(message)

@@ -78,7 +78,7 @@ def test_a_tool_that_exits_with_another_code_failed(agent: Agent) -> None:
 
 
 @pytest.mark.conformance("CY10", "CY12")
-def test_of_a_tool_that_failed_the_model_reads_all_that_it_printed_and_left(agent: Agent) -> None:
+def test_the_model_reads_the_complete_output_of_a_failed_tool(agent: Agent) -> None:
     """Finding U7 of the second review."""
     text = "# @describe x\nmain() {\necho left >> \"$LLM_OUTPUT\"; echo ' why ' >&2; echo 2 tests failed; exit 3\n}\n"
     result = agent.has("loki/functions/tools/find.sh", text).call("find", {})
@@ -90,7 +90,7 @@ def test_of_a_tool_that_failed_the_model_reads_all_that_it_printed_and_left(agen
     }
 
 
-def test_of_a_tool_that_failed_and_printed_much_the_model_reads_the_beginning(tmp_path: Path) -> None:
+def test_the_model_reads_the_beginning_of_the_long_output_of_a_failed_tool(tmp_path: Path) -> None:
     agent = Agent(tmp_path, max_tool_result_bytes=40)
     value = agent.has("tools.sh", bash('printf "é%.0s" {1..99}; exit 1')).call("t").value
     assert isinstance(value, dict) and value["stdout"] == "é" * 5
@@ -117,7 +117,7 @@ def test_what_a_tool_prints_is_kept_apart_and_never_stops_it(agent: Agent) -> No
     assert len(result.printed) < 100_000 and "bytes left out" in result.printed
 
 
-def test_of_a_large_result_the_beginning_is_kept_and_the_rest_counted(tmp_path: Path) -> None:
+def test_the_beginning_of_a_large_result_is_kept_and_the_rest_counted(tmp_path: Path) -> None:
     agent = Agent(tmp_path, max_tool_result_bytes=1000).has("tools.py", python('return "é" * 700'))
     result = agent.call("t")
     assert result.value == {
@@ -328,7 +328,7 @@ def start_of_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.conformance("X08")
-def test_what_a_python_function_returns_is_the_result(agent: Agent, start_of_python: str) -> None:
+def test_the_return_value_of_a_python_function_is_the_result(agent: Agent, start_of_python: str) -> None:
     agent.has("tools.py", "import json\n" + python("return json.loads(value)", "value: str"))
     for value in ({"a": ["é", None]}, [1], 3, 2.5, "text"):
         assert agent.call("t", {"value": json.dumps(value)}).value == (

@@ -117,7 +117,7 @@ def test_the_schema_of_a_parameter(line: str, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.conformance("X02")
-def test_what_has_a_default_is_not_required() -> None:
+def test_a_value_with_a_default_is_not_required() -> None:
     found = declared("# @option --a!", "# @option --b!=1", "# @option --c+", "# @option --d+[=x|y]", "# @option --e")
     assert found.parameters["required"] == ["a", "c"]
 

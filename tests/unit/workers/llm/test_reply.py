@@ -77,7 +77,7 @@ def test_a_call_without_an_id_gets_one_that_follows_from_its_place() -> None:
     assert [each["id"] for each in first.message["tool_calls"]] == ids
 
 
-def test_of_two_calls_with_one_id_the_later_counts() -> None:
+def test_the_later_of_two_calls_with_one_id_counts() -> None:
     found = answer({"tool_calls": [call("f", "{}", id="a"), call("g", "{}", id="b"), call("h", "{}", id="a")]})
     assert found.calls == (RequestedCall("b", "g", "{}"), RequestedCall("a", "h", "{}"))
     assert [each["id"] for each in found.message["tool_calls"]] == ["b", "a"]
