@@ -34,8 +34,21 @@ for profile in ("default", "slow", "ci", "unit"):
     )
 hypothesis.settings.load_profile("default")
 
-SHARE_A_STACK = ("tests/agents/", "tests/docs/")
-"""Folders with a conftest.py that starts processes, which each pytest worker would start for itself."""
+TOGETHER = (
+    ("tests/agents/",),
+    ("tests/docs/",),
+    (
+        "tests/system/test_escape_sequences.py",
+        "tests/system/test_hostile_command_lines.py",
+        "tests/system/test_metrics.py",
+        "tests/system/test_runs_end_to_end.py",
+        "tests/system/test_slots.py",
+        "tests/system/test_streaming.py",
+        "tests/system/test_waiting.py",
+    ),
+)
+"""What shares a fixture of the session: processes that each pytest worker would start for itself. Idle ones
+take a few percent of a core each, as long as the session lasts. The last are the files that use `stack`."""
 LONGEST = ("tests/chaos/", "tests/system/test_init.py", "tests/unit/planner/test_plan_properties.py")
 LONG = (*LONGEST, "tests/system/")
 """Where tests take seconds or minutes each."""
@@ -81,7 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _part(nodeid: str) -> int:
-    if nodeid.startswith((*LONGEST, *SHARE_A_STACK)):
+    if nodeid.startswith(LONGEST) or any(nodeid.startswith(group) for group in TOGETHER):
         return 0
     if nodeid.startswith(LONG):
         return 1 if _shares_a_fixture(nodeid.partition("::")[0]) else 2
@@ -99,9 +112,9 @@ class OneWorkerEach(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        for folder in SHARE_A_STACK:
-            if file.startswith(folder):
-                return folder
+        for group in TOGETHER:
+            if file.startswith(group):
+                return group[0]
         return nodeid if file.startswith(LONG) and not _shares_a_fixture(file) else file
 
 
