@@ -1,35 +1,80 @@
-"""Sleipnir runs YAML graph agents as durable, distributed workflows.
+"""Sleipnir runs graph agents, in YAML or in Python, as durable, distributed workflows.
 
-`from sleipnir import Client` is the Python API. Names are imported on first use: `sleipnir --help` pays for none.
+`from sleipnir import Client` is the API for a deployment, `from sleipnir import StateGraph` the one for graphs in
+Python. Names are imported on first use: `sleipnir --help` pays for none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Client, Run
     from sleipnir.client.options import RunOptions
+    from sleipnir.commands import END, START, Command, Send
+    from sleipnir.python_graph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
+    from sleipnir.python_graph.messages import (
+        REMOVE_ALL_MESSAGES,
+        AIMessage,
+        AnyMessage,
+        HumanMessage,
+        MessagesState,
+        RemoveMessage,
+        SystemMessage,
+        ToolMessage,
+        add_messages,
+    )
+    from sleipnir.python_graph.policies import CachePolicy, InMemoryCache, InMemorySaver, MemorySaver, RetryPolicy
+    from sleipnir.python_graph.runtime import (
+        GraphOutput,
+        Interrupt,
+        RunnableConfig,
+        Runtime,
+        StreamWriter,
+        get_config,
+        get_runtime,
+        get_stream_writer,
+        interrupt,
+    )
+    from sleipnir.python_graph.state_graph import StateGraph
     from sleipnir.settings import Settings
 
-__all__ = ["Client", "Run", "RunOptions", "Settings", "__version__"]
+_MODULES: Final = {
+    "sleipnir.client.client": ("Client", "Run"),
+    "sleipnir.client.options": ("RunOptions",),
+    "sleipnir.commands": ("END", "START", "Command", "Send"),
+    "sleipnir.python_graph.errors": ("EmptyInputError", "GraphRecursionError", "InvalidUpdateError"),
+    "sleipnir.python_graph.messages": (
+        "REMOVE_ALL_MESSAGES", "AIMessage", "AnyMessage", "HumanMessage", "MessagesState", "RemoveMessage",
+        "SystemMessage", "ToolMessage", "add_messages",
+    ),
+    "sleipnir.python_graph.policies": (
+        "CachePolicy", "InMemoryCache", "InMemorySaver", "MemorySaver", "RetryPolicy",
+    ),
+    "sleipnir.python_graph.runtime": (
+        "GraphOutput", "Interrupt", "RunnableConfig", "Runtime", "StreamWriter", "get_config", "get_runtime",
+        "get_stream_writer", "interrupt",
+    ),
+    "sleipnir.python_graph.state_graph": ("StateGraph",),
+    "sleipnir.settings": ("Settings",),
+}  # fmt: skip
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "END", "REMOVE_ALL_MESSAGES", "START", "AIMessage", "AnyMessage", "CachePolicy", "Client", "Command",
+    "EmptyInputError", "GraphOutput", "GraphRecursionError", "HumanMessage", "InMemoryCache", "InMemorySaver",
+    "Interrupt", "InvalidUpdateError", "MemorySaver", "MessagesState", "RemoveMessage", "RetryPolicy", "Run",
+    "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings", "StateGraph", "StreamWriter", "SystemMessage",
+    "ToolMessage", "__version__", "add_messages", "get_config", "get_runtime", "get_stream_writer", "interrupt",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Client", "Run"):
-        from sleipnir.client import client
-
-        return getattr(client, name)
-    if name == "RunOptions":
-        from sleipnir.client.options import RunOptions
-
-        return RunOptions
-    if name == "Settings":
-        from sleipnir.settings import Settings
-
-        return Settings
     if name == "__version__":
         from importlib.metadata import version
 
         return version("sleipnir")
-    raise AttributeError(f"module 'sleipnir' has no attribute {name!r}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'sleipnir' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)

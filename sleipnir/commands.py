@@ -1,4 +1,5 @@
-"""Values that a Python function node may return besides a dict of new state: commands, and operations on messages.
+"""Values that a Python function node may return besides a dict of new state: commands, sends, and operations on
+messages.
 
     from sleipnir.commands import Command, append, remove_all
 
@@ -8,29 +9,58 @@
     def ask(state):
         return {"messages": [remove_all(), append("user", state["question"])]}
 
-Semantics: spec/graph-package.md F10 and F14 for commands, F03 for operations. Everything here is plain JSON once it
-leaves the function.
+Semantics: spec/graph-package.md F10 and F14 for commands, F03 for operations; spec/langgraph-api.md 3 and 4 for both
+where a function is a node of a StateGraph. Everything here is plain JSON once it leaves the function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
+
+START: Final = "__start__"
+"""As the source of an edge of a StateGraph: the beginning of a run."""
+
+END: Final = "__end__"
+"""As a target in a StateGraph: the end of the branch."""
+
+Targets = TypeVar("Targets")
 
 
 @dataclass(frozen=True)
-class Command:
+class Send:
+    """In a StateGraph: one visit of `node`, whose whole input is `arg`, in place of the state."""
+
+    node: str
+    arg: Any
+
+
+Goto: TypeAlias = str | Send | Sequence[str | Send]
+
+
+@dataclass(frozen=True)
+class Command(Generic[Targets]):
     """New state and the next node.
 
     Alone: `update` is written as if the function had returned it, through reducers, and `goto` (a node, a named end, or
     several of them) is used instead of the node's edges; without `goto` the edges apply. In a list: one visit each of
     `goto` (None: of the same node again); only that visit has `update` on top of the state. An empty list ends the
     branch.
+
+    In a StateGraph `goto` adds to the node's edges and may hold Sends, and every Command of a list is written and
+    followed. `graph=Command.PARENT` addresses the graph above. As the input of `invoke`, `resume` answers a question:
+    a value, or a mapping of interrupt ids to values.
+
+    `Command[Literal["a", "b"]]` as the return annotation of a function names its targets for drawings and checks.
     """
 
-    update: Mapping[str, Any] = field(default_factory=dict)
-    goto: str | Sequence[str] | None = None
+    PARENT: ClassVar[str] = "__parent__"
+
+    update: Any = field(default_factory=dict)
+    goto: Goto | None = None
+    resume: Any = None
+    graph: str | None = None
 
 
 def append(role: str, content: Any, **more: Any) -> dict[str, Any]:

@@ -134,7 +134,9 @@ class KnowledgeError(SleipnirError):
 
 class NodeFailed(SleipnirError):
     """A node gave up. `kind` is one word a program can branch on (`timeout`, `exit`, `output`, ...); `transient`: the
-    same may succeed a little later."""
+    same may succeed a little later. `retried_as` is the entry of a policy's `on` that a worker has found to apply."""
+
+    retried_as: str | None = None
 
     def __init__(self, message: str, kind: str = "failed", *, transient: bool = False) -> None:
         super().__init__(message)

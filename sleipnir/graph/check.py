@@ -70,7 +70,7 @@ FAILURES = (
 )  # fmt: skip
 """The values of `retry.on` besides exceptions: classes of failures, and the kinds that executors report."""
 
-_EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*:)?[A-Z]\w*")
+_EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*:)?[A-Z]\w*|[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>]*(?:#\d+)?")
 
 
 def check(
@@ -470,7 +470,9 @@ def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:
     """The edges of nodes that make no choice, without joins that never fire."""
     by_node: dict[str, list[Edge]] = {}
     for node_id, edges in case.edges.items():
-        has_choice = case.graph.nodes[node_id].branch or any(edge.kind in _CHOSEN for edge in edges)
+        node = case.graph.nodes[node_id]
+        is_limited = isinstance(node, FunctionNode) and node.protocol == "state_graph"  # by recursion_limit
+        has_choice = node.branch or is_limited or any(edge.kind in _CHOSEN for edge in edges)
         certain = [edge for edge in edges if edge.kind != "wait_for" or edge.target in case.entered]
         by_node[node_id] = [] if has_choice else certain
     return by_node

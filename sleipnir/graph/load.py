@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
 from sleipnir.graph.config_agent import load_config_agent
-from sleipnir.graph.findings import Findings, KeyPath, in_file_order, suggestion
+from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.load_edges import EdgeReader, has_additions
 from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import (
@@ -34,6 +34,7 @@ from sleipnir.graph.model import (
     MapNode,
     Node,
     Retry,
+    Router,
     ScriptNode,
     Settings,
     StateField,
@@ -83,6 +84,15 @@ def parse(text: str, file: str) -> LoadedGraph:
 
 def _graph(document: YamlDocument, findings: Findings) -> Graph | None:
     return _GraphReader(document, findings).graph()
+
+
+def from_data(data: Json, positions: Positions, file: str) -> LoadedGraph:
+    """The graph in the data of a document that was not read from a text, and all its problems. `positions` are those of
+    its values in `file`."""
+    document = YamlDocument(data, positions, {}, (), readable=True)
+    findings = Findings(file, positions)
+    graph = _graph(document, findings)
+    return LoadedGraph(None if findings.has_errors else graph, tuple(findings.problems), positions, document)
 
 
 def load_graph(text: str, file: str, agent: str) -> Graph:
@@ -255,6 +265,12 @@ class _GraphReader:
         read = [self._section(Retry, item, place) for item, place in zip(given, places, strict=True)]
         return [policy for policy in read if policy is not None]
 
+    def _routers(self, data: Json, path: KeyPath) -> Json:
+        if not isinstance(data, list):
+            return data
+        read = [self._section(Router, item, (*path, index)) for index, item in enumerate(data)]
+        return [router for router in read if router is not None]
+
     def _section(self, model: type[Any], data: Json, path: KeyPath) -> Any:
         if not isinstance(data, dict):
             section = path[2] if path[0] == "nodes" else path[0]
@@ -305,6 +321,7 @@ class _GraphReader:
             "ends": self._edges.ends,
             "wait_for": self._edges.wait_for,
             "retry": self._retries,
+            "routers": self._routers,
         }
         return parts if model is MapNode else parts | {"branch": self._edges.branch}
 

@@ -15,7 +15,10 @@ from sleipnir.graph.findings import Findings, KeyPath
 from sleipnir.graph.model import Branch, Choice, Join, Json
 from sleipnir.graph.shape import SPELLINGS, Shaper, shown
 
-CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
+CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_<][\w.<>]*(?:#\d+)?")
+"""A reference to a function. Names with `<` and numbers refer to what only the process that built the graph can find
+(python_graph/references.py)."""
+
 """The forms of a `call`: `file.py:name` or `package.module:name`."""
 
 _ADDED_KEYS: Final = ("engine", "state", "limits")

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NewType, TypeAlias
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from sleipnir.commands import END as PYTHON_END
 from sleipnir.graph.duration import milliseconds, seconds
 
 NodeId = NewType("NodeId", str)
@@ -71,7 +72,11 @@ class Retry:
 
 
 END: Final = "end"
-"""Added: as a target, the end of a branch, in a graph of version sleipnir/1 without a node of that name."""
+"""Added: as a target, the end of a branch, in a graph of version sleipnir/1 without a node of that name. PYTHON_END is
+the same in every graph."""
+
+SINGLE: Final = "single"
+"""Added: a value of `reducer`. At most one visit of a super-step may write the key, which begins absent."""
 
 FAIL: Final = "fail"
 """Added: a value of `on_error`. The run fails."""
@@ -115,6 +120,18 @@ class Branch:
     to: dict[str, str] = field(default_factory=dict)
     default: str | None = None
     many: Flag = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Router:
+    """Added: a function that chooses next nodes, as a part of its node's attempt (spec/langgraph-api.md 4).
+
+    It gets the state with the writes of its own node, and returns a label, a node, a Send, or a list of these. `to`
+    maps labels to targets; without `to`, a label is a target itself.
+    """
+
+    call: str
+    to: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,6 +183,10 @@ Effect: TypeAlias = Literal["once"]
 repeated automatically: a person is asked."""
 
 
+Protocol: TypeAlias = Literal["plain", "state_graph"]
+"""Added: how a function node is called, and what its return value means."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScriptNode(NodeBase):
     kind = "script"
@@ -178,10 +199,19 @@ class ScriptNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionNode(NodeBase):
-    """Added: a Python callable, state dict in, dict out; routes and fails like a script node."""
+    """Added: a Python callable, state dict in, dict out; routes and fails like a script node.
+
+    `protocol: state_graph` calls it as a node of StateGraph (spec/langgraph-api.md 3): it takes its arguments by name,
+    it sees only the keys that it `reads` (None: all) as an instance of its `state_class`, its Command.goto and its
+    `routers` add to the node's edges, and a Send replaces the state.
+    """
 
     kind = "function"
     call: str
+    protocol: Protocol = "plain"
+    reads: list[str] | None = None
+    state_class: str | None = None
+    routers: list[Router] = field(default_factory=list)
     fallback: str | None = None
     timeout: Seconds = 30
     retry: list[Retry] | None = None
@@ -498,6 +528,9 @@ class Graph(SkillKeys):
     """Added: `on_error` of nodes that declare none. None: the language's default (`fails_by_default`)."""
     engine: Engine = "bsp"
     state: dict[str, StateField] = field(default_factory=dict)
+    state_classes: list[str] = field(default_factory=list)
+    """Added: the Python classes that declare the state of a graph written in Python, for nodes of the protocol
+    state_graph."""
     limits: Limits = field(default_factory=Limits)
     concurrency: Concurrency | None = None
     """Added. None: any number of runs are active at once."""
@@ -556,17 +589,22 @@ class Graph(SkillKeys):
         """The name of the reducer that folds writes to a key; None: no reducer, the last write wins."""
         declared = self.state.get(key)
         if declared is not None and declared.reducer is not None:
-            return declared.reducer
+            return None if declared.reducer == SINGLE else declared.reducer
         if declared is not None and declared.type == "messages":
             return "messages"
         return self.reducers.get(key)
+
+    def takes_one_write(self, key: str) -> bool:
+        """Whether two writes to a key in one super-step are an error."""
+        declared = self.state.get(key)
+        return declared is not None and declared.reducer == SINGLE
 
     def is_node_or_end(self, target: str) -> bool:
         return target in self.nodes or self.ends_branch(target)
 
     def ends_branch(self, target: str) -> bool:
         """Whether a target is the end of the branch, not a node."""
-        return target == END and END not in self.nodes and not self.is_loki
+        return target in (END, PYTHON_END) and target not in self.nodes and not self.is_loki
 
     def target_of(self, node: Node, label: str) -> str | None:
         """The target of a label that a node chose: by its `ends`, else the label itself. None: no target."""
@@ -644,6 +682,12 @@ def edges_of(node: Node) -> list[Edge]:
 
 
 def _conditional_edges(node: Node) -> list[Edge]:
+    routers = node.routers if isinstance(node, FunctionNode) else []
+    chosen = [Edge(node.id, target, "branch", label) for router in routers for label, target in router.to.items()]
+    return chosen + _branch_edges(node)
+
+
+def _branch_edges(node: Node) -> list[Edge]:
     if node.branch is None:
         return []
     edges = [Edge(node.id, choice.to, "branch", choice.when) for choice in node.branch.cases]

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable
 from itertools import dropwhile
 from typing import Any, Final, TypeAlias
 
-from sleipnir.graph.model import Json
+from sleipnir.graph.model import SINGLE, Json
 
 LOKI: Final = ("append", "extend", "concat", "sum", "max", "min", "merge", "overwrite")
 """The reducers of a `reducers:` block."""
 
-BUILT_IN: Final = (*LOKI, "deep_merge", "union", "first", "last", "messages")
+BUILT_IN: Final = (*LOKI, "deep_merge", "union", "first", "last", "messages", SINGLE)
 """The reducers of a key under `state:`, besides a function of the agent (`is_custom`)."""
 
 OPERATIONS: Final = ("append", "replace_last_user", "remove_all")
@@ -31,7 +31,7 @@ OPERATIONS: Final = ("append", "replace_last_user", "remove_all")
 ABSENT: Final = object()
 """Stands for the current value of a key without one."""
 
-_CUSTOM = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
+_CUSTOM = re.compile(r"[^:]+:[A-Za-z_<][\w.<>]*(?:#\d+)?")
 _WHOLE_BELOW = 2**53  # larger floats do not represent every whole number
 
 
@@ -40,7 +40,7 @@ class ReducerError(Exception):
 
 
 def is_custom(name: str) -> bool:
-    """Whether the name is a function of the agent, `file.py:name`, which a worker calls."""
+    """Whether the name is a Python function, `file.py:name` or `package.module:name`, which a worker calls."""
     return _CUSTOM.fullmatch(name) is not None
 
 

@@ -30,6 +30,7 @@ from sleipnir.graph.model import (
     Limits,
     MapNode,
     Retry,
+    Router,
     Settings,
     StateField,
     Variable,
@@ -142,7 +143,7 @@ DERIVED: Mapping[type[Any], frozenset[str]] = {Graph: frozenset({"has_additions"
 FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
     model: _fields(model)
     for model in (
-        *(Graph, Settings, Limits, StateField, Retry, Variable, Branch, Choice, Concurrency, ConfigAgent),
+        *(Graph, Settings, Limits, StateField, Retry, Router, Variable, Branch, Choice, Concurrency, ConfigAgent),
         *NODE_TYPES.values(),
     )
 }

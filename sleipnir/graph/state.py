@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from sleipnir.graph import schema as json_schema
-from sleipnir.graph.model import Graph, Json, StateField
+from sleipnir.graph.model import SINGLE, Graph, Json, StateField
 from sleipnir.graph.plain import first_not_json
 from sleipnir.graph.reducers import is_custom, is_message, is_operation, operation_problem
 
@@ -25,8 +25,8 @@ TYPES: Final = ("any", "string", "int", "float", "bool", "list", "object", "mess
 _ZERO: Mapping[str, Json] = {
     "string": "", "int": 0, "float": 0.0, "bool": False, "list": [], "object": {}, "messages": [], "bytes": "",
 }  # fmt: skip
-_ABSENT_AT_FIRST = ("first", "max", "min")
-"""Reducers for which a zero value would count as a written value and could win."""
+_ABSENT_AT_FIRST = ("first", "max", "min", SINGLE)
+"""Reducers for which a zero value would count as a written value and could win, and keys that begin absent."""
 
 
 class StateError(Exception):
@@ -39,7 +39,7 @@ class StateError(Exception):
 
 def is_model(type_: str) -> bool:
     """Whether this is the path of a pydantic model of the agent, `file.py:Name`."""
-    return is_custom(type_)  # paths of functions and of classes have one form
+    return is_custom(type_) and ".py:" in type_
 
 
 def zero(field: StateField) -> Json:

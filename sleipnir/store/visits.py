@@ -7,13 +7,14 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from sleipnir import decoding
 from sleipnir.decoding import read_text
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
+from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item, Part
 from sleipnir.store.connect import Client, clock_ms, close
@@ -26,24 +27,6 @@ _CLAIM = LuaScript("claim")
 _DELIVER = LuaScript("deliver")
 _HAND_BACK = LuaScript("hand_back")
 _HEARTBEAT = LuaScript("heartbeat")
-
-
-@dataclass(frozen=True)
-class StoredConversation:
-    """The conversation of a loop, as JSON text. For a turn: the first messages to the model (`told`, empty in turn 0),
-    and per earlier turn the model's reply and the results of its calls; `follow_ups` maps turns to messages after a
-    reply without calls, `announced` to messages besides the results of calls. For a call: the reply that asks for it.
-    For the output of a child run: that, as `told`. `history` is for turn 0 of a run in a session: the session's
-    earlier messages, as a JSON list."""
-
-    told: str = ""
-    turns: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    follow_ups: Mapping[int, str] = field(default_factory=dict)
-    announced: Mapping[int, str] = field(default_factory=dict)
-    history: str = ""
-
-
-SILENCE = StoredConversation()
 
 
 @dataclass(frozen=True)

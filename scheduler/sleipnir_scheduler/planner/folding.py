@@ -65,6 +65,10 @@ def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], 
     strict = graph.is_loki
     for key in sorted(by_key):
         reducer, key_writers = graph.reducer_of(key), by_key[key]
+        if len(key_writers) > 1 and graph.takes_one_write(key):
+            raise FoldError(
+                f"At key '{key}': Can receive only one value per step. Use an Annotated key to handle multiple values."
+            )
         if reducer is None and (not strict or len(key_writers) == 1 or key in ERROR_KEYS):
             continue  # copied in visit order
         if strict:

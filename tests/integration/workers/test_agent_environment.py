@@ -9,8 +9,8 @@ import pytest
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import EndNode, Graph, LlmNode, Variable
 from sleipnir.messages import RESULT, Send, VisitResult
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.visits import Part
-from sleipnir.store.visits import StoredConversation
 from sleipnir_workers.machine.agent_environment import agent_variables, without_secrets
 from sleipnir_workers.machine.host import Host
 from sleipnir_workers.nodes.script import run_script

@@ -11,7 +11,8 @@ import pytest
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.model import Graph, LlmNode, LoopAgent
 from sleipnir.messages import ANSWER, MESSAGES, RESULT, VisitResult
-from sleipnir.store.visits import Part, StoredConversation
+from sleipnir.runs.conversation import StoredConversation
+from sleipnir.runs.visits import Part
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from sleipnir_workers.llm.turn import run_turn
 from sleipnir_workers.tools.node import run_tool

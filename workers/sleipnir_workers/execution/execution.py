@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, MapNode, Node
 from sleipnir.messages import Role
+from sleipnir.python_graph.objects import GraphObjects
+from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.visits import Item, Part
-from sleipnir.store.visits import SILENCE, StoredConversation
 from sleipnir_workers.execution.lazy_state import StoredState
 
 
@@ -62,6 +63,16 @@ class ModelPermits(Protocol):
         """Holds a permit during one call of a model with these names, which takes about `tokens`."""
 
 
+class Observer(Protocol):
+    """Sees what a function of a graph written in Python returned or raised, where it runs in the caller's process."""
+
+    def returned(self, updates: Sequence[Mapping[str, Any] | None]) -> None:
+        """The updates that it returned, as objects."""
+
+    def failed(self, error: NodeFailed) -> None:
+        """Its failure; the cause is the exception of its own code, or an interrupt by the user."""
+
+
 @dataclass(frozen=True)
 class Execution:
     """One claimed visit, as an executor sees it.
@@ -73,6 +84,7 @@ class Execution:
     `lost` is set when the visit was cancelled or taken over. `part` is its place in a loop, `talk` the messages of that
     loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `text_sink` takes
     the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
+    `objects` are the Python objects of the graph, where they need no import; `observer` sees what functions return.
     """
 
     run: str
@@ -97,6 +109,8 @@ class Execution:
     knowledge: str | None = None
     text_sink: TextSink | None = None
     permits: ModelPermits | None = None
+    objects: GraphObjects | None = None
+    observer: Observer | None = None
 
     @property
     def directory(self) -> Path:

@@ -39,7 +39,7 @@ def call(name: str, execution: Execution, use: Callable[[Callable[..., Any]], T]
     Loading counts towards the timeout: a module's top level is the user's code too.
     """
     try:
-        return deadline.call(lambda: use(function(name, execution.folder)), timeout_s=timeout_s, lost=execution.lost)
+        return deadline.call(lambda: use(_found(name, execution)), timeout_s=timeout_s, lost=execution.lost)
     except deadline.DeadlinePassed:
         raise NodeFailed(f"Function '{name}' timed out after {timeout_s}s", "timeout") from None
     except NodeFailed:
@@ -50,6 +50,13 @@ def call(name: str, execution: Execution, use: Callable[[Callable[..., Any]], T]
         message = f"Function '{name}' {_raised(error, execution.folder)}"
         message += bundle_writes.advice(str(error), execution.folder, None)
         raise NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT)) from error
+
+
+def _found(name: str, execution: Execution) -> Callable[..., Any]:
+    if execution.objects is not None:
+        found: Callable[..., Any] = execution.objects.find(name)
+        return found
+    return function(name, execution.folder)
 
 
 @functools.lru_cache(maxsize=4096)

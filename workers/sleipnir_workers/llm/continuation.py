@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from sleipnir.graph.model import LoopAgent
-from sleipnir.store.visits import StoredConversation
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.todo import TodoList
 

@@ -29,7 +29,7 @@ from sleipnir.graph.tools import (
     todo_tools,
 )
 from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE_OF, RESULT, ToolCall, VisitResult
-from sleipnir.store.visits import StoredConversation
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp

@@ -17,7 +17,7 @@ from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
-from sleipnir_workers.functions import python_call
+from sleipnir_workers.functions import python_call, state_graph
 from sleipnir_workers.results import output, typed_state
 from sleipnir_workers.results.routing import NEXT
 
@@ -26,8 +26,12 @@ from sleipnir_workers.results.routing import NEXT
 def run_function(node: FunctionNode, execution: Execution) -> VisitResult:
     """Call the node's function. Raises only VisitLost, KeyboardInterrupt and MemoryError."""
     try:
+        if node.protocol == "state_graph":
+            return state_graph.run(node, execution)
         return output.success(node, execution, _run(node, execution), what="function")
     except NodeFailed as error:
+        if execution.observer is not None:
+            execution.observer.failed(error)
         return output.failure(node, error, what="function")
 
 
@@ -71,7 +75,7 @@ def _send_as_json(execution: Execution, send: Any) -> Any:
     return {**send, "update": typed_state.all_as_json(execution, send["update"])}
 
 
-def _single_command(call: str, command: Command) -> dict[str, Json]:
+def _single_command(call: str, command: Command[Any]) -> dict[str, Json]:
     update, goto = command.update or {}, command.goto
     if not isinstance(update, Mapping):
         raise _refused(call, f"Command whose update is a {type(update).__qualname__}", "update is a dict")

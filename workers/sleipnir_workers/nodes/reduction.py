@@ -18,7 +18,7 @@ from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
-from sleipnir_workers.functions import python_call
+from sleipnir_workers.functions import python_call, state_graph
 from sleipnir_workers.results import output, typed_state
 
 
@@ -40,6 +40,8 @@ def _folded(key: str, values: Json, execution: Execution) -> Json:
         raise NodeFailed("the graph declares none", "not_found")
 
     def use(reducer: Callable[..., Any]) -> Any:
+        if execution.graph.state_classes:
+            return state_graph.folded(execution, key, values, reducer)
         current = typed_state.as_object(execution, key, values.get("current"))
         incoming = [_as_object_if_valid(execution, key, value) for value in values["incoming"]]
         return typed_state.as_json(execution, key, reduce(reducer, incoming, current))

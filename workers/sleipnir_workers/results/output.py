@@ -76,7 +76,9 @@ def failed(error: NodeFailed, message: str) -> VisitResult:
 
 
 def error_type(error: NodeFailed) -> str | None:
-    """The exception that a node's own code raised, as `module:Name`: what `retry.on` may name."""
+    """The exception that a node's own code raised, as `module:Name`, or the entry of `retry.on` that applies to it."""
+    if error.retried_as is not None:
+        return error.retried_as
     cause = error.__cause__ if error.kind == "exception" else None
     return None if cause is None else f"{type(cause).__module__}:{type(cause).__qualname__}"
 

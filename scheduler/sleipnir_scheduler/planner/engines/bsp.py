@@ -18,7 +18,8 @@ from sleipnir_scheduler.planner.values import InStep
 
 
 def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> bool:
-    """The fast path for a result whose visit is alone in its super-step and leads to one node by plain edges."""
+    """The fast path for a result whose visit is alone in its super-step and leads to one node by plain edges, or (not
+    in Loki's format) ends the last branch."""
     graph, draft = context.graph, context.draft
     keys, node = outcome.keys, graph.nodes[visit.node]
     if (
@@ -30,9 +31,9 @@ def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> b
     ):
         return False
     ways = ways_on(context, visit, Ended(0, outcome.ok, next=outcome.next), None)
-    if len(ways) != 1:
+    if len(ways) > 1 or (not ways and graph.is_loki):
         return False
-    target = ways[0].target
+    target = ways[0].target if ways else None
     step = draft.record.write(
         visit,
         target,
@@ -49,6 +50,8 @@ def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> b
     if visit.overlay is not None:
         draft.record.drops.append(visit.overlay)
     draft.visits.drop(visit)
+    if target is None:
+        return True
     group = draft.steps = draft.steps + 1
     next_node = graph.nodes.get(target)
     draft.visits.open(target, next_node.kind if next_node else "unknown", group=group, depth=group)
@@ -81,7 +84,7 @@ def open_step(
     first_index: dict[int, dict[str, int]] = {}
     for _, (way, source) in sorted(places.items(), key=lambda place: (place[0][0], place[0][2], place[0][1] or "")):
         index = last_index[way.target] = last_index.get(way.target, -1) + 1
-        if source is not None and source.seq in wide:
+        if source is not None and source.seq in wide and way.command is not None:
             first_index.setdefault(source.seq, {})[way.target] = index
             last_index[way.target] += way.commands - 1
         else:
@@ -119,7 +122,11 @@ def open_commands(context: Context, visit: Visit, commands: Commands, most: int)
 def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> FoldResult:
     graph, values = context.graph, context.values
     count = Counter(chain.from_iterable(writer.keys for writer in writers))
-    folding = [key for key, times in count.items() if graph.reducer_of(key) or (graph.is_loki and times > 1)]
+    folding = [
+        key
+        for key, times in count.items()
+        if graph.reducer_of(key) or (times > 1 and (graph.is_loki or graph.takes_one_write(key)))
+    ]
     if not folding:
         return FoldResult()
     values.require_folds(writers, folding)

@@ -59,10 +59,21 @@ def _needs_call(context: Context, visit: Visit, ended: Ended) -> bool:
 def ways_on(context: Context, visit: Visit, ended: Ended, labels: Sequence[str] | None) -> list[NextVisit]:
     """The visits that an ended visit leads to, joins apart. `labels` are the labels that a worker chose. Raises
     RunFailed, and MissingValues: conditions read the state after the whole step."""
+    if ended.sends is None:
+        return _plain_ways(context, visit, ended, labels)
+    targets = command_targets(context, visit, ended)
+    commands = [NextVisit(to, command) for command, to in enumerate(targets) if to]
+    return [*chosen_nodes(context, visit, ended), *commands]
+
+
+def chosen_nodes(context: Context, visit: Visit, ended: Ended) -> list[NextVisit]:
+    """The visits of the nodes that it chose beside its commands."""
+    return [] if ended.next is None else _plain_ways(context, visit, ended, None)
+
+
+def _plain_ways(context: Context, visit: Visit, ended: Ended, labels: Sequence[str] | None) -> list[NextVisit]:
+    """The visits that the node's choice or its edges lead to."""
     node = context.graph.nodes[visit.node]
-    if ended.sends is not None:
-        targets = command_targets(context, visit, ended)
-        return [NextVisit(to, command) for command, to in enumerate(targets) if to]
     if ended.next is not None:
         chosen = (ended.next,) if isinstance(ended.next, str) else ended.next
         targets = [node.ends.get(name, name) for name in chosen]

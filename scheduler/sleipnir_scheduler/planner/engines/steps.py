@@ -323,7 +323,11 @@ def _leads(
                 first = {to: number for number, to in reversed([*enumerate(targets)]) if to}
                 count = Counter(targets)
                 leads[seq] = [
-                    NextVisit(to, number, commands=count[to]) for to, number in sorted(first.items(), key=itemgetter(1))
+                    *(routing.chosen_nodes(context, visit, ended)),
+                    *(
+                        NextVisit(to, number, commands=count[to])
+                        for to, number in sorted(first.items(), key=itemgetter(1))
+                    ),
                 ]
                 continue
         elif seq not in labels:

@@ -11,8 +11,8 @@ import pytest
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.graph.tools import TODO_TOOLS
 from sleipnir.messages import ANSWER, FOLLOW_UP, RESULT, ResultHeader, VisitResult
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.visits import Part
-from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.continuation import REMINDER, Continuation, continuation
 from sleipnir_workers.llm.todo import Todo, TodoList

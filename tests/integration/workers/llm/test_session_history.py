@@ -10,13 +10,13 @@ import pytest
 
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import INSTEAD, MESSAGES, SAID, SessionAddition, VisitResult
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.visits import Part
-from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.session_history import SUMMARIZATION_PROMPT, SUMMARY_CONTEXT_PROMPT
 from sleipnir_workers.llm.todo import Todo, TodoList
 from sleipnir_workers.llm.turn import run_turn
-from sleipnir_workers.visits.delivery import encoded
+from sleipnir_workers.results.encoding import encoded
 from tests.unit.workers.visits import host, visit
 
 pytestmark = pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class:UserWarning")

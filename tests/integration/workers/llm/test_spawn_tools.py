@@ -10,8 +10,8 @@ import pytest
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.graph.tools import SPAWN_TOOLS
 from sleipnir.messages import AGENTS, RESULT, ToolCall, VisitResult
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.visits import Part
-from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.turn import run_turn
 from tests.unit.workers.visits import host, visit

@@ -10,8 +10,8 @@ import pytest
 
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import RESULT, VisitResult
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.visits import Part
-from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.llm.summary import run_summary
 from tests.unit.workers.visits import host, visit

@@ -11,8 +11,8 @@ import pytest
 
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import ANSWER, MESSAGES, PERSON, RESULT, ToolCall, VisitResult
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.visits import Part
-from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.turn import run_turn
 from sleipnir_workers.tools.node import run_tool

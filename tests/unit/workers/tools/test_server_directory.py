@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sleipnir.graph.model import LlmNode
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.visits import Part
-from sleipnir.store.visits import StoredConversation
 from sleipnir.tools.mcp_config import McpServer, StdioServer
 from sleipnir_workers import mcp
 from sleipnir_workers.execution.execution import DirectoryMissing

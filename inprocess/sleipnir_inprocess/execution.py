@@ -1,0 +1,99 @@
+"""Execute a claimed visit of a graph in this process, with the executors of the workers."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sleipnir.errors import NodeFailed
+from sleipnir.messages import VisitCall, VisitResult
+from sleipnir.python_graph.compiled import CompiledGraph
+from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current
+from sleipnir.runs.run import changed
+from sleipnir_inprocess.streams import Chunk, Stream
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.lazy_state import StoredState
+from sleipnir_workers.nodes import function, reduction  # noqa: F401  (they register their executors)
+from sleipnir_workers.results.encoding import encoded
+from sleipnir_workers.visits import guard
+
+HERE = Path()
+
+TASKS: Final = uuid.UUID(int=0)
+"""The namespace of the ids of visits in chunks."""
+
+
+@dataclass
+class Executor:
+    """Executes the visits of one run. `updates` and `errors` are what nodes returned and raised, by visit."""
+
+    graph: CompiledGraph
+    config: Mapping[str, Any]
+    runtime: Runtime[Any]
+    stream: Stream
+    thread: str | None = None
+    updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
+    errors: dict[int, BaseException] = field(default_factory=dict)
+    lost: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, call: VisitCall, state: dict[str, str]) -> tuple[VisitResult, dict[str, str]]:
+        """The result of a visit, and the JSON texts that it writes."""
+        execution = Execution(
+            run=call.run,
+            node=self.graph.model.nodes[call.node],
+            seq=call.seq,
+            attempt=call.attempt,
+            agent=call.agent,
+            graph=self.graph.model,
+            folder=HERE,
+            state=StoredState(state),
+            lost=self.lost,
+            role=call.role,
+            objects=self.graph.objects,
+            observer=_Observer(self, call.seq),
+        )
+        token = current.set(Call(self.config, self._runtime(call), _Below(self.stream, call)))
+        try:
+            result = guard.execute(execution)
+        finally:
+            current.reset(token)
+        assert result is not None, "no visit is lost in its own process"
+        return encoded(result, call.node, 2**31)
+
+    def _runtime(self, call: VisitCall) -> Runtime[Any]:
+        info = ExecutionInfo(call.run, self.thread, call.task_id, call.attempt)
+        return changed(self.runtime, execution_info=info)
+
+
+@dataclass(frozen=True)
+class _Observer:
+    executor: Executor
+    seq: int
+
+    def returned(self, updates: Sequence[Mapping[str, Any] | None]) -> None:
+        self.executor.updates[self.seq] = updates
+        self.executor.errors.pop(self.seq, None)
+
+    def failed(self, error: NodeFailed) -> None:
+        self.executor.errors[self.seq] = error.__cause__ or error
+
+
+@dataclass(frozen=True)
+class _Below:
+    """Takes the chunks of a graph that a visit calls, if the caller wants those of graphs below."""
+
+    stream: Stream
+    call: VisitCall
+
+    @property
+    def modes(self) -> frozenset[str]:
+        form = self.stream.form
+        return (frozenset(form.modes) if form.subgraphs else frozenset()) | self.stream.wanted
+
+    def __call__(self, chunk: Chunk) -> None:
+        if chunk.mode in self.modes:
+            self.stream.take(chunk._replace(ns=(f"{self.call.node}:{uuid.uuid5(TASKS, self.call.task_id)}", *chunk.ns)))

@@ -1,0 +1,140 @@
+"""The values of one run in memory: JSON texts, as Redis has them, so that nothing is shared with a node's objects.
+
+A transition changes them as commit.lua does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sleipnir.messages import OVERLAY_END, OVERLAYS, overlay_text
+from sleipnir.runs.transitions import (
+    CollectResults,
+    DropValue,
+    ForgetConversation,
+    GatherResults,
+    ItemOp,
+    PutValues,
+    SetValue,
+    SplitCommands,
+    Step,
+    TakeResult,
+    Transition,
+    piece_field,
+)
+from sleipnir.runs.values import KnownValues, WantedValues
+
+json_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+"""Compact JSON of a value."""
+
+Texts = Mapping[str, str]
+"""JSON text by key."""
+
+
+class RunValues:
+    """`state` as committed, the `journal` (each step and what it wrote), `items` of single visits, `windows` of keys,
+    and the `costs` of child runs."""
+
+    def __init__(self, state: Texts) -> None:
+        self.state: dict[str, str] = dict(state)
+        self.journal: list[tuple[Step | None, Texts]] = [(None, dict(state))]
+        self.items: dict[str, str] = {}
+        self.windows: dict[str, str] = {}
+        self.costs: dict[str, dict[str, float]] = {}
+
+    def known(self, wanted: WantedValues, delta: Texts) -> KnownValues:
+        """The values that planning asks for."""
+        state = self.state if wanted.whole else {key: self.state[key] for key in wanted.state if key in self.state}
+        return KnownValues(
+            wanted,
+            _parsed(state),
+            _parsed({key: delta[key] for key in wanted.delta if key in delta}),
+            {step: _parsed(self.journal[step][1]) for step in wanted.steps},
+            {field: self.items[field] for field in wanted.items if field in self.items},
+            _parsed({key: self.windows[key] for key in wanted.windows if key in self.windows}),
+            tuple(_overlays(delta)) if wanted.updates else (),
+            {child: self.costs[child] for child in wanted.costs if child in self.costs},
+        )
+
+    def apply(self, transition: Transition, delta: Texts) -> None:
+        """Apply what a transition changes. `delta` is the delivered result that it applies."""
+        for op in transition.items:
+            self._apply_item(op, delta)
+        for field in transition.drops:
+            self.items.pop(field, None)
+        for write in transition.writes:
+            written = {key: text for key, text in delta.items() if key != OVERLAYS} if write.delta else {}
+            if write.collect is not None:
+                written[write.collect.key] = self._collected(write.collect)
+            if write.values:
+                written |= {key: json_text(value) for key, value in write.values.items()}
+            self.journal.append((write.step, written))
+            if not write.step.held:
+                self.state |= written
+        for write in transition.writes:
+            if write.step.applies:
+                self._let_count(write.step.applies if transition.copies is None else transition.copies, transition)
+        if transition.folded:
+            self.state |= {key: json_text(value) for key, value in transition.folded.items()}
+        for key, window in transition.windows.items():
+            if window is None:
+                self.windows.pop(key, None)
+            else:
+                self.windows[key] = json_text(window)
+
+    def _let_count(self, steps: Sequence[int], transition: Transition) -> None:
+        for step in steps:
+            written = self.journal[step][1]
+            self.state |= {key: text for key, text in written.items() if key not in transition.apart}
+
+    def _collected(self, collect: CollectResults) -> str:
+        """The results of a map, in the order of their items."""
+        fields = [f"{collect.id}.{index}" for index in range(collect.total)]
+        if collect.pieces:
+            fields = [piece_field(collect.id, piece) for piece in range(collect.pieces)]
+        texts = [self.items.pop(field, "") for field in fields]
+        return f"[{','.join(text for text in texts if text)}]"
+
+    def _apply_item(self, op: ItemOp, delta: Texts) -> None:
+        match op:
+            case PutValues(of, values, first):
+                self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(values, first)}
+            case GatherResults(of, first, count, piece):
+                texts = [self.items.pop(f"{of}.{index}", "") for index in range(first, first + count)]
+                self.items[piece_field(of, piece)] = ",".join(text for text in texts if text)
+            case SplitCommands(of):
+                self.items |= {f"{of}.{index}": text for index, text in enumerate(_overlays(delta))}
+            case TakeResult(field, None):
+                lines = [text for text in (self.items.get(field), overlay_text(delta)) if text]
+                self.items[field] = "\n".join(lines)
+            case TakeResult(field, key):
+                self.items[field] = delta[str(key)]
+            case SetValue(field, text):
+                self.items[field] = text
+            case DropValue(field):
+                self.items.pop(field, None)
+            case ForgetConversation(id, turn, calls):
+                self._forget_conversation(str(id), turn, calls)
+
+    def _forget_conversation(self, loop: str, turn: int, calls: int) -> None:
+        turns = {f"{loop}.first", *(f"{loop}.{number}" for number in range(turn + 1))}
+        for field in list(self.items):
+            parent, _, call = field.rpartition(".")
+            is_call = parent in turns and (parent != f"{loop}.{turn}" or call == "user" or int(call) < calls)
+            if field in turns or is_call:
+                del self.items[field]
+
+
+def _parsed(texts: Texts) -> dict[str, Any]:
+    return {key: json.loads(text) for key, text in texts.items()}
+
+
+def _overlay(values: Mapping[str, Any]) -> str:
+    return overlay_text({key: json_text(value) for key, value in values.items()})
+
+
+def _overlays(delta: Texts) -> list[str]:
+    """The updates of the commands in a delivered result."""
+    return delta[OVERLAYS].split(OVERLAY_END) if OVERLAYS in delta else []

@@ -1,0 +1,76 @@
+"""The JSON form of values whose type JSON does not have: sets, times, dataclasses, pydantic models, messages.
+
+A key's annotation selects how its values are converted. Values of other types stay as they are, and must be JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_args, get_origin
+
+from sleipnir.python_graph import messages
+from sleipnir.python_graph.schema import Key, is_pydantic, is_typed_dict
+
+Convert = Callable[[Any], Any]
+
+_AS_THEY_ARE = (str, int, float, bool, type(None), list, dict, object, Any)
+
+
+class Codec(NamedTuple):
+    """How the values of a key are stored: `encode` to JSON, `decode` from it."""
+
+    encode: Convert
+    decode: Convert
+
+
+def codec_of(key: Key) -> Codec | None:
+    """The codec of a key. None: its values are JSON."""
+    if key.validated:
+        return None  # its class converts the JSON form itself
+    if key.reducer is messages.add_messages:
+        return Codec(_messages_to_json, _messages_from_json)
+    try:
+        return _codec(key.type)
+    except TypeError:  # an annotation that cannot be hashed
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _codec(hint: Any) -> Codec | None:
+    if not _needs_codec(hint):
+        return None
+    from pydantic import TypeAdapter
+
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)
+
+    def encode(value: Any) -> Any:
+        return adapter.dump_python(value, mode="json", warnings=False)
+
+    return Codec(encode, adapter.validate_python)
+
+
+def _needs_codec(hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is not None:
+        inner = any(_needs_codec(argument) for argument in get_args(hint) if argument is not ...)
+        return inner or (isinstance(origin, type) and origin not in (list, dict) and _needs_codec(origin))
+    if hint in _AS_THEY_ARE or not isinstance(hint, type) or is_typed_dict(hint):
+        return False
+    return is_pydantic(hint) or dataclasses.is_dataclass(hint) or not issubclass(hint, (str, int, float, list, dict))
+
+
+def _messages_to_json(value: Any) -> Any:
+    if value is None:
+        return None
+    return [message.to_json() for message in messages.messages_of(value)]
+
+
+def _messages_from_json(value: Any) -> Any:
+    return [messages.message_of(item) for item in value] if isinstance(value, list) else value
+
+
+def codecs_of(keys: Mapping[str, Key]) -> dict[str, Codec]:
+    """The codecs of the keys that need one."""
+    return {name: codec for name, key in keys.items() if (codec := codec_of(key)) is not None}

@@ -1,0 +1,80 @@
+"""A compiled graph: run it here (`invoke`, `stream`), draw it, write it as a graph.yaml."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from sleipnir.graph.model import Graph
+from sleipnir.python_graph.document import translate
+from sleipnir.python_graph.objects import GraphObjects
+from sleipnir.python_graph.parts import GraphParts
+from sleipnir.python_graph.references import References
+
+DEFAULT_NAME = "LangGraph"
+
+
+class CompiledGraph:
+    """A checked graph. `model` is the definition that its graph.yaml would have; `objects` are its functions and
+    classes. `remembers`: a run goes on with the state of its thread. A run that waits for an answer is kept in any
+    case: `invoke(Command(resume=answer), config)` goes on."""
+
+    def __init__(
+        self, parts: GraphParts, *, name: str | None, engine: str, max_steps: int | None, remembers: bool
+    ) -> None:
+        self.name = name or DEFAULT_NAME
+        self.parts, self.references, self.remembers = parts, References(), remembers
+        self.model: Graph
+        self.model, self._document = translate(
+            parts, self.references, name=self.name, engine=engine, max_steps=max_steps
+        )
+        self.objects = GraphObjects(parts.keys, self.references.find)
+        self.threads: dict[str, Any] = {}
+        """The last run of each thread, in this process."""
+        self.run_numbers = itertools.count(1)
+
+    # Run it here
+
+    def invoke(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """Run the graph in this process, and return its state: `options` are those of `stream`. Raises what a node
+        raises, GraphRecursionError, InvalidUpdateError and EmptyInputError."""
+        from sleipnir_inprocess import calls
+
+        return calls.invoke(self, input, config, **options)
+
+    def stream(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Iterator[Any]:
+        """The same, step by step. `stream_mode` is `updates`, `values`, `custom`, or a list of them."""
+        from sleipnir_inprocess import calls
+
+        yield from calls.stream(self, input, config, **options)
+
+    async def ainvoke(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """`invoke`, without blocking the event loop."""
+        return await asyncio.to_thread(self.invoke, input, config, **options)
+
+    async def astream(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncIterator[Any]:
+        """`stream`, without blocking the event loop."""
+        chunks, end = self.stream(input, config, **options), object()
+        while (chunk := await asyncio.to_thread(next, chunks, end)) is not end:
+            yield chunk
+
+    def batch(self, inputs: Sequence[Any], config: Any = None, **options: Any) -> list[Any]:
+        """`invoke` for each input, in order. `config` is one for all, or a list."""
+        configs = config if isinstance(config, list) else [config] * len(inputs)
+        return [self.invoke(given, own, **options) for given, own in zip(inputs, configs, strict=True)]
+
+    async def abatch(self, inputs: Sequence[Any], config: Any = None, **options: Any) -> list[Any]:
+        """`ainvoke` for each input, at once."""
+        configs = config if isinstance(config, list) else [config] * len(inputs)
+        runs = (self.ainvoke(given, own, **options) for given, own in zip(inputs, configs, strict=True))
+        return list(await asyncio.gather(*runs))
+
+    # Look at it
+
+    def to_yaml(self) -> str:
+        """The graph as the text of a graph.yaml."""
+        return yaml.safe_dump(self._document, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,228 @@
+"""A builder's graph as the document that its graph.yaml would hold, and as the `Graph` that both mean.
+
+The document goes through the loader and the rules of graph.yaml files, so a graph written in Python is the same graph,
+with the same findings: each names the file and line of the `add_*` call that it is about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from sleipnir.commands import END, START
+from sleipnir.errors import Problem
+from sleipnir.graph.check import check
+from sleipnir.graph.findings import KeyPath, Position
+from sleipnir.graph.load import from_data
+from sleipnir.graph.model import END as YAML_END
+from sleipnir.graph.model import SINGLE, SLEIPNIR, Graph
+from sleipnir.python_graph import schema
+from sleipnir.python_graph.errors import GraphBuildError
+from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, RouterSpec
+from sleipnir.python_graph.policies import RetryPolicy
+from sleipnir.python_graph.references import References
+from sleipnir.python_graph.schema import Key
+
+NOTHING: Final = "sleipnir.python_graph.document:nothing"
+"""The function of the node that stands for START, where START has conditional edges."""
+
+
+MOST_VISITS: Final = 10_000
+"""The most visits of one node: LangGraph's limit of super-steps, rounded."""
+
+
+def nothing(state: Any) -> None:
+    """Writes nothing; its routers choose."""
+
+
+def translate(
+    parts: GraphParts, references: References, *, name: str, engine: str, max_steps: int | None
+) -> tuple[Graph, dict[str, Any]]:
+    """The graph and its document. Raises GraphBuildError with all mistakes."""
+    document = _Document(parts, references, name, engine, max_steps)
+    problems = [_line(place, message) for place, message in _mistakes(parts)]
+    if problems:
+        raise GraphBuildError("\n".join(problems))
+    data = document.data()
+    file = parts.place[0]
+    loaded = from_data(data, document.positions, file)
+    found = list(loaded.problems)
+    if loaded.graph is not None:
+        found += check(loaded.graph, document.positions, file)
+    errors = [problem for problem in found if problem.level == "error"]
+    if errors or loaded.graph is None:
+        raise GraphBuildError("\n".join(document.line_of(problem) for problem in errors))
+    return loaded.graph, data
+
+
+class _Document:
+    """Builds the document, and notes the place of each part."""
+
+    def __init__(
+        self, parts: GraphParts, references: References, name: str, engine: str, max_steps: int | None
+    ) -> None:
+        self._parts, self._references = parts, references
+        self._head: dict[str, Any] = {"name": name, "version": SLEIPNIR}
+        if engine != "bsp":
+            self._head["engine"] = engine
+        if max_steps is not None:
+            self._head["limits"] = {"max_steps": max_steps}
+        self.places: dict[KeyPath, Place] = {(): parts.place}
+        self._end = YAML_END if YAML_END not in parts.nodes else END
+
+    @property
+    def positions(self) -> Mapping[KeyPath, Position]:
+        return {path: (line, 1) for path, (_, line) in self.places.items()}
+
+    def line_of(self, problem: Problem) -> str:
+        """A finding, with the file of its node's `add_*` call."""
+        place = self.places.get(("nodes", problem.node or ""), (problem.file, problem.line or 0))
+        return _line((place[0], problem.line or place[1]), problem.message)
+
+    def data(self) -> dict[str, Any]:
+        parts = self._parts
+        nodes: dict[str, Any] = {}
+        first = [target for source, target, _ in parts.edges if source == START]
+        if len(first) == 1 and START not in parts.routers and first[0] != END:
+            start = first[0]
+        else:
+            start, nodes[START] = START, self._start(first)
+        nodes |= {node.name: self._node(node) for node in parts.nodes.values()}
+        for sources, target, _ in parts.joins:
+            if target != END:
+                waits = nodes[target].setdefault("wait_for", [])
+                waits.append(list(sources))
+        for node in nodes.values():
+            if len(node.get("wait_for", ())) == 1:
+                node["wait_for"] = node["wait_for"][0]
+        classes = [self._references.to(declared) for declared in self._parts.classes]
+        head = {**self._head, "start": start, "settings": {"max_loop_iterations": MOST_VISITS}}
+        return {**head, "state": self._state(), "state_classes": classes, "nodes": nodes}
+
+    def _start(self, targets: list[str]) -> dict[str, Any]:
+        """The node that stands for START, where it has several edges or conditional ones."""
+        routers = self._parts.routers.get(START, [])
+        plain = self._targets(targets)
+        if not routers:
+            return {"type": "router", **plain}
+        return {"type": "function", "call": NOTHING, "protocol": "state_graph", **self._routers(routers), **plain}
+
+    def _node(self, node: NodeSpec) -> dict[str, Any]:
+        self.places["nodes", node.name] = node.place
+        targets = [target for source, target, _ in self._parts.edges if source == node.name]
+        routers = self._parts.routers.get(node.name, [])
+        edges = self._targets(targets)
+        if node.action is None:
+            if routers:
+                edges |= self._branch(routers)
+            return {**node.fields, **edges}
+        fields: dict[str, Any] = {
+            "type": "function",
+            "call": self._references.to(node.action),
+            "protocol": "state_graph",
+        }
+        own = node.schema or self._parts.state_schema
+        keys = list(schema.keys_of(own))
+        if set(keys) != set(self._parts.keys):
+            fields["reads"] = keys
+        if not schema.is_typed_dict(own):
+            fields["state_class"] = self._references.to(own)
+        if node.retry_policy is not None:
+            policies = [node.retry_policy] if isinstance(node.retry_policy, RetryPolicy) else node.retry_policy
+            fields["retry"] = [self._retry(policy) for policy in policies]
+        if node.timeout is not None:
+            fields["timeout"] = math.ceil(node.timeout)
+        return {**fields, **self._routers(routers), **edges}
+
+    def _retry(self, policy: RetryPolicy) -> dict[str, Any]:
+        """A policy of the language. `on` names what a worker asks whether an error is to be retried."""
+        retry_on = policy.retry_on
+        kinds = [retry_on] if isinstance(retry_on, type) or callable(retry_on) else list(retry_on)
+        return {
+            "max_attempts": policy.max_attempts,
+            "initial_interval": f"{round(policy.initial_interval * 1000)}ms",
+            "backoff": policy.backoff_factor,
+            "max_interval": f"{round(policy.max_interval * 1000)}ms",
+            "jitter": policy.jitter,
+            "on": [self._references.to(kind) for kind in kinds],
+        }
+
+    def _targets(self, targets: list[str]) -> dict[str, Any]:
+        """The plain edges. An edge to END beside others changes nothing."""
+        names = list(dict.fromkeys(target for target in targets if target != END))
+        if not targets:
+            return {}
+        if not names:
+            return {"next": self._end}
+        return {"next": names[0] if len(names) == 1 else names}
+
+    def _routers(self, routers: list[RouterSpec]) -> dict[str, Any]:
+        written = [self._router(router) for router in routers]
+        return {"routers": written} if written else {}
+
+    def _router(self, router: RouterSpec) -> dict[str, Any]:
+        reference = self._references.to(router.path)
+        if router.targets is None:
+            return {"call": reference}
+        return {
+            "call": reference,
+            "to": {label_of(key): self._target(target) for key, target in router.targets.items()},
+        }
+
+    def _branch(self, routers: list[RouterSpec]) -> dict[str, Any]:
+        """The conditional edge of a node that is no function."""
+        router = self._router(routers[0])
+        return {"branch": {**router, "many": True}}
+
+    def _target(self, target: str) -> str:
+        return self._end if target == END else target
+
+    def _state(self) -> dict[str, Any]:
+        return {key.name: self._field(key) for key in self._parts.keys.values()}
+
+    def _field(self, key: Key) -> dict[str, Any]:
+        if key.reducer is None:
+            return {"type": "any", "reducer": SINGLE}
+        built_in, first = schema.built_in(key), key.first
+        if built_in is not None:
+            return {"type": schema.TYPE_NAMES[type(first)], "reducer": built_in, "default": first}
+        return {"type": "any", "reducer": self._references.to(key.reducer)}
+
+
+def label_of(result: Any) -> str:
+    """A router's result as a label of its `to`: texts as they are, other values as Python writes them."""
+    return result if isinstance(result, str) else str(result)
+
+
+def _line(place: Place, message: str) -> str:
+    return f"{place[0]}:{place[1]}: {message}"
+
+
+def _mistakes(parts: GraphParts) -> Iterator[tuple[Place, str]]:
+    """What LangGraph reports when a graph is compiled, with its texts."""
+    known = {START, END, *parts.nodes}
+    for source, target, place in parts.edges:
+        if source not in known:
+            yield place, f"Found edge starting at unknown node '{source}'"
+        if target not in known:
+            yield place, f"Found edge ending at unknown node `{target}`"
+    for source, routers in parts.routers.items():
+        for router in routers:
+            if source not in known:
+                yield router.place, f"Found edge starting at unknown node '{source}'"
+            for target in (router.targets or {}).values():
+                if target not in known:
+                    yield router.place, f"At '{source}' node, '{router.name}' branch found unknown target '{target}'"
+            if source in parts.nodes and parts.nodes[source].action is None and len(routers) > 1:
+                yield router.place, f"Node '{source}' is no function: it can have one conditional edge"
+    for node in parts.nodes.values():
+        for target in node.destinations:
+            if target not in known:
+                yield node.place, f"Found edge ending at unknown node `{target}`"
+        if node.cache_policy is not None:
+            yield node.place, f"Node `{node.name}`: cache_policy is not supported yet"
+        if node.defer:
+            yield node.place, f"Node `{node.name}`: defer is not supported yet"
+    if not any(source == START for source, _, _ in parts.edges) and not parts.routers.get(START):
+        yield parts.place, "Graph must have an entrypoint: add at least one edge from START to another node"

@@ -1,0 +1,36 @@
+"""Errors of graphs that run in this process, with the names that programs written for LangGraph catch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sleipnir.commands import Command
+from sleipnir.errors import SleipnirError
+
+
+class GraphBuildError(SleipnirError, ValueError):
+    """A graph that cannot be built. `str(error)` has one line per finding, with the file and line of the call."""
+
+
+class GraphRecursionError(SleipnirError, RecursionError):
+    """The run is not done after `recursion_limit` super-steps."""
+
+
+class InvalidUpdateError(SleipnirError):
+    """A node returned what is no update, or two visits of a super-step wrote a key without a reducer."""
+
+
+class EmptyInputError(SleipnirError):
+    """The run has no input, and its thread has no earlier one."""
+
+
+class NodeError(SleipnirError):
+    """A visit failed without an exception of the graph's own code."""
+
+
+class ParentCommand(SleipnirError):
+    """A node addressed the graph above its own. Of a graph that has none above, it is an error."""
+
+    def __init__(self, command: Command[Any]) -> None:
+        super().__init__(f"a Command addresses the graph above, but there is none: {command}")
+        self.command = command

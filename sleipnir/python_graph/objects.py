@@ -1,0 +1,51 @@
+"""The Python objects of a graph where it is executed: its keys with their codecs, its functions by reference."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sleipnir.python_graph.codec import Codec, codecs_of
+from sleipnir.python_graph.schema import Key, is_pydantic
+
+SENT: Final = "__send__"
+"""The key of a visit's overlay that holds the argument of a Send: the visit's whole input."""
+
+
+class GraphObjects:
+    """`keys` are those of the state; `find` returns the object of a reference, or raises."""
+
+    def __init__(self, keys: Mapping[str, Key], find: Callable[[str], Any]) -> None:
+        self.keys, self.find = keys, find
+        self.codecs: dict[str, Codec] = codecs_of(keys)
+
+    def decoded(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Stored values as nodes see them."""
+        codecs = self.codecs
+        if not codecs:
+            return dict(values)
+        return {key: codecs[key].decode(value) if key in codecs else value for key, value in values.items()}
+
+    def encoded(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values as they are stored."""
+        codecs = self.codecs
+        return {key: codecs[key].encode(value) if key in codecs else _plain(value) for key, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Objects in an undeclared place in their JSON form; anything else as it is."""
+    if is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
+
+
+def instance(state_class: type | None, values: dict[str, Any]) -> Any:
+    """The state as its class has it. Raises what the class raises: pydantic's ValidationError, TypeError."""
+    if state_class is None:
+        return values
+    if is_pydantic(state_class):
+        return state_class.model_validate(values)  # type: ignore[attr-defined]
+    return state_class(**values)

@@ -1,0 +1,61 @@
+"""What was added to a graph that is being built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from sleipnir.python_graph.policies import CachePolicy, RetryPolicy
+from sleipnir.python_graph.schema import Key
+
+Place: TypeAlias = tuple[str, int]
+"""The file and the line of a call."""
+
+Policies: TypeAlias = RetryPolicy | Sequence[RetryPolicy]
+
+
+@dataclass
+class NodeSpec:
+    """A node as it was added. `schema` is the class of its input; None: that of the graph. `fields` are those of a node
+    type of the language (`action` None), as in a graph.yaml."""
+
+    name: str
+    place: Place
+    action: Any = None
+    schema: type | None = None
+    defer: bool = False
+    metadata: Mapping[str, Any] | None = None
+    retry_policy: Policies | None = None
+    cache_policy: CachePolicy | None = None
+    destinations: tuple[str, ...] = ()
+    timeout: float | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RouterSpec:
+    """A conditional edge. `targets` maps results to targets; None: a result is a target."""
+
+    path: Callable[..., Any]
+    name: str
+    targets: dict[Hashable, str] | None
+    place: Place
+
+
+@dataclass
+class GraphParts:
+    """The parts of a graph, in the order they were added. `place` is the call that made the builder; `keys` are those
+    of all its `classes`."""
+
+    place: Place
+    state_schema: type
+    context_schema: type | None
+    input_schema: type
+    output_schema: type
+    nodes: dict[str, NodeSpec] = field(default_factory=dict)
+    edges: list[tuple[str, str, Place]] = field(default_factory=list)
+    joins: list[tuple[tuple[str, ...], str, Place]] = field(default_factory=list)
+    routers: dict[str, list[RouterSpec]] = field(default_factory=dict)
+    keys: dict[str, Key] = field(default_factory=dict)
+    classes: list[type] = field(default_factory=list)

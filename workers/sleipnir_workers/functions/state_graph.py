@@ -1,0 +1,155 @@
+"""The function node of a graph written in Python: `protocol: state_graph` (spec/langgraph-api.md 3 and 4).
+
+Rules. The function gets the keys that its node reads, or the argument of the Send that asked for the visit. What it
+returns is written; keys that the graph does not have are left out. Its routers then see the state with these writes,
+and add to the node's edges, as the `goto` of its Commands does. All this is one attempt: if a router raises, the
+attempt has failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sleipnir.commands import END, Send
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import FunctionNode, Json, Retry
+from sleipnir.graph.plain import first_not_json
+from sleipnir.messages import Send as Visit
+from sleipnir.messages import VisitResult
+from sleipnir.python_graph import calling
+from sleipnir.python_graph.errors import ParentCommand
+from sleipnir.python_graph.objects import SENT, GraphObjects, instance
+from sleipnir.python_graph.runtime import NO_CALL, Call, current
+from sleipnir.python_graph.schema import ABSENT, Key, keys_of
+from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.functions import python_call
+
+
+def run(node: FunctionNode, execution: Execution) -> VisitResult:
+    """Call the node's function and its routers. Raises NodeFailed and VisitLost."""
+    objects = execution.objects or _objects(execution)
+    try:
+        return python_call.call(
+            node.call, execution, lambda function: _visit(node, execution, objects, function), timeout_s=node.timeout
+        )
+    except KeyboardInterrupt as interrupt:
+        if execution.observer is None:
+            raise
+        raise NodeFailed("interrupted by the user", "crash") from interrupt  # the caller of the graph gets it
+    except NodeFailed as failure:
+        failure.retried_as = _retried_as(execution.graph.retries_of(node), failure, objects)
+        raise
+
+
+def _retried_as(policies: Sequence[Retry], failure: NodeFailed, objects: GraphObjects) -> str | None:
+    """The first entry of a policy's `on` that says that the exception is to be retried."""
+    error = failure.__cause__
+    if not isinstance(error, Exception):
+        return None
+    return next((name for policy in policies for name in policy.on if _applies(name, error, objects)), None)
+
+
+def _applies(name: str, error: Exception, objects: GraphObjects) -> bool:
+    """Whether an entry of `on` is a class of the exception, or a function that is true for it."""
+    if ":" not in name:
+        return False
+    retry_on = objects.find(name)
+    return isinstance(error, retry_on) if isinstance(retry_on, type) else bool(retry_on(error))
+
+
+def _visit(
+    node: FunctionNode, execution: Execution, objects: GraphObjects, function: Callable[..., Any]
+) -> VisitResult:
+    call = current.get() or NO_CALL
+    state = _state(execution, objects)
+    returned = calling.read(_returned(function, _input(node, execution, objects, state), call), objects.keys)
+    if returned.to_parent:
+        raise ParentCommand(returned.to_parent[0])
+    written = calling.combined(returned.writes, objects.keys)
+    targets = returned.targets
+    if node.routers:
+        targets = targets + _routed(node, objects, calling.after(state, written, objects.keys), call)
+    delta = objects.encoded(written)
+    if problem := first_not_json(delta):
+        raise TypeError(f"node '{node.id}': Type is not JSON serializable: {problem}")
+    if execution.observer is not None:
+        execution.observer.returned(returned.updates)
+    if not targets:
+        return VisitResult(True, delta)
+    names = [*node.targets, *(target for target in targets if not isinstance(target, Send))]
+    sends = [Visit(target.node, _sent(objects, target.arg)) for target in targets if isinstance(target, Send)]
+    return VisitResult(
+        True,
+        delta,
+        next=tuple(dict.fromkeys(name for name in names if name != END)),
+        sends=tuple(sends) if sends else None,
+    )
+
+
+def _returned(function: Callable[..., Any], state: Any, call: Call) -> Any:
+    try:
+        return calling.call(function, state, call)
+    except ParentCommand as sent:  # by a node of a graph that is a node of this one
+        return dataclasses.replace(sent.command, graph=None)
+
+
+def _state(execution: Execution, objects: GraphObjects) -> dict[str, Any]:
+    """The state as objects."""
+    return objects.decoded({key: execution.state[key] for key in execution.state if key in objects.keys})
+
+
+def _input(node: FunctionNode, execution: Execution, objects: GraphObjects, state: dict[str, Any]) -> Any:
+    if SENT in execution.state:
+        argument = execution.state[SENT]
+        return objects.decoded(argument) if isinstance(argument, dict) else argument
+    seen = state if node.reads is None else {key: state[key] for key in node.reads if key in state}
+    return instance(None if node.state_class is None else objects.find(node.state_class), dict(seen))
+
+
+def _routed(node: FunctionNode, objects: GraphObjects, state: dict[str, Any], call: Call) -> list[str | Send]:
+    targets: list[str | Send] = []
+    for router in node.routers:
+        path = objects.find(router.call)
+        seen = instance(None if node.state_class is None else objects.find(node.state_class), dict(state))
+        targets += calling.chosen(calling.call(path, seen, call), router.to, str)
+    return targets
+
+
+def _sent(objects: GraphObjects, argument: Any) -> Mapping[str, Json]:
+    """The overlay of a visit that a Send asks for."""
+    encoded = objects.encoded(argument) if isinstance(argument, dict) else argument
+    if problem := first_not_json({SENT: encoded}):
+        raise NodeFailed(f"the argument of a Send is not JSON: {problem}", "output")
+    return {SENT: encoded}
+
+
+def folded(execution: Execution, key: str, values: Mapping[str, Any], reducer: Callable[[Any, Any], Any]) -> Json:
+    """`current`, if there is one, with the values `incoming` folded in. The first value of a key that begins absent is
+    stored as it is."""
+    objects = execution.objects or _objects(execution)
+    decoded = [objects.decoded({key: value})[key] for value in values["incoming"]]
+    if "current" in values:
+        decoded = [objects.decoded({key: values["current"]})[key], *decoded]
+    elif (first := objects.keys[key].first) is not ABSENT:
+        decoded = [first, *decoded]
+    return objects.encoded({key: functools.reduce(reducer, decoded)})[key]
+
+
+def _objects(execution: Execution) -> GraphObjects:
+    """The graph's objects on a worker, found again by their references."""
+    return _objects_of(tuple(execution.graph.state_classes), execution.folder)
+
+
+@functools.lru_cache(maxsize=256)
+def _objects_of(state_classes: tuple[str, ...], folder: Path) -> GraphObjects:
+    def find(reference: str) -> Any:
+        return python_call.function(reference, folder)
+
+    keys: dict[str, Key] = {}
+    for reference in state_classes:
+        keys |= keys_of(find(reference))
+    return GraphObjects(keys, find)
