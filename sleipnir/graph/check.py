@@ -2,10 +2,10 @@
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
 are Sleipnir's. Each subject has a module: check_code.py, check_config.py, check_failures.py, check_knowledge.py,
-check_models.py, check_parallel.py, check_size.py, check_skills.py, check_state.py, check_templates.py. Every rule
-checks the whole graph and reports all its findings; none raises. If the caller names the agent's folder, the rules also
-read the folder and check that documents exist; they read nothing else. The readable part of a graph with errors is
-checked too (salvage.py), so that all errors are reported in one pass.
+check_models.py, check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py,
+check_templates.py. Every rule checks the whole graph and reports all its findings; none raises. If the caller names the
+agent's folder, the rules also read the folder and check that documents exist; they read nothing else. The readable part
+of a graph with errors is checked too (salvage.py), so that all errors are reported in one pass.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sleipnir.graph import (
     check_knowledge,
     check_models,
     check_parallel,
+    check_python_graph,
     check_size,
     check_skills,
     check_state,
@@ -41,6 +42,7 @@ from sleipnir.graph.model import (
     FAIL,
     LOKI,
     SLEIPNIR,
+    STATE_GRAPH,
     AgentNode,
     ApprovalNode,
     Edge,
@@ -208,10 +210,11 @@ def declared_edges_form_no_cycle(case: Case) -> None:
 
 
 def every_node_can_be_reached(case: Case) -> None:
-    """A node whose name occurs in the agent's code is not reported: a script may route to it by `_next`."""
+    """A node whose name occurs in the agent's code is not reported: a script may route to it by `_next`. Nor is any
+    node if the code of a router without `to` is not in the folder."""
     message = "Node is unreachable from the start node via declared edges (script `_next` routing is not analyzed)"
     for node_id in case.graph.nodes:
-        if node_id not in case.reachable and not case.code_mentions(node_id):
+        if node_id not in case.reachable and not case.code_mentions(node_id) and not case.may_go_anywhere:
             case.findings.warning(("nodes", node_id), message)
 
 
@@ -404,6 +407,7 @@ RULES: Sequence[Rule] = (
     *check_code.RULES,
     *check_failures.RULES,
     *check_parallel.RULES,
+    *check_python_graph.RULES,
     *check_state.RULES,
     *check_templates.RULES,
     *check_size.RULES,
@@ -424,7 +428,7 @@ _NEED_ALL_EDGES = frozenset(
 def _has_target(case: Case, edge: Edge) -> bool:
     if edge.kind == "body":
         return edge.target in case.graph.nodes
-    if edge.kind in ("branch", "default"):
+    if edge.kind in ("branch", "default", "routers"):
         return case.graph.target_of(case.graph.nodes[edge.source], edge.target) is not None
     return case.graph.is_node_or_end(edge.target)
 
@@ -448,6 +452,7 @@ _EDGE_KEYS = (
     "on_other",
     "fallback",
     "branch",
+    "routers",
     "node",
     "on_timeout",
     "default",
@@ -463,7 +468,7 @@ def _loki_edges(case: Case) -> dict[str, list[Edge]]:
     return {node: [edge for edge in edges if edge.kind not in _ADDED] for node, edges in case.edges.items()}
 
 
-_ADDED = ("branch", "default", "ends", "on_error", "wait_for")
+_ADDED = ("branch", "default", "routers", "ends", "on_error", "wait_for")
 
 
 def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:
@@ -471,7 +476,7 @@ def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:
     by_node: dict[str, list[Edge]] = {}
     for node_id, edges in case.edges.items():
         node = case.graph.nodes[node_id]
-        is_limited = isinstance(node, FunctionNode) and node.protocol == "state_graph"  # by recursion_limit
+        is_limited = isinstance(node, FunctionNode) and node.protocol == STATE_GRAPH  # by recursion_limit
         has_choice = node.branch or is_limited or any(edge.kind in _CHOSEN for edge in edges)
         certain = [edge for edge in edges if edge.kind != "wait_for" or edge.target in case.entered]
         by_node[node_id] = [] if has_choice else certain

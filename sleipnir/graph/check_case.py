@@ -100,7 +100,7 @@ class Case:
 
     def _led(self, node: Node, edge: Edge) -> Edge:
         target = edge.target
-        if edge.kind in ("branch", "default"):
+        if edge.kind in ("branch", "default", "routers"):
             target = self.graph.target_of(node, target) or target
         if not self.graph.is_node_or_end(target):  # only the misspelling is reported, not the nodes after it
             target = closest(target, self.graph.nodes) or target
@@ -127,13 +127,22 @@ class Case:
         if self.folder is None:
             return frozenset()
         scripts = (self.folder / node.script for node, _ in self.nodes(ScriptNode))
-        calls = (self.folder / node.call.rpartition(":")[0] for node, _ in self.nodes(FunctionNode))
+        functions = [node for node, _ in self.nodes(FunctionNode)]
+        called = [call for node in functions for call in (node.call, *(router.call for router in node.routers))]
+        calls = (self.folder / call.rpartition(":")[0] for call in called)
         files = dict.fromkeys([*self.code_files, *(path for path in (*scripts, *calls) if path.suffix in RUNTIMES)])
         return frozenset(word for file in files for word in _WORD.findall(text_of(file) or ""))
 
     def code_mentions(self, name: str) -> bool:
         """Whether the agent's code contains the name of a node or key, so that it may route to it or write it."""
         return set(_WORD.findall(name)) <= self._words_of_code and bool(self._words_of_code)
+
+    @cached_property
+    def may_go_anywhere(self) -> bool:
+        """Whether a run may reach a router without `to` whose code is not in the folder."""
+        nodes = (self.graph.nodes[name] for name in self.reachable if name in self.graph.nodes)
+        routers = (router for node in nodes if isinstance(node, FunctionNode) for router in node.routers)
+        return any(not router.to and not router.call.rpartition(":")[0].endswith(".py") for router in routers)
 
     @cached_property
     def custom_tools(self) -> CustomTools:
@@ -161,6 +170,8 @@ def edge_path(case: Case, edge: Edge) -> KeyPath:
             return (*cases_path(case, path), index, "to")
         case "branch":
             return (*path, "branch", "to", edge.label)
+        case "routers":
+            return (*path, "routers", _router_of(node, edge), "to", edge.label)
         case "default" if node.branch is not None and not case.findings.has((*path, "branch", "default")):
             return (*cases_path(case, path), len(node.branch.cases), "else")
         case "default":
@@ -169,6 +180,12 @@ def edge_path(case: Case, edge: Edge) -> KeyPath:
             return ("nodes", edge.target, "wait_for")
         case _:
             return (*path, edge.kind)
+
+
+def _router_of(node: Node, edge: Edge) -> int:
+    """The position of the router that an edge is of: two routers may have the same label."""
+    routers = node.routers if isinstance(node, FunctionNode) else []
+    return next((index for index, router in enumerate(routers) if router.to.get(edge.label) == edge.target), 0)
 
 
 def cases_path(case: Case, path: KeyPath) -> KeyPath:

@@ -22,7 +22,7 @@ from sleipnir.graph.model import FunctionNode, ScriptNode
 from sleipnir.graph.python_source import statements
 from sleipnir.graph.tools import names_of
 
-Role: TypeAlias = Literal["Script", "Function", "Reducer", "Model"]
+Role: TypeAlias = Literal["Script", "Function", "Node function", "Reducer", "Model", "State class"]
 
 _GIVEN: Final = {"Function": ("the state", "def {}(state):"), "Reducer": ("two values", "def {}(current, incoming):")}
 _DYNAMIC = re.compile(r"\b(?:__getattr__|globals|locals|vars|setattr|exec|eval)\b")
@@ -141,7 +141,7 @@ def every_function_is_defined(case: Case) -> None:
         if body is None or not reference.name:
             continue
         names = {name for statement in body for name in names_of(statement)}
-        if "*" in names or reference.name in names:
+        if "*" in names or reference.name.partition(".")[0] in names:
             continue
         certain = _DYNAMIC.search(text_of(case.folder / reference.file) or "") is None
         verb = "does not define" if certain else "does not seem to define"
@@ -183,9 +183,17 @@ RULES: Sequence[Rule] = (
 
 
 def _calls(case: Case) -> Iterator[tuple[KeyPath, Role, str]]:
+    """Every reference to Python code, but for reducers and models. A "Node function" is called with arguments by
+    name."""
+    for index, state_class in enumerate(case.graph.state_classes):
+        yield ("state_classes", index), "State class", state_class
     for node_id, node in case.graph.nodes.items():
         if isinstance(node, FunctionNode):
-            yield ("nodes", node_id, "call"), "Function", node.call
+            yield ("nodes", node_id, "call"), "Function" if node.protocol == "plain" else "Node function", node.call
+            if node.state_class is not None:
+                yield ("nodes", node_id, "state_class"), "State class", node.state_class
+            for index, router in enumerate(node.routers):
+                yield ("nodes", node_id, "routers", index, "call"), "Node function", router.call
         if node.branch is not None and node.branch.call is not None:
             yield ("nodes", node_id, "branch", "call"), "Function", node.branch.call
 

@@ -8,8 +8,8 @@ from typing import Final, Literal
 from sleipnir.graph import schema as json_schema
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.findings import KeyPath, suggestion
-from sleipnir.graph.model import Json, StateField
-from sleipnir.graph.reducers import BUILT_IN, is_custom
+from sleipnir.graph.model import SINGLE, SLEIPNIR, Json, StateField
+from sleipnir.graph.reducers import NAMES, is_custom
 from sleipnir.graph.state import TYPES, is_model, problem
 
 _TYPES_OF: Final[Mapping[str, Sequence[str]]] = {
@@ -48,8 +48,11 @@ def every_type_exists(case: Case) -> None:
 
 def every_reducer_exists(case: Case) -> None:
     for key, reducer, path in _reducers(case):
-        if reducer not in BUILT_IN and not is_custom(reducer):
-            hint = suggestion(reducer, BUILT_IN, "reducers")
+        if reducer == SINGLE and case.is_loki:
+            message = f"state key '{key}' has the reducer '{SINGLE}', which needs version {SLEIPNIR}"
+            case.findings.error(path, message, f"Write `version: {SLEIPNIR}`.")
+        if reducer not in NAMES and not is_custom(reducer):
+            hint = suggestion(reducer, NAMES, "reducers")
             case.findings.error(path, f"state key '{key}' has an unknown reducer '{reducer}'", hint)
 
 

@@ -107,7 +107,19 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "SLP213": Code("A `wait_for` that cannot be read", "Write `[a, b]`, or `{from: [a, b], min: 1}`."),
     "SLP214": Code("A setting is given twice", "Keep one of the two."),
-    "SLP215": Code("`call` does not name a function", "Write `file.py:name`, or `package.module:name`."),
+    "SLP215": Code(
+        "`call` does not name a function, or `state_class` no class", "Write `file.py:name`, or `package.module:name`."
+    ),
+    "SLP216": Code(
+        "A key that needs `protocol: state_graph`",
+        "`reads`, `state_class`, `routers` and `state_classes` belong to nodes of a graph written in Python. Add the "
+        "protocol to the node, or remove the key.",
+    ),
+    "SLP217": Code(
+        "`protocol: state_graph` without `state_classes`",
+        "Nodes of this protocol write only keys that the classes declare. Name the classes at the top of the file.",
+    ),
+    "SLP218": Code("A key that needs version sleipnir/1", "Write `version: sleipnir/1`, or remove the key."),
     # --- nodes and edges
     "SLP301": Code(
         "An edge to a node that does not exist", "Every target must be a node of this graph. Check the spelling."
@@ -241,6 +253,7 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "SLP806": Code("A first value of the wrong type", "The value must have the declared type."),
     "SLP807": Code("A required key that has a value", "A `required` key is set at submission. Remove one of the two."),
+    "SLP808": Code("`reads` names an unknown key", "A node reads keys that `state:` declares. Check the spelling."),
     # --- sizes
     "SLP901": Code("Too many nodes or keys", "The bound protects other runs. The hint names an alternative."),
 }
@@ -313,6 +326,9 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_state_schema_is_a_schema": "SLP805",
     "every_first_value_has_its_type": "SLP806",
     "no_required_key_has_a_first_value": "SLP807",
+    "every_key_of_the_protocol_has_an_effect": "SLP216",
+    "every_state_graph_has_state_classes": "SLP217",
+    "every_key_that_a_node_reads_is_declared": "SLP808",
     "no_graph_has_too_many_nodes": "SLP901",
     "no_node_reads_too_many_keys": "SLP901",
     "no_state_has_too_many_keys": "SLP901",

@@ -25,6 +25,7 @@ from sleipnir.graph.model import (
     LOKI_NODE_TYPES,
     NODE_TYPES,
     SLEIPNIR,
+    SLEIPNIR_KEYS,
     VERSIONS,
     FunctionNode,
     Graph,
@@ -34,7 +35,6 @@ from sleipnir.graph.model import (
     MapNode,
     Node,
     Retry,
-    Router,
     ScriptNode,
     Settings,
     StateField,
@@ -174,10 +174,10 @@ class _GraphReader:
     def __init__(self, document: YamlDocument, findings: Findings) -> None:
         self._data = document.data
         self._findings = findings
-        is_sleipnir = isinstance(document.data, dict) and document.data.get("version") == SLEIPNIR
-        self._types = NODE_TYPES if is_sleipnir else LOKI_NODE_TYPES
+        self._is_sleipnir = isinstance(document.data, dict) and document.data.get("version") == SLEIPNIR
+        self._types = NODE_TYPES if self._is_sleipnir else LOKI_NODE_TYPES
         self._valid_types = f"Valid node types: {', '.join(self._types)}."
-        self._shaper = Shaper(document, findings, refuses_unknown=is_sleipnir)
+        self._shaper = Shaper(document, findings, refuses_unknown=self._is_sleipnir)
         self._edges = EdgeReader(self._shaper, findings)
 
     def graph(self) -> Graph | None:
@@ -188,6 +188,7 @@ class _GraphReader:
             return None
         values = self._shaper.fields(Graph, self._graph_keys(), ())
         self._check_version(values)
+        self._check_keys(Graph, values, ())
         self._check_name_and_nodes(values)
         self._check_start(values)
         self._read_parts(values)
@@ -201,6 +202,7 @@ class _GraphReader:
             "variables": self._shaper.variables,
             "limits": self._limits,
             "concurrency": self._shaper.concurrency,
+            "state_classes": self._edges.state_classes,
             "state": self._state,
             "retry": lambda data: self._retries(data, ("retry",)),
         }
@@ -222,6 +224,15 @@ class _GraphReader:
         if isinstance(version, str) and version not in VERSIONS:
             message = f"Unsupported graph schema version '{version}'. Supported versions: {', '.join(VERSIONS)}"
             self._findings.error(("version",), message, code="SLP207")
+
+    def _check_keys(self, model: type[Any], values: Mapping[str, Json], path: KeyPath) -> None:
+        """Report keys that version 1.0 does not have, and remove them."""
+        if self._is_sleipnir:
+            return
+        for key in SLEIPNIR_KEYS.get(model, ()):
+            if values.get(key) is not None:
+                hint = f"Write `version: {SLEIPNIR}`."
+                self._findings.error((*path, key), f"'{key}' needs version {SLEIPNIR}", hint, code="SLP218")
 
     def _check_name_and_nodes(self, values: Mapping[str, Json]) -> None:
         name = values.get("name")
@@ -265,12 +276,6 @@ class _GraphReader:
         read = [self._section(Retry, item, place) for item, place in zip(given, places, strict=True)]
         return [policy for policy in read if policy is not None]
 
-    def _routers(self, data: Json, path: KeyPath) -> Json:
-        if not isinstance(data, list):
-            return data
-        read = [self._section(Router, item, (*path, index)) for index, item in enumerate(data)]
-        return [router for router in read if router is not None]
-
     def _section(self, model: type[Any], data: Json, path: KeyPath) -> Any:
         if not isinstance(data, dict):
             section = path[2] if path[0] == "nodes" else path[0]
@@ -301,14 +306,16 @@ class _GraphReader:
             return None
         values = self._shaper.fields(model, {name: value for name, value in data.items() if name != "type"}, path)
         self._check_id(key, values.get("id"), path)
+        self._check_keys(model, values, path)
         values["id"] = key
         if timeout is not None and model in _TIMED:
             values.setdefault("timeout", timeout)
         for name, part in self._node_parts(model).items():
             if name in values:
                 values[name] = part(values[name], (*path, name))
-        if isinstance(values.get("call"), str):
-            self._edges.call(values["call"], (*path, "call"))
+        for name in ("call", "state_class"):
+            if isinstance(values.get(name), str):
+                self._edges.reference(values[name], (*path, name))
         fields, names = self._edges.map_fields(values, path) if model is MapNode else (values, {})
         return self._shaper.build(
             model, {name: value for name, value in fields.items() if value is not None}, path, names
@@ -321,7 +328,7 @@ class _GraphReader:
             "ends": self._edges.ends,
             "wait_for": self._edges.wait_for,
             "retry": self._retries,
-            "routers": self._routers,
+            "routers": self._edges.routers,
         }
         return parts if model is MapNode else parts | {"branch": self._edges.branch}
 

@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from sleipnir.graph.findings import Findings, KeyPath
-from sleipnir.graph.model import Branch, Choice, Join, Json
+from sleipnir.graph.model import Branch, Choice, Join, Json, Router
 from sleipnir.graph.shape import SPELLINGS, Shaper, shown
 
-CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_<][\w.<>]*(?:#\d+)?")
-"""A reference to a function. Names with `<` and numbers refer to what only the process that built the graph can find
-(python_graph/references.py)."""
-
-"""The forms of a `call`: `file.py:name` or `package.module:name`."""
+REFERENCE = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_<][\w.<>]*(?:#\d+)?")
+"""The forms of a reference to a function or a class: `file.py:name` or `package.module:name`. Names with `<` and numbers
+refer to what only the process that built the graph can find (python_graph/references.py)."""
 
 _ADDED_KEYS: Final = ("engine", "state", "limits")
 _ADDED_NODE_KEYS: Final = ("wait_for", "ends")
@@ -27,6 +25,7 @@ _ADDED_NODE_TYPES: Final = ("router", "join")
 
 _HOW = "Choose by `by` (a template), `call` (a function) or `cases` (conditions)."
 _LIST_FORM = 'Write `- {when: "state.score > 3", to: a}` for each case, and `- {else: b}` as the last line.'
+_ROUTER_FORM = 'Write `- {call: "routes.py:choose", to: {yes: a, no: b}}` for each router.'
 _CALL_FORMS = "Write `file.py:name` or `package.module:name`."
 _WAIT_FORMS = "Write `[a, b]`, or `{from: [a, b], min: 1}`; for several joins, a list of these."
 
@@ -120,10 +119,35 @@ class EdgeReader:
             fields["body"] = self._body(fields["body"], (*path, names["body"]))
         return fields, names
 
-    def call(self, call: str, path: KeyPath) -> None:
-        """Report a `call` that cannot name a function."""
-        if CALL.fullmatch(call) is None:
-            self._findings.error(path, f"'{call}' does not name a function", _CALL_FORMS, code="SLP215")
+    def routers(self, data: Json, path: KeyPath) -> Json:
+        """The routers of a function node."""
+        if not isinstance(data, list):
+            return data
+        routers = [self._router(item, (*path, index)) for index, item in enumerate(data)]
+        return [router for router in routers if router is not None]
+
+    def _router(self, data: Json, path: KeyPath) -> Router | None:
+        if not isinstance(data, dict):
+            message = f"a router must be a mapping with a call, got {shown(data)}"
+            self._findings.error(path, message, _ROUTER_FORM, code="SLP201")
+            return None
+        values = self._shaper.fields(Router, data, path)
+        if isinstance(values.get("call"), str):
+            self.reference(values["call"], (*path, "call"))
+        return self._shaper.build(Router, values, path)
+
+    def state_classes(self, data: Json) -> Json:
+        """The references of `state_classes`, unchanged."""
+        for index, reference in enumerate(data) if isinstance(data, list) else ():
+            if isinstance(reference, str):
+                self.reference(reference, ("state_classes", index))
+        return data
+
+    def reference(self, reference: str, path: KeyPath) -> None:
+        """Report a reference that cannot name a function or a class."""
+        if REFERENCE.fullmatch(reference) is None:
+            what = "function" if path[-1] == "call" else "class"
+            self._findings.error(path, f"'{reference}' does not name a {what}", _CALL_FORMS, code="SLP215")
 
     def _body(self, body: Json, path: KeyPath) -> Json:
         if isinstance(body, str):
@@ -198,7 +222,7 @@ class EdgeReader:
             message = "'many' cannot be used with cases: only the first true case is taken"
             self._findings.error((*path, "many"), message, hint, code="SLP212")
         if isinstance(values.get("call"), str):
-            self.call(values["call"], (*path, "call"))
+            self.reference(values["call"], (*path, "call"))
 
     def _cases(self, data: Json, path: KeyPath) -> tuple[list[Choice], str | None]:
         """The conditions in order, and the target if none is true."""

@@ -183,6 +183,8 @@ Effect: TypeAlias = Literal["once"]
 repeated automatically: a person is asked."""
 
 
+STATE_GRAPH: Final = "state_graph"
+
 Protocol: TypeAlias = Literal["plain", "state_graph"]
 """Added: how a function node is called, and what its return value means."""
 
@@ -627,6 +629,13 @@ class Graph(SkillKeys):
         return any(isinstance(node, AgentNode) for node in self.nodes.values())
 
 
+SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
+    Graph: ("state_classes",),
+    FunctionNode: ("protocol", "reads", "state_class", "routers"),
+}
+"""The keys that a graph of version 1.0 cannot have, by the model of their mapping."""
+
+
 def agents_of(graph: Graph) -> list[str]:
     """The agents that the nodes of a graph name."""
     return [node.agent for node in graph.nodes.values() if isinstance(node, AgentNode)]
@@ -641,6 +650,7 @@ EdgeKind: TypeAlias = Literal[
     "on_timeout",
     "branch",
     "default",
+    "routers",
     "ends",
     "wait_for",
     "on_error",
@@ -649,8 +659,8 @@ EdgeKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A declared edge. `label` selects it: the option of an approval route, the label or the condition of a branch, the
-    name of an end; else the empty string."""
+    """A declared edge. `label` selects it: the option of an approval route, the label of a branch or a router, the
+    condition of a branch, the name of an end; else the empty string."""
 
     source: str
     target: str
@@ -683,7 +693,7 @@ def edges_of(node: Node) -> list[Edge]:
 
 def _conditional_edges(node: Node) -> list[Edge]:
     routers = node.routers if isinstance(node, FunctionNode) else []
-    chosen = [Edge(node.id, target, "branch", label) for router in routers for label, target in router.to.items()]
+    chosen = [Edge(node.id, target, "routers", label) for router in routers for label, target in router.to.items()]
     return chosen + _branch_edges(node)
 
 

@@ -22,8 +22,11 @@ from sleipnir.graph.model import SINGLE, Json
 LOKI: Final = ("append", "extend", "concat", "sum", "max", "min", "merge", "overwrite")
 """The reducers of a `reducers:` block."""
 
-BUILT_IN: Final = (*LOKI, "deep_merge", "union", "first", "last", "messages", SINGLE)
-"""The reducers of a key under `state:`, besides a function of the agent (`is_custom`)."""
+BUILT_IN: Final = (*LOKI, "deep_merge", "union", "first", "last", "messages")
+"""The reducers that this module applies."""
+
+NAMES: Final = (*BUILT_IN, SINGLE)
+"""The values of `reducer` of a key under `state:`, besides a function of the agent (`is_custom`)."""
 
 OPERATIONS: Final = ("append", "replace_last_user", "remove_all")
 """The operations on a list of messages, besides adding one; sleipnir/commands.py creates them."""

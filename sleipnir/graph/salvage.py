@@ -24,6 +24,7 @@ _EDGE_KEYS: Final = frozenset(
     {
         "next",
         "branch",
+        "routers",
         "routes",
         "options",
         "on_other",

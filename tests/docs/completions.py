@@ -67,6 +67,29 @@ def lookup(name: str) -> str:
     """
     return name
 '''
+STEPS = """\
+import operator
+from typing import Annotated, TypedDict
+
+
+class State(TypedDict):
+    topic: str
+    notes: Annotated[list, operator.add]
+
+
+def plan(state, runtime):
+    return {"notes": [f"{state['topic']} of {sorted(state)}"]}
+
+
+def after_plan(state):
+    return "long" if state["notes"] == ["bells of ['topic']"] else "short"
+
+
+def write(state):
+    if len(state["notes"]) != 1:
+        raise ValueError(state["notes"])
+    return {"notes": ["written"]}
+"""
 PLAN = "import pydantic\n\n\nclass Plan(pydantic.BaseModel):\n    steps: list[str] = []\n"
 GITHUB = "it needs GitHub's MCP server"
 
@@ -121,6 +144,9 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
             Run({"score": 0.6, "urgent": True}, "call", start="judge"),
             Run(output="draft", start="spread"),
         ],
+    ),
+    ("docs/graph-language.md", "plan write"): Completion(
+        files={"steps.py": STEPS}, runs=[Run({"topic": "bells"}, output="")]
     ),
     ("docs/graph-language.md", "state"): Completion(
         files={"models.py": PLAN, "fold.py": "def newest(current, incoming):\n    return incoming\n"},

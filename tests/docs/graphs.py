@@ -77,9 +77,9 @@ def completed(block: Block, completion: Completion, start: str | None) -> str:
 
 
 def missing(data: dict[str, Any], nodes: dict[str, Any]) -> set[str]:
-    """Nodes that something leads to and that are not there. `end` is a target of its own."""
+    """Nodes that something leads to and that are not there. `end` and `__end__` are targets of their own."""
     wanted = {name for node in [data, *nodes.values()] for name in targets(node)}
-    return wanted - nodes.keys() - {"end", "fail", "continue"}
+    return wanted - nodes.keys() - {"end", "__end__", "fail", "continue"}
 
 
 def targets(node: dict[str, Any]) -> Iterator[str]:

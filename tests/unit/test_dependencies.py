@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sleipnir", "scheduler/sleipnir_scheduler", "workers/sleipnir_workers")
-SLEIPNIR = {"sleipnir", "sleipnir_scheduler", "sleipnir_workers"}
+PACKAGES = ("sleipnir", "scheduler/sleipnir_scheduler", "workers/sleipnir_workers", "inprocess/sleipnir_inprocess")
+SLEIPNIR = {"sleipnir", "sleipnir_scheduler", "sleipnir_workers", "sleipnir_inprocess"}
 WITH = {"pydantic_core": "pydantic", "anyio": "mcp", "botocore": "boto3", "httpx": "litellm", "httpx2": "mcp"}
 """Parts of a package that only come with it, in a version that it chooses."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sleipnir", "scheduler/sleipnir_scheduler", "workers/sleipnir_workers")
+PACKAGES = ("sleipnir", "scheduler/sleipnir_scheduler", "workers/sleipnir_workers", "inprocess/sleipnir_inprocess")
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 
 
@@ -24,6 +24,11 @@ def words_of(text: str) -> frozenset[str]:
 TWO_MEANINGS = {
     "Branch": "graph.model's is named in the published JSON Schema; the other is the place of a visit in a super-step",
     "Call": "sleipnir.testing's is public; the other is the place of a visit in a loop",
+    "Chunk": "of a document in a worker; of a stream in a program, where LangGraph's users know it under this name",
+    "Entry": "the entry of an inbox, in Redis and in memory",
+    "Run": "sleipnir.Run is public; the other is a run in this process",
+    "RunValues": "the values of a run, in Redis and in memory",
+    "Send": "sleipnir.Send is public; the other is the form in which a result travels",
     "Settings": "sleipnir.Settings is public; graph.model's is named in the published JSON Schema",
 }
 """Names of two public classes each, with the reason why neither is renamed."""
@@ -32,14 +37,14 @@ STORED = {"Told", "TellBatch", "TellChild", "TellParent", "TellRoot", "TellRun"}
 """Names of events and effects with words that are not used: stored records and metrics have these names."""
 
 PROGRAMMING = words_of("""
-    addition address amount app area argument backlog bar bucket cache case check child choice clock collector
+    addition address amount app area argument backlog bar bucket cache case check child choice clock codec collector
     compat completion composer conductor config configuration connection consumer content context count counter
     creation default demand descendant difference directory dispatcher duration effort environment error
-    estimate export expression extraction failure file format fusion gauge glob grammar guard header health
+    estimate executor export expression extraction failure file form format fusion gauge glob grammar guard header health
     histogram history home host http import info init input install installation interpreter key knowledge language
     latch launch leader limiter line link list lock log main mark matrix meaning memory module moment name narrator
-    neighbour page parameter parent parser patch path pattern picture plan point position problem process program
-    protocol query reader reason reduction reference request response root second sentinel separator series server
+    neighbour object observer page parameter parent parser patch path pattern picture plan point position problem process program
+    protocol query reader reason reduction reference request response root runner runtime saver second sentinel separator series server
     shape shaper shim sink size span splitter start steering strategy submit summary symbol syntax system table tag
     tally terminal text time timeout total trace trait transport type upgrade use var wait walk warning watch way
     web word writer

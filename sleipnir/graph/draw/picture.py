@@ -26,7 +26,7 @@ FINISH: Final = "finish"
 BAR: Final = "bar"
 MISSING: Final = "missing"
 
-_CONDITIONAL = ("fallback", "on_error", "on_timeout", "branch", "default")
+_CONDITIONAL = ("fallback", "on_error", "on_timeout", "branch", "default", "routers")
 _LABELS: Mapping[str, str] = {
     "on_other": "other",
     "fallback": "fallback",
@@ -118,7 +118,7 @@ class _Sketch:
         arrows += self._undeclared_ways()
         return Picture(
             title=self.graph.name,
-            shapes=tuple(shapes),
+            shapes=tuple(dict.fromkeys(shapes)),
             arrows=tuple(dict.fromkeys(arrows)),
             description=self.graph.description,
             caption=self.progress.caption or None,
@@ -182,8 +182,8 @@ def _drawn_edges(graph: Graph) -> Iterator[Edge]:
     for node in graph.nodes.values():
         if isinstance(node, EndNode) or node.id in only_bodies:
             continue
-        covered = {edge.label for edge in edges_of(node) if edge.kind == "branch"}
-        covered |= {edge.target for edge in edges_of(node) if edge.kind in ("branch", "default")}
+        covered = {edge.label for edge in edges_of(node) if edge.kind in ("branch", "routers")}
+        covered |= {edge.target for edge in edges_of(node) if edge.kind in ("branch", "default", "routers")}
         for edge in edges_of(node):
             ignored = edge.kind == "next" and isinstance(node, ApprovalNode)
             if edge.kind == "body" or ignored or (edge.kind == "ends" and edge.label in covered):

@@ -2,7 +2,8 @@
 
 Rules. The models are the only definition (model.py, FIELDS of shape.py); this module adds only the short forms that the
 loader accepts: `next: a`, `retry: {...}`, `state: {n: int}`. Null is an absent key. In version 1.0 unknown keys
-are allowed, because the loader only warns about them; in sleipnir/1 they are errors.
+are allowed, because the loader only warns about them; keys that need sleipnir/1 are not. In sleipnir/1 unknown keys are
+errors.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from sleipnir.graph.model import (
     LOKI_NODE_TYPES,
     NODE_TYPES,
+    SLEIPNIR_KEYS,
     Branch,
     Duration,
     Flag,
@@ -123,6 +125,8 @@ def _object(model: type[Any], is_strict: bool) -> Schema:
     required = [name for name, field in own.items() if is_required(field)]
     properties = {key: _property(hints[field.name], field) for key, field in own.items()}
     schema: Schema = {"type": "object", "properties": properties, "required": required}
+    if not is_strict:
+        properties |= {key: {"type": "null"} for key in SLEIPNIR_KEYS.get(model, ())}
     if model is MapNode:
         schema = _map(schema, hints)
     if model is Branch:

@@ -547,3 +547,31 @@ def test_checking_never_raises_and_names_a_line_for_all_it_finds(top: dict[str, 
     loaded = parse(json.dumps({"name": "g", "start": "a", **top, "nodes": nodes}, indent=1), FILE)
     if loaded.graph is not None:
         assert all(problem.line for problem in check(loaded.graph, loaded.positions, FILE))
+
+
+# --- routers of graphs in Python
+
+ROUTED = "version: sleipnir/1\nstate: {k: any}\nstate_classes: ['g:S']"
+
+
+def routed(nodes: str) -> list[tuple[int | None, int | None, str]]:
+    problems = checked(nodes, top=ROUTED)
+    return [(problem.line, problem.column, problem.message) for problem in problems]
+
+
+def test_a_routers_target_is_an_edge_at_its_place_in_the_file() -> None:
+    nodes = """
+    a: {type: function, call: "g:a", protocol: state_graph, routers: [{call: "g:r", to: {y: b}}, {call: "g:s", to: {y: c}}]}
+    b: {type: function, call: "g:b", protocol: state_graph, next: a}
+    """
+    assert routed(nodes) == [(7, 115, "References non-existent node 'c' in 'routers'")]
+
+
+def test_a_router_without_targets_may_lead_to_every_node() -> None:
+    """Its code is installed, so nothing shows where it leads."""
+    nodes = """
+    a: {type: function, call: "g:a", protocol: state_graph, routers: [{call: "g:r"}]}
+    b: {type: function, call: "g:b", protocol: state_graph}
+    """
+    assert routed(nodes) == []
+    assert [message for _, _, message in routed(nodes.replace('"g:r"', '"g:r", to: {x: a}'))] == [UNREACHABLE]

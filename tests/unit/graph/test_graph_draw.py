@@ -332,3 +332,21 @@ def test_equal_graphs_give_equal_pictures_with_any_ids() -> None:
 
     assert mermaid(graph(["a", "b"])) == mermaid(graph(["a", "b"]))
     assert dot(graph(["n1", "n0"])).count("-> n1") == 1
+
+
+def test_the_routers_of_a_graph_in_python_are_drawn_as_conditional_edges_and_its_end_once() -> None:
+    nodes = """
+        a: {type: function, call: "g:a", protocol: state_graph, routers: [{call: "g:r", to: {x: b, y: __end__}}, {call: "g:s"}]}
+        b: {type: function, call: "g:b", protocol: state_graph, next: end}
+    """
+    graph = graph_of(yaml_graph(nodes, top="version: sleipnir/1\nstate_classes: ['g:S']"))
+    assert mermaid(graph).splitlines()[1:] == [
+        "    start((start))",
+        '    n0{{"a<br/>function"}}',
+        '    n1{{"b<br/>function"}}',
+        '    finish((("end")))',
+        "    start --> n0",
+        '    n0 -.->|"x"| n1',
+        '    n0 -.->|"y"| finish',
+        "    n1 --> finish",
+    ]

@@ -541,13 +541,15 @@ def test_only_a_graph_with_an_agent_node_may_spawn_agents() -> None:
 # --- function nodes
 
 
-@pytest.mark.parametrize("call", ["f.py:run", "sub/dir-1/f.py:run", "package.module:run", "module:_run1"])
+@pytest.mark.parametrize(
+    "call", ["f.py:run", "sub/dir-1/f.py:run", "f.py:Steps.run", "package.module:run", "module:_run1"]
+)
 def test_a_call_names_a_file_or_a_module_and_a_function(call: str) -> None:
     assert graph_of(yaml_graph(f"a: {{type: function, call: '{call}'}}")).nodes["a"] == FunctionNode(id="a", call=call)
 
 
 @pytest.mark.parametrize(
-    "call", ["f.py", "run", "f.py:", ":run", "f.py:run()", "f.py:a.b", "d/f.sh:run", "a..b:run", "1a:b", ""]
+    "call", ["f.py", "run", "f.py:", ":run", "f.py:run()", "f.py:1a", "d/f.sh:run", "a..b:run", "1a:b", ""]
 )
 def test_any_other_call_is_refused(call: str) -> None:
     assert problems_of(f"a: {{type: function, call: '{call}'}}") == [

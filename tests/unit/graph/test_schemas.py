@@ -70,6 +70,23 @@ def test_the_schema_of_version_1_0_has_no_wait_node() -> None:
     assert jsonschema.Draft7Validator(schema("sleipnir/1")).is_valid({**node, "version": "sleipnir/1"})
 
 
+@pytest.mark.parametrize(
+    ("top", "node"),
+    [
+        ({"state_classes": ["g.py:State"]}, {}),
+        ({}, {"protocol": "state_graph"}),
+        ({}, {"reads": ["topic"]}),
+        ({}, {"state_class": "g.py:State"}),
+        ({}, {"routers": [{"call": "g.py:choose", "to": {"yes": "a"}}]}),
+    ],
+)
+def test_the_schema_of_version_1_0_has_no_key_of_a_graph_in_python(top: dict[str, Any], node: dict[str, Any]) -> None:
+    nodes = {"a": {"type": "function", "call": "g.py:step", **node}}
+    graph = {"name": "g", "start": "a", "nodes": nodes, **top}
+    assert not jsonschema.Draft7Validator(schema("1.0")).is_valid(graph)
+    assert jsonschema.Draft7Validator(schema("sleipnir/1")).is_valid({**graph, "version": "sleipnir/1"})
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_schema_is_a_schema(version: str) -> None:
     jsonschema.Draft7Validator.check_schema(schema(version))

@@ -1,0 +1,54 @@
+"""Rules about the keys that a graph written in Python compiles to: function nodes with `protocol: state_graph`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sleipnir.graph.check_case import Case, Rule
+from sleipnir.graph.findings import suggestion
+from sleipnir.graph.model import STATE_GRAPH, FunctionNode
+
+_KEYS: Final = ("reads", "state_class", "routers")
+"""The keys of a function node that only this protocol reads."""
+
+
+def every_key_of_the_protocol_has_an_effect(case: Case) -> None:
+    hint = f"Add `protocol: {STATE_GRAPH}`, or remove the key."
+    for node, path in case.nodes(FunctionNode):
+        for key in _KEYS if node.protocol != STATE_GRAPH else ():
+            if getattr(node, key):
+                message = f"'{key}' has no effect without `protocol: {STATE_GRAPH}`"
+                case.findings.error((*path, key), message, hint)
+    if case.graph.state_classes and not _uses_protocol(case):
+        message = f"'state_classes' has no effect: no node has `protocol: {STATE_GRAPH}`"
+        case.findings.graph_error(("state_classes",), message, "Remove the key.")
+
+
+def every_state_graph_has_state_classes(case: Case) -> None:
+    """Without them the graph has no keys for these nodes: all that they write would be dropped."""
+    if _uses_protocol(case) and not case.graph.state_classes:
+        message = f"nodes with `protocol: {STATE_GRAPH}` write only keys of `state_classes`, and the graph has none"
+        hint = 'Name the classes that declare the state: `state_classes: ["graph.py:State"]`.'
+        case.findings.graph_error(("nodes",), message, hint)
+
+
+def every_key_that_a_node_reads_is_declared(case: Case) -> None:
+    for node, path in case.nodes(FunctionNode):
+        for index, key in enumerate(node.reads or ()):
+            if key not in case.graph.state:
+                message = f"'reads' names '{key}', which `state:` does not declare"
+                case.findings.error(
+                    (*path, "reads", index), message, suggestion(key, case.graph.state, "declared keys")
+                )
+
+
+RULES: Sequence[Rule] = (
+    every_key_of_the_protocol_has_an_effect,
+    every_state_graph_has_state_classes,
+    every_key_that_a_node_reads_is_declared,
+)
+
+
+def _uses_protocol(case: Case) -> bool:
+    return any(node.protocol == STATE_GRAPH for node, _ in case.nodes(FunctionNode))
