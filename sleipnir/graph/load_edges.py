@@ -16,8 +16,8 @@ from sleipnir.graph.model import Branch, Choice, Join, Json, Router
 from sleipnir.graph.shape import SPELLINGS, Shaper, shown
 
 REFERENCE = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_<][\w.<>]*(?:#\d+)?")
-"""The forms of a reference to a function or a class: `file.py:name` or `package.module:name`. Names with `<` and numbers
-refer to what only the process that built the graph can find (python_graph/references.py)."""
+"""The forms of a reference to a function or a class: `file.py:name` or `package.module:name`. Names with `<` and
+numbers refer to what only the process that built the graph can find (python_graph/references.py)."""
 
 _ADDED_KEYS: Final = ("engine", "state", "limits")
 _ADDED_NODE_KEYS: Final = ("wait_for", "ends")

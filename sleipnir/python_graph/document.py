@@ -131,6 +131,8 @@ class _Document:
         if node.retry_policy is not None:
             policies = [node.retry_policy] if isinstance(node.retry_policy, RetryPolicy) else node.retry_policy
             fields["retry"] = [self._retry(policy) for policy in policies]
+        if node.destinations:
+            fields["ends"] = {target: self._target(target) for target in node.destinations}
         if node.timeout is not None:
             fields["timeout"] = math.ceil(node.timeout)
         return {**fields, **self._routers(routers), **edges}

@@ -37,17 +37,17 @@ STORED = {"Told", "TellBatch", "TellChild", "TellParent", "TellRoot", "TellRun"}
 """Names of events and effects with words that are not used: stored records and metrics have these names."""
 
 PROGRAMMING = words_of("""
-    addition address amount app area argument backlog bar bucket cache case check child choice clock codec collector
-    compat completion composer conductor config configuration connection consumer content context count counter
-    creation default demand descendant difference directory dispatcher duration effort environment error
-    estimate executor export expression extraction failure file form format fusion gauge glob grammar guard header health
-    histogram history home host http import info init input install installation interpreter key knowledge language
-    latch launch leader limiter line link list lock log main mark matrix meaning memory module moment name narrator
-    neighbour object observer page parameter parent parser patch path pattern picture plan point position problem process program
-    protocol query reader reason reduction reference request response root runner runtime saver second sentinel separator series server
-    shape shaper shim sink size span splitter start steering strategy submit summary symbol syntax system table tag
-    tally terminal text time timeout total trace trait transport type upgrade use var wait walk warning watch way
-    web word writer
+    addition address amount app area argument backlog bar bucket cache case check child choice clock codec
+    collector compat completion composer conductor config configuration connection consumer content context count
+    counter creation default demand descendant difference directory dispatcher duration effort environment error
+    estimate executor export expression extraction failure file form format fusion gauge glob grammar guard header
+    health histogram history home host http import info init input install installation interpreter key knowledge
+    language latch launch leader limiter line link list lock log main mark matrix meaning memory module moment name
+    narrator neighbour object observer page parameter parent parser patch path pattern picture plan point position
+    problem process program protocol query reader reason reduction reference request response root runner runtime
+    saver second sentinel separator series server shape shaper shim sink size span splitter start steering strategy
+    submit summary symbol syntax system table tag tally terminal text time timeout total trace trait transport type
+    upgrade use var wait walk warning watch way web word writer
 """)
 """Last words of names that are English or a programmer's, and no nouns of Sleipnir's own."""
 

@@ -561,10 +561,10 @@ def routed(nodes: str) -> list[tuple[int | None, int | None, str]]:
 
 def test_a_routers_target_is_an_edge_at_its_place_in_the_file() -> None:
     nodes = """
-    a: {type: function, call: "g:a", protocol: state_graph, routers: [{call: "g:r", to: {y: b}}, {call: "g:s", to: {y: c}}]}
+    a: {type: function, call: g:a, protocol: state_graph, routers: [{call: g:r, to: {y: b}}, {call: g:s, to: {y: c}}]}
     b: {type: function, call: "g:b", protocol: state_graph, next: a}
     """
-    assert routed(nodes) == [(7, 115, "References non-existent node 'c' in 'routers'")]
+    assert routed(nodes) == [(7, 109, "References non-existent node 'c' in 'routers'")]
 
 
 def test_a_router_without_targets_may_lead_to_every_node() -> None:

@@ -336,8 +336,8 @@ def test_equal_graphs_give_equal_pictures_with_any_ids() -> None:
 
 def test_the_routers_of_a_graph_in_python_are_drawn_as_conditional_edges_and_its_end_once() -> None:
     nodes = """
-        a: {type: function, call: "g:a", protocol: state_graph, routers: [{call: "g:r", to: {x: b, y: __end__}}, {call: "g:s"}]}
-        b: {type: function, call: "g:b", protocol: state_graph, next: end}
+    a: {type: function, call: g:a, protocol: state_graph, routers: [{call: g:r, to: {x: b, y: __end__}}, {call: g:s}]}
+    b: {type: function, call: "g:b", protocol: state_graph, next: end}
     """
     graph = graph_of(yaml_graph(nodes, top="version: sleipnir/1\nstate_classes: ['g:S']"))
     assert mermaid(graph).splitlines()[1:] == [
