@@ -29,10 +29,10 @@ from sleipnir.runs.transitions import (
     TakeResult,
     Transition,
     piece_field,
+    usage_fields,
 )
 from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.runs.visits import Backoff, Doubt, Failed, Part, Ready, Visit, Work
-from sleipnir.store.commit import usage_fields
 from sleipnir.store.record_text import dumps, record
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 

@@ -27,9 +27,9 @@ from sleipnir.messages import (
     overlay_text,
 )
 from sleipnir.runs.actor import Actor
+from sleipnir.runs.claims import Claim
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim
 from sleipnir_scheduler.instance import Instance
 
 PARTITIONS: Final = 2

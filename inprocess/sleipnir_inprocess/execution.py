@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from sleipnir.errors import NodeFailed
-from sleipnir.messages import VisitCall, VisitResult
+from sleipnir.messages import VisitCall
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current
+from sleipnir.runs.claims import Claim
 from sleipnir.runs.run import changed
+from sleipnir_inprocess.runner import Executed
 from sleipnir_inprocess.streams import Chunk, Stream
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.lazy_state import StoredState
@@ -38,10 +40,9 @@ class Executor:
     thread: str | None = None
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
-    lost: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, call: VisitCall, state: dict[str, str]) -> tuple[VisitResult, dict[str, str]]:
-        """The result of a visit, and the JSON texts that it writes."""
+    def __call__(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Executed:
+        """The result of a visit, and the JSON texts that it writes. None: it was lost."""
         execution = Execution(
             run=call.run,
             node=self.graph.model.nodes[call.node],
@@ -50,8 +51,8 @@ class Executor:
             agent=call.agent,
             graph=self.graph.model,
             folder=HERE,
-            state=StoredState(state),
-            lost=self.lost,
+            state=StoredState(claim.state),
+            lost=lost,
             role=call.role,
             objects=self.graph.objects,
             observer=_Observer(self, call.seq),
@@ -61,8 +62,7 @@ class Executor:
             result = guard.execute(execution)
         finally:
             current.reset(token)
-        assert result is not None, "no visit is lost in its own process"
-        return encoded(result, call.node, 2**31)
+        return None if result is None else encoded(result, call.node, 2**31)
 
     def _runtime(self, call: VisitCall) -> Runtime[Any]:
         info = ExecutionInfo(call.run, self.thread, call.task_id, call.attempt)

@@ -21,7 +21,7 @@ from sleipnir.runs.events import Resulted
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Transition
 from sleipnir_inprocess.execution import Executor
-from sleipnir_inprocess.runner import Runner, now_ms
+from sleipnir_inprocess.runner import Runner
 from sleipnir_inprocess.streams import Chunk, Form, Output, Stream
 
 RECURSION_LIMIT: Final = 10_007
@@ -56,7 +56,7 @@ class Run:
         self._executor = Executor(graph, self._config, self._runtime(context, above), self._stream, self._thread)
         self._has_start = graph.model.start == START
         self._store, self._run_id = self._resumed(input) if resumes(input) else self._created(input)
-        self._runner = Runner(self._store, self._run_id, graph.model, self._executor, self._committed)
+        self._runner = Runner(self._store, self._run_id, lambda spec: graph.model, self._executor, self._committed)
         self._steps, self._has_written = self._runner.run.view.steps, False
 
     def _runtime(self, context: Any, above: Call | None) -> Runtime[Any]:
@@ -71,7 +71,7 @@ class Run:
         """A new run with this input."""
         store, run_id = MemoryStore(), f"run{next(self._graph.run_numbers)}"
         spec = RunSpec(self._graph.name, BUNDLE, by_version=True)
-        store.create(run_id, spec, self._first_state(input), now_ms())
+        store.create(run_id, spec, self._first_state(input))
         return store, run_id
 
     def _resumed(self, command: Command[Any]) -> tuple[MemoryStore, str]:
@@ -82,7 +82,8 @@ class Run:
         store, run_id = last
         gates = store.runs[run_id].gates
         for gate, answer in answers(run_id, gates.values(), command.resume):
-            store.answer(run_id, gate, answer if isinstance(answer, str) else json_text(answer), now_ms())
+            text = answer if isinstance(answer, str) else json_text(answer)
+            store.answer(run_id, gate.seq, text, gate.attempt)
         return store, run_id
 
     # The first state

@@ -1,4 +1,5 @@
-"""Drives one run to its end, or to its open questions: plan an event, commit it, execute the visits that it starts.
+"""Drives one run, with the runs that it starts, to its end, or to its open questions: plan an event, commit it, deliver
+its effects, execute the visits that it starts.
 
 The planner and the executors are those of the fleet. One visit is executed in the caller's thread; several visits of
 one commit are executed in threads.
@@ -7,38 +8,58 @@ one commit are executed in threads.
 from __future__ import annotations
 
 import contextvars
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from sleipnir.graph.model import Graph
-from sleipnir.memory.store import Entry, MemoryRun, MemoryStore
-from sleipnir.messages import ResultHeader, VisitCall, VisitResult
+from sleipnir.memory.store import Begin, Entry, MemoryRun, MemoryStore, no_children
+from sleipnir.messages import ResultHeader, Role, VisitCall, VisitResult
+from sleipnir.runs.claims import Claim, ClaimRefused
+from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.visits import Visit
+from sleipnir.runs.visits import Backoff, Delay, Receipt
+from sleipnir_inprocess.clocks import Clock, RealClock
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
+from sleipnir_workers.execution.execution import ProcessLost
 
-Execute = Callable[[VisitCall, dict[str, str]], tuple[VisitResult, dict[str, str]]]
-"""Executes a claimed visit with its state: the result, and the JSON texts that it writes."""
+Executed = tuple[VisitResult, dict[str, str]] | None
+"""The result of a visit, and the JSON texts that it writes. None: the visit was lost."""
+
+Execute = Callable[[VisitCall, Claim, threading.Event], Executed]
+"""Executes a claimed visit; the event is set when the visit is lost. Raises ProcessLost."""
 
 Committed = Callable[[Entry, Transition, MemoryRun], None]
 """Called after each commit."""
 
+READ_NOTHING: tuple[Role, ...] = ("reduce", "tool", "summary")
+"""Roles that read only the overlay of their visit."""
+
 
 @dataclass
 class Runner:
-    """One run. `watch` is called after each commit, in the caller's thread."""
+    """One run and the runs below it. `watch` is called after each commit, in the caller's thread.
+
+    `graph_of` is the graph of a run; `begin` makes the runs that it starts. With `inline` a single visit is executed in
+    the caller's thread. Questions keep the run waiting unless they have a time limit and `expire`. With `look_s`,
+    `steps` also yields every so often while visits are executed.
+    """
 
     store: MemoryStore
     run_id: str
-    graph: Graph
+    graph_of: Callable[[RunSpec], Graph]
     execute: Execute
     watch: Committed | None = None
+    begin: Begin = no_children
+    clock: Clock = field(default_factory=RealClock)
     threads: int = 8
+    inline: bool = True
+    expire: bool = False
+    look_s: float | None = None
     _pool: ThreadPoolExecutor | None = None
-    _running: dict[Future[Any], VisitCall] = field(default_factory=dict)
+    _running: dict[Future[Executed], tuple[VisitCall, Claim, threading.Event]] = field(default_factory=dict)
 
     @property
     def run(self) -> MemoryRun:
@@ -53,82 +74,122 @@ class Runner:
             self.close()
 
     def steps(self) -> Iterator[None]:
-        """The same, one commit at a time."""
+        """The same, one commit at a time; the visits that a commit starts are executed after it is yielded."""
         while True:
             if self.store.inbox:
-                self._start(self._apply(self.store.inbox.popleft()))
+                visits = self._apply(self.store.inbox.popleft())
+                if self.store.effects:
+                    self.store.deliver_effects(self.begin)
                 yield
+                self._start(visits)
             elif self._running:
                 self._collect()
+                if self.look_s is not None:
+                    yield
             elif not self._wait_for_timer():
                 return
 
     def close(self) -> None:
-        """Let running visits end, and forget them."""
+        """Stop running visits, and wait for their end."""
+        for _, _, lost in self._running.values():
+            lost.set()
         if self._pool is not None:
-            self._pool.shutdown(wait=True)
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+        self._running.clear()
 
-    def _apply(self, entry: Entry) -> tuple[Visit, ...]:
+    def _apply(self, entry: Entry) -> list[VisitCall]:
         """Plan and commit one event. Returns the visits to execute."""
-        run, delta = self.run, self.store.delta_of(entry)
-        outcome = plan(self.graph, run.view, entry.event, entry.at_ms)
+        run, delta = self.store.runs[entry.run], self.store.delta_of(entry)
+        graph = self.graph_of(run.view.spec)
+        outcome = plan(graph, run.view, entry.event, entry.at_ms)
         while isinstance(outcome, NeedValues):
-            outcome = plan(self.graph, run.view, entry.event, entry.at_ms, run.values.known(outcome.wanted, delta))
+            outcome = plan(graph, run.view, entry.event, entry.at_ms, run.values.known(outcome.wanted, delta))
         if isinstance(outcome, IgnoredEvent):
-            return ()
+            self.store.discard(entry, outcome.notice)
+            return []
         visits = self.store.commit(entry, outcome)
+        if visits is None:
+            self.store.discard(entry)
+            return []
+        if self._running:
+            self._stop_lost(entry.run)
         if self.watch is not None:
             self.watch(entry, outcome, run)
-        return visits
+        spec = run.view.spec
+        return [
+            VisitCall(entry.run, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle, visit.role)
+            for visit in visits
+        ]
 
-    def _start(self, visits: Sequence[Visit]) -> None:
-        spec = self.run.view.spec
-        for visit in visits:
-            call = VisitCall(self.run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle, visit.role)
-            if len(visits) == 1 and not self._running:
-                self._execute(call)
+    def _stop_lost(self, run_id: str) -> None:
+        """Stop the visits of a run that a commit has closed."""
+        view = self.store.runs[run_id].view
+        for call, _, lost in self._running.values():
+            if call.run == run_id:
+                visit = view.frontier.get(call.seq)
+                if view.is_final or visit is None or visit.attempt != call.attempt:
+                    lost.set()
+
+    def _start(self, calls: Sequence[VisitCall]) -> None:
+        is_single = self.inline and len(calls) == 1 and not self._running
+        for call in calls:
+            claim = self.store.claim(call, () if call.role in READ_NOTHING else None)
+            if isinstance(claim, ClaimRefused):
+                continue
+            lost = threading.Event()
+            if is_single:
+                self._finish(call, claim, partial(self.execute, call, claim, lost))
                 return
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="sleipnir-visit")
-            state = self.store.claim(call)
-            if state is not None:
-                context = contextvars.copy_context()
-                self._running[self._pool.submit(context.run, self.execute, call, state)] = call
-
-    def _execute(self, call: VisitCall) -> None:
-        state = self.store.claim(call)
-        if state is not None:
-            self._deliver(call, *self.execute(call, state))
+            context = contextvars.copy_context()
+            self._running[self._pool.submit(context.run, self.execute, call, claim, lost)] = call, claim, lost
 
     def _collect(self) -> None:
-        """Deliver the results of the visits that have ended; waits for the first one."""
-        until_s = self._next_timer_s()
+        """Deliver the results of the visits that have ended; waits for the first one, or for a timer."""
+        due_ms = self.store.fire_due()
+        until_s = None if due_ms is None else max(0.0, (due_ms - self.clock.now_ms()) / 1000)
+        if self.look_s is not None:
+            until_s = self.look_s if until_s is None else min(until_s, self.look_s)
         ended, _ = wait(self._running, timeout=until_s, return_when=FIRST_COMPLETED)
         for future in ended:
-            self._deliver(self._running.pop(future), *future.result())
+            call, claim, _ = self._running.pop(future)
+            self._finish(call, claim, future.result)
         if not ended:
-            self.store.fire_due(self.run_id, now_ms())
+            self.store.fire_due()
 
-    def _deliver(self, call: VisitCall, result: VisitResult, values: dict[str, str]) -> None:
-        header = ResultHeader.of(result, worker="", started_ms=0, took_ms=0)
-        self.store.deliver(call, header, values, now_ms())
-
-    def _next_timer_s(self) -> float | None:
-        due_ms = min(self.run.timers.values(), default=None)
-        return None if due_ms is None else max(0.0, (due_ms - now_ms()) / 1000)
+    def _finish(self, call: VisitCall, claim: Claim, outcome: Callable[[], Executed]) -> None:
+        """Deliver the result of an execution."""
+        try:
+            executed = outcome()
+        except ProcessLost:
+            self.store.hand_back(call)
+            return
+        if executed is not None:
+            result, values = executed
+            took_ms = self.clock.now_ms() - claim.started_ms
+            header = ResultHeader.of(result, worker="", started_ms=claim.started_ms, took_ms=took_ms)
+            self.store.deliver(call, header, values)
 
     def _wait_for_timer(self) -> bool:
         """Wait for the next timer, unless the run is over or waits for an answer. Whether there is more to do."""
-        run = self.run
-        if run.view.is_final or run.gates:
+        if self.run.view.is_final:
             return False
-        due_s = self._next_timer_s()
-        if due_s is None:
+        due_ms = self.store.fire_due()
+        if self.store.inbox:
+            return True
+        if self.store.gates_below(self.run_id) and not self.expire:
+            due_ms = min(self._delays(), default=None)
+        if due_ms is None:
             return False
-        time.sleep(due_s)
-        self.store.fire_due(self.run_id, now_ms())
+        self.clock.wait_until(due_ms)
+        self.store.fire_due()
         return True
 
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    def _delays(self) -> Iterator[int]:
+        """When visits go on that wait for no person and no other run."""
+        for run in self.store.runs.values():
+            for visit in run.view.frontier.values():
+                if isinstance(visit.body, Backoff | Delay | Receipt) and visit.body.due_ms is not None:
+                    yield visit.body.due_ms

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sleipnir.messages import OVERLAY_END, OVERLAYS, overlay_text
+from sleipnir.messages import OVERLAY_END, OVERLAYS, Usage, overlay_text
 from sleipnir.runs.transitions import (
     CollectResults,
     DropValue,
@@ -23,6 +23,7 @@ from sleipnir.runs.transitions import (
     TakeResult,
     Transition,
     piece_field,
+    usage_fields,
 )
 from sleipnir.runs.values import KnownValues, WantedValues
 
@@ -35,7 +36,7 @@ Texts = Mapping[str, str]
 
 class RunValues:
     """`state` as committed, the `journal` (each step and what it wrote), `items` of single visits, `windows` of keys,
-    and the `costs` of child runs."""
+    and the `sums` of what was used, with the `costs` of child runs that they contain."""
 
     def __init__(self, state: Texts) -> None:
         self.state: dict[str, str] = dict(state)
@@ -43,6 +44,16 @@ class RunValues:
         self.items: dict[str, str] = {}
         self.windows: dict[str, str] = {}
         self.costs: dict[str, dict[str, float]] = {}
+        self.sums: dict[str, float] = {}
+
+    @property
+    def usage(self) -> Usage:
+        """What was used in all; the cost is None if the price of any call is unknown."""
+        sums = self.sums
+        calls = int(sums.get("model_calls", 0))
+        priced = calls > 0 and not sums.get("unpriced_calls")
+        cost_usd = round(sums.get("cost_usd", 0.0), 8) if priced else None
+        return Usage(int(sums.get("tokens_in", 0)), int(sums.get("tokens_out", 0)), calls, cost_usd=cost_usd)
 
     def known(self, wanted: WantedValues, delta: Texts) -> KnownValues:
         """The values that planning asks for."""
@@ -83,6 +94,19 @@ class RunValues:
                 self.windows.pop(key, None)
             else:
                 self.windows[key] = json_text(window)
+        if transition.usage:
+            self._count(transition)
+
+    def _count(self, transition: Transition) -> None:
+        """Add what a result used, or the increase of a child run's total since its last report."""
+        adds, child = usage_fields(transition), transition.usage_of
+        before = self.costs.get(child, {}) if child is not None else {}
+        if child is not None:
+            if adds.get("model_calls", 0) <= before.get("model_calls", 0):
+                return
+            self.costs[child] = adds
+        for name, by in adds.items():
+            self.sums[name] = self.sums.get(name, 0) + by - before.get(name, 0)
 
     def _let_count(self, steps: Sequence[int], transition: Transition) -> None:
         for step in steps:

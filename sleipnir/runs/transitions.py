@@ -428,3 +428,17 @@ class Transition:
             spent=self.spent,
             failed_visits=self.failed_visits,
         )
+
+
+def usage_fields(transition: Transition) -> dict[str, Any]:
+    """What a transition adds to the sums of a run, by their names (store/keys.py); with `usage_of`, the total of that
+    child run."""
+    if not (usage := transition.usage):
+        return {}
+    adds = {"tokens_in": usage.get("input_tokens", 0), "tokens_out": usage.get("output_tokens", 0)}
+    adds["model_calls"] = usage.get("calls", 0)
+    if usage.get("cost_usd") is None:
+        adds["unpriced_calls"] = usage.get("calls", 0)
+    else:
+        adds["cost_usd"] = usage["cost_usd"]
+    return {name: by for name, by in adds.items() if by}

@@ -26,6 +26,7 @@ from sleipnir.runs.transitions import (
     Write,
     effect_fields,
     piece_field,
+    usage_fields,
 )
 from sleipnir.runs.visits import Backoff, Visit, Work
 from sleipnir.store.holds import FIELDS as HOLD_FIELDS
@@ -296,19 +297,6 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
         if (value := getattr(transition, name)) is not None:
             fields[name] = value
     return [str(part) for pair in fields.items() for part in pair]
-
-
-def usage_fields(transition: Transition) -> dict[str, Any]:
-    """The increments of fields of the run's hash."""
-    if not (usage := transition.usage):
-        return {}
-    adds = {"tokens_in": usage.get("input_tokens", 0), "tokens_out": usage.get("output_tokens", 0)}
-    adds["model_calls"] = usage.get("calls", 0)
-    if usage.get("cost_usd") is None:
-        adds["unpriced_calls"] = usage.get("calls", 0)
-    else:
-        adds["cost_usd"] = usage["cost_usd"]
-    return {name: by for name, by in adds.items() if by}
 
 
 @lru_cache(maxsize=1024)

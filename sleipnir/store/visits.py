@@ -7,14 +7,14 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from sleipnir import decoding
 from sleipnir.decoding import read_text
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
-from sleipnir.runs.conversation import SILENCE, StoredConversation
+from sleipnir.runs.claims import Claim, ClaimRefused
+from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item, Part
 from sleipnir.store.connect import Client, clock_ms, close
@@ -27,29 +27,6 @@ _CLAIM = LuaScript("claim")
 _DELIVER = LuaScript("deliver")
 _HAND_BACK = LuaScript("hand_back")
 _HEARTBEAT = LuaScript("heartbeat")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A visit that this worker has claimed. `state` holds JSON text by key: the requested keys, and all of the visit's
-    overlay. `item` is its item of a map, `part` its part of a loop, and `talk` the conversation of that loop."""
-
-    spec: RunSpec
-    started_ms: int
-    state: Mapping[str, str]
-    item: Item | None = None
-    part: Part | None = None
-    talk: StoredConversation = SILENCE
-
-
-@dataclass(frozen=True)
-class ClaimRefused:
-    """Not claimed, a normal outcome: `gone` (visit or run is over), `stale` (a newer attempt exists), `taken`,
-    `paused`; for a visit that must run once, `restored` (a person is asked) or `unsettled` (it is published again);
-    `forged`: the message names another bundle, agent, node or role than the run's records; `unreadable`: these records
-    cannot be read."""
-
-    reason: str
 
 
 @lru_cache(maxsize=1024)

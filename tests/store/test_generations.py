@@ -9,6 +9,7 @@ import pytest
 
 from sleipnir.errors import StoreUnavailable
 from sleipnir.messages import VisitCall
+from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.runs.events import LeaseLost
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
@@ -18,7 +19,6 @@ from sleipnir.settings import Settings
 from sleipnir.store.generations import gap_ms
 from sleipnir.store.partitions.commits import Commit
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim, ClaimRefused
 from sleipnir_scheduler.services import reaper
 from sleipnir_scheduler.services.generation import GenerationWatch
 from tests.processes import RedisServer

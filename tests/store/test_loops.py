@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, RESULT, ResultHeader, ToolCall, VisitCall
+from sleipnir.runs.claims import Claim
 from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Visit
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim
 from tests.store.test_advance import advance_of
 
 RUN = "run000000001"

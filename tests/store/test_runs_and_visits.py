@@ -12,6 +12,7 @@ import pytest
 from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.budgets import Budget, BudgetUse
+from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Notice, Step, Transition, Write
@@ -24,7 +25,6 @@ from sleipnir.store.partitions.entries import Entry
 from sleipnir.store.runs.requests import _TELL, Fence
 from sleipnir.store.scripts import RedisCommand, run_in_order
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim, ClaimRefused
 
 LEASE_MS = 60_000
 RUN = "run000000001"

@@ -13,6 +13,7 @@ import pytest
 from sleipnir.errors import SessionBusy, UsageError
 from sleipnir.graph.load import load_graph
 from sleipnir.messages import ANSWER, INSTEAD, MESSAGES, SAID, ResultHeader, ToolCall, VisitCall
+from sleipnir.runs.claims import Claim
 from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import TEMPORARY_MS, SessionName
@@ -20,7 +21,6 @@ from sleipnir.runs.visits import Visit
 from sleipnir.store.scripts import run_batch
 from sleipnir.store.sessions import _CHANGE
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim
 from sleipnir_scheduler.services.advance import Advance
 from tests.store.test_advance import advance_of
 from tests.store.test_loops import LOOP, REPLY, TOLD

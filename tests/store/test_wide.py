@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall, overlay_text
+from sleipnir.runs.claims import Claim
 from sleipnir.runs.run import RunSpec, changed
 from sleipnir.runs.views import Reason
 from sleipnir.runs.visits import Fan, Visit
 from sleipnir.store.partitions import commits
 from sleipnir.store.store import Store
 from sleipnir.store.visit_records import visit_text
-from sleipnir.store.visits import Claim
 from sleipnir_scheduler.planner.engines.steps import WIDE
 from sleipnir_scheduler.planner.nodes.maps import CHUNK
 from sleipnir_scheduler.services.advance import Advance

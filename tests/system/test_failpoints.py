@@ -25,8 +25,8 @@ from sleipnir.knowledge.files import base_file, lease_name
 from sleipnir.knowledge.order import BuildDone, Order, message_of
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import ResultHeader, VisitCall
+from sleipnir.runs.claims import Claim
 from sleipnir.store.keys import lines_of
-from sleipnir.store.visits import Claim
 from sleipnir_workers.visits.live import LiveText
 from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent

@@ -10,9 +10,9 @@ import pytest
 
 from sleipnir.client.client import Client
 from sleipnir.messages import VisitCall
+from sleipnir.runs.claims import ClaimRefused
 from sleipnir.runs.views import WorkerInfo
 from sleipnir.store.keys import lines_of
-from sleipnir.store.visits import ClaimRefused
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.unreadable import cases
 

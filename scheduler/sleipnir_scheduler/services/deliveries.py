@@ -15,13 +15,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
-from sleipnir.agents.variables import resolved_variables
 from sleipnir.batches.records import place_of, row_of, row_run_id
 from sleipnir.errors import RecordUnreadable, SleipnirError, StoreUnavailable
-from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
 from sleipnir.runs.initial_state import state_at_start
 from sleipnir.runs.run import RunSpec
-from sleipnir.runs.sessions import SessionName, checked
+from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import (
     AskSlot,
     FreeSlot,
@@ -38,6 +36,7 @@ from sleipnir.runs.transitions import (
 from sleipnir.store.connect import is_lasting
 from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect
 from sleipnir.store.scripts import RedisCommand
+from sleipnir_scheduler.child_run import child_run
 from sleipnir_scheduler.graphs import Graphs
 
 AT_ONCE = 100  # effects that share their round trips; whether they are still owed is checked once for all of them
@@ -182,7 +181,7 @@ class Deliveries:
 
     def _start(self, parent: str, above: RunSpec, effect: StartChild, batch: str) -> RedisCommand:
         try:
-            spec, state = self._begin(parent, above, effect)
+            spec, state = child_run(parent, above, effect, self._graphs.get, max_state_bytes=self._max_state_bytes)
             return self._store.start(effect.child, spec, state, batch)
         except StoreUnavailable:
             raise  # not an error of the child
@@ -206,38 +205,6 @@ class Deliveries:
             if not isinstance(error, SleipnirError):
                 self._log.exception("a row cannot be started", batch=effect.batch, row=effect.row)
             return self._store.refuse_row(place, _why(error), effect.text)
-
-    def _begin(self, parent: str, above: RunSpec, effect: StartChild) -> tuple[RunSpec, dict[str, object]]:
-        """The spec and the first state of a child. Raises SleipnirError for an agent that cannot run like this."""
-        if (digest := above.agents.get(effect.agent)) is None:
-            raise SleipnirError(f"there was no agent {effect.agent!r} when the run was submitted")
-        graph = self._graphs.get(digest, effect.agent, above.overrides.get(effect.agent))
-        spec = RunSpec(
-            agent=effect.agent,
-            bundle=digest,
-            variables=resolved_variables(graph, above.presets.get(effect.agent, {})),
-            cwd=above.cwd,
-            caller_dir=above.caller_dir,
-            caller_marks=above.caller_marks,
-            agents=above.agents,
-            descriptions=above.descriptions,
-            overrides=above.overrides,
-            presets=above.presets,
-            sessions=above.sessions,
-            session=None if (name := above.sessions.get(effect.agent)) is None else checked(name),
-            knowledge=above.knowledge,
-            strict=above.strict,
-            by_version=above.by_version,
-            parent=parent,
-            parent_seq=effect.seq,
-            parent_attempt=effect.attempt,
-            root=above.root or parent,
-            depth=above.depth + 1,
-            path=[*above.path, effect.node],
-        )
-        with at_most(MOST_STEPS_OF_SCHEDULER):
-            unchecked = graph.state.keys() - {"initial_prompt"}  # the graph's values: `validate` applied the schemas
-            return spec, state_at_start(graph, effect.prompt, {}, self._max_state_bytes, unchecked)
 
 
 def _why(error: Exception) -> str:

@@ -33,7 +33,8 @@ from sleipnir_workers.knowledge.embedder import (
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache
 from sleipnir_workers.llm.clients import ModelTraits, Prices
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permits import Permits, PutOff
+from sleipnir_workers.llm.permit import PutOff
+from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.llm.resolved_model import ResolvedModel
 from sleipnir_workers.machine.host import Host
 

@@ -15,10 +15,10 @@ import pytest
 
 from sleipnir.graph.model import Branch, FunctionNode, Graph, LlmNode, MapNode, Node, StateField
 from sleipnir.messages import ResultHeader, VisitCall
+from sleipnir.runs.claims import Claim
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item
 from sleipnir.settings import Settings
-from sleipnir.store.visits import Claim
 from sleipnir_workers.consumer.drain import Drain
 from sleipnir_workers.visits.claim import Worker
 from tests.unit.workers.visits import EXECUTORS, script

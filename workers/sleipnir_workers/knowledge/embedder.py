@@ -29,7 +29,7 @@ from sleipnir_workers.llm import embedding, prices
 from sleipnir_workers.llm.embedding import EmbeddedTexts, Purpose
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permits import Permit, PutOff, names_of
+from sleipnir_workers.llm.permit import Permit, PutOff, names_of
 from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model
 from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.transport import TICK_S, start_thread

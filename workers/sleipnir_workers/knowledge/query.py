@@ -22,7 +22,7 @@ from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.embedder import open_embedder
 from sleipnir_workers.knowledge.reranker import Reranker
 from sleipnir_workers.knowledge.search import Rerank, SearchResult, search
-from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.resolved_model import resolve_model
 from sleipnir_workers.llm.transport import TICK_S
 from sleipnir_workers.llm.usage import UsageTotal

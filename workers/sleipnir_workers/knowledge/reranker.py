@@ -14,7 +14,7 @@ from sleipnir.models.limits import estimated_tokens
 from sleipnir_workers.execution.execution import CallTokens, ModelPermits
 from sleipnir_workers.llm import reranking
 from sleipnir_workers.llm.failures import CallFailed
-from sleipnir_workers.llm.permits import Permit, names_of
+from sleipnir_workers.llm.permit import Permit, names_of
 from sleipnir_workers.llm.reranking import RerankedTexts
 from sleipnir_workers.llm.resolved_model import ResolvedModel
 from sleipnir_workers.llm.spans import set_usage, span_of

@@ -29,7 +29,7 @@ from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permits import Permit, PutOff, names_of, tokens_of_chat
+from sleipnir_workers.llm.permit import Permit, PutOff, names_of, tokens_of_chat
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.usage import UsageTotal

@@ -15,7 +15,7 @@ from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
 from sleipnir_workers.llm.dialogue import Dialogue
-from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.machine.host import Host, this_host
 from sleipnir_workers.machine.keyring import keyring_of
 

@@ -15,23 +15,12 @@ from functools import cached_property, partial
 import structlog
 
 from sleipnir.errors import StoreUnavailable
-from sleipnir.models.limits import GrantedPermit, LimitReached, ModelLimits, estimated_tokens, load
+from sleipnir.models.limits import GrantedPermit, LimitReached, ModelLimits, load
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.execution.execution import ProcessLost
 from sleipnir_workers.llm.failures import CallFailed
-from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.reply import Message
-
-ANSWER_TOKENS = 1_000  # the assumed length of an answer if the model's maximum is unknown
-
-
-class PutOff(Exception):
-    """The call may not start before `until_ms`, by Redis' clock. The text names the limit."""
-
-    def __init__(self, until_ms: int, reason: str) -> None:
-        super().__init__(reason)
-        self.until_ms = until_ms
+from sleipnir_workers.llm.permit import Permit, PutOff
 
 
 class Permits:
@@ -91,20 +80,3 @@ class Permits:
                 update()
         except StoreUnavailable as error:
             structlog.get_logger().warning("a model limit cannot be updated", error=str(error))
-
-
-class Permit:
-    """The tokens that one call used; None: unknown."""
-
-    tokens: int | None = None
-
-
-def names_of(model: str, endpoint: Endpoint) -> tuple[str, str]:
-    """The names of a model in limits.yaml: its id, and `provider:model` by litellm's names."""
-    return model, endpoint.model.replace("/", ":", 1)
-
-
-def tokens_of_chat(endpoint: Endpoint, messages: Sequence[Message]) -> int:
-    """The estimated tokens of a question and its answer."""
-    characters = sum(len(text) for message in messages if isinstance(text := message.get("content"), str))
-    return estimated_tokens(characters, endpoint.traits.max_output_tokens or ANSWER_TOKENS)

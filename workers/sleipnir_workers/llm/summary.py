@@ -15,7 +15,7 @@ from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.dialogue import Dialogue
-from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.machine.host import Host, this_host
 
 SUMMARIZER = """\

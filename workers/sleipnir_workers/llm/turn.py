@@ -39,7 +39,7 @@ from sleipnir_workers.llm import session_history, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuation import Continuation, continuation
 from sleipnir_workers.llm.conversation import capped, first_messages, question, tool_message, user_message
 from sleipnir_workers.llm.dialogue import Dialogue
-from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.todo import TodoList
 from sleipnir_workers.machine.host import Host, this_host

@@ -22,7 +22,7 @@ from sleipnir.messages import VisitResult
 from sleipnir.settings import Settings
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
-from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.usage import UsageTotal
 from sleipnir_workers.machine.host import Host, this_host
 from sleipnir_workers.results import typed_state

@@ -27,9 +27,9 @@ from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNo
 from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
 from sleipnir.messages import DEFINITION, Role, VisitCall, VisitResult
+from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim, ClaimRefused
 from sleipnir_workers.consumer.drain import Drain
 from sleipnir_workers.consumer.unreadable import dropped
 from sleipnir_workers.execution.execution import DirectoryMissing, Execution, ProcessLost

@@ -16,9 +16,9 @@ import structlog
 from sleipnir.errors import StoreUnavailable
 from sleipnir.graph.model import Node
 from sleipnir.messages import ResultHeader, VisitCall, VisitResult
+from sleipnir.runs.claims import Claim
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim
 from sleipnir_workers.consumer.drain import Drain
 from sleipnir_workers.consumer.task_summary import shown_error
 from sleipnir_workers.results.encoding import encoded

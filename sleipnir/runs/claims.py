@@ -1,0 +1,33 @@
+"""Claims: what the store answers to a worker, or to the process itself, that wants to execute a visit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sleipnir.runs.conversation import SILENCE, StoredConversation
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.visits import Item, Part
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A visit that this worker has claimed. `state` holds JSON text by key: the requested keys, and all of the visit's
+    overlay. `item` is its item of a map, `part` its part of a loop, and `talk` the conversation of that loop."""
+
+    spec: RunSpec
+    started_ms: int
+    state: Mapping[str, str]
+    item: Item | None = None
+    part: Part | None = None
+    talk: StoredConversation = SILENCE
+
+
+@dataclass(frozen=True)
+class ClaimRefused:
+    """Not claimed, a normal outcome: `gone` (visit or run is over), `stale` (a newer attempt exists), `taken`,
+    `paused`; for a visit that must run once, `restored` (a person is asked) or `unsettled` (it is published again);
+    `forged`: the message names another bundle, agent, node or role than the run's records; `unreadable`: these records
+    cannot be read."""
+
+    reason: str
