@@ -225,6 +225,17 @@ def every_label_is_produced(case: Case) -> None:
             case.findings.error(path, message, "Add them to `to`, or add a `default`.")
 
 
+def every_deferred_node_can_wait(case: Case) -> None:
+    """Super-steps end together, so that something may come after all others; visits of a `dag` do not."""
+    for node_id in sorted(case.graph.deferred):
+        path: KeyPath = ("nodes", node_id, "defer")
+        if case.is_loki:
+            case.findings.error(path, "`defer` needs version sleipnir/1", "Write `version: sleipnir/1`.")
+        elif case.graph.engine != "bsp":
+            message = f"`defer` needs the engine bsp; this graph has the engine {case.graph.engine}"
+            case.findings.error(path, message, "Remove `engine`, or wait for nodes by `wait_for`.")
+
+
 def some_step_is_allowed(case: Case) -> None:
     if case.graph.limits.max_steps == 0:
         message = "limits.max_steps must be >= 1 (got 0); with 0 no node could ever run"
@@ -243,6 +254,7 @@ RULES: Sequence[Rule] = (
     every_edge_into_a_join_is_waited_for,
     every_join_node_waits,
     every_router_leads_somewhere,
+    every_deferred_node_can_wait,
     every_branch_has_an_effect,
     every_condition_can_be_read,
     every_choice_reads_the_state,
@@ -264,7 +276,7 @@ def _check_body(case: Case, body: Node, path: KeyPath) -> None:
         }.get(body.kind, "it does nothing per item")
         message = f"map '{path[-1]}' node '{body.id}' is of type {body.kind}: {why}"
         case.findings.error(path, message, f"What can run per item: {', '.join(ITEM_BODIES)}.")
-    for key in ("next", "branch", "wait_for", "on_error"):
+    for key in ("next", "branch", "wait_for", "defer", "on_error"):
         if getattr(body, key):
             message = f"map '{path[-1]}' node '{body.id}' has `{key}`, but the map decides where an item goes"
             hint = "Remove it; for several nodes per item, list them: `node: [a, b]`."

@@ -173,6 +173,7 @@ CODES: Final[Mapping[str, Code]] = {
         "The node would start by this edge, and again when its join is complete. Add the source to `wait_for`, or "
         "use another target.",
     ),
+    "SLP328": Code("A `defer` that cannot be", "It needs version sleipnir/1 and the engine bsp."),
     # --- templates
     "SLP401": Code(
         "Braces that are not a placeholder",
@@ -308,6 +309,7 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_join_node_waits": "SLP315",
     "every_router_leads_somewhere": "SLP316",
     "every_edge_into_a_join_is_waited_for": "SLP327",
+    "every_deferred_node_can_wait": "SLP328",
     "every_on_error_of_the_graph_leads_to_a_node": "SLP325",
     "every_on_error_has_an_effect": "SLP325",
     "no_node_is_named_like_a_keyword": "SLP326",

@@ -168,6 +168,8 @@ class NodeBase:
     ends: dict[str, str] = field(default_factory=dict)
     """Added: named targets for `_next`, commands and conditional edges (spec/graph-package.md F12)."""
     wait_for: list[Join] = field(default_factory=list)
+    defer: Flag = False
+    """Added: edges and joins start the node only when nothing else of the run is left to run."""
     on_error: str | None = None
     """Added: what happens when a visit of this node fails: FAIL, CONTINUE, or the next node. None: the graph's
     `on_error` applies."""
@@ -577,6 +579,11 @@ class Graph(SkillKeys):
                 for source in join.sources:
                     joins.setdefault(source, []).append((target, join))
         return joins
+
+    @cached_property
+    def deferred(self) -> frozenset[str]:
+        """The nodes with `defer`."""
+        return frozenset(name for name, node in self.nodes.items() if node.defer)
 
     def waits_for(self, target: str, source: str) -> bool:
         """Whether `target` has a join of `source`: an edge between them is an arrival and starts no visit."""

@@ -135,6 +135,8 @@ class _Document:
             fields["ends"] = {target: self._target(target) for target in node.destinations}
         if node.timeout is not None:
             fields["timeout"] = math.ceil(node.timeout)
+        if node.defer:
+            fields["defer"] = True
         return {**fields, **self._routers(routers), **edges}
 
     def _retry(self, policy: RetryPolicy) -> dict[str, Any]:
@@ -224,7 +226,5 @@ def _mistakes(parts: GraphParts) -> Iterator[tuple[Place, str]]:
                 yield node.place, f"Found edge ending at unknown node `{target}`"
         if node.cache_policy is not None:
             yield node.place, f"Node `{node.name}`: cache_policy is not supported yet"
-        if node.defer:
-            yield node.place, f"Node `{node.name}`: defer is not supported yet"
     if not any(source == START for source, _, _ in parts.edges) and not parts.routers.get(START):
         yield parts.place, "Graph must have an entrypoint: add at least one edge from START to another node"

@@ -297,7 +297,8 @@ class RunView:
     `counts` are the entries into each node, `timings` the durations of its visits. `holds` are the holds of persons and
     of the parent run, oldest first; the hold of the budget is in `budget`. `idle_ms` is the duration of earlier pauses,
     which moves the deadline. `steps` counts super-steps, in a `dag` visits. `arrived` has, by join, the depth of each
-    source that arrived since the join fired last; negative: the number of arrivals still to ignore. `tops` (`dag` only)
+    source that arrived since the join fired last; negative: the number of arrivals still to ignore. `deferred` are the
+    nodes that run when nothing else is left to run, with the super-step that led to them. `tops` (`dag` only)
     are the ranks of writes to keys, or to the output, that happened while a visit of a lower rank was live. `batch` is
     the row of a batch that this run, or the run at the top, executes (batches.place_of). `slot` None: its agent has no
     `concurrency:`, or the run is over. `budget` is its current budget (None: that of its submission), `spent` what it
@@ -320,6 +321,7 @@ class RunView:
     frontier: Mapping[int, Visit] = field(default_factory=dict)
     steps: int = 0
     arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    deferred: Mapping[str, int] = field(default_factory=dict)
     tops: Mapping[str, Rank] = field(default_factory=dict)
     batch: str | None = None
     slot: Slot | None = None

@@ -330,11 +330,11 @@ class Transition:
     are live visits to publish again. `unless_claimed`: apply only while no worker has any of the closed visits;
     `unless_answered`: only while none of their questions is answered. `revives` continues a run that is over: its keys
     no longer expire. `keeps`: a cancelled run keeps what a retry needs, as a failed run does. `seq`, `holds`, `slot`,
-    `idle_ms`, `steps`, `arrived`, `tops`, `budget`, `spent` and `failed_visits` are the run's after this. Where the
-    step of one of `writes` `applies` held steps, the store copies their writes into the state, except keys in `apart`.
-    `folded` are values made by reducers, which go to the state only. `windows` are kept for keys of a `dag` that may be
-    folded again (planner/dag_folding.py); None drops one. `gone` are the numbers of further closed visits, by
-    super-step: they have ended, and nothing else is stored of them. `drops` are fields of items that nothing needs
+    `idle_ms`, `steps`, `arrived`, `deferred`, `tops`, `budget`, `spent` and `failed_visits` are the run's after this.
+    Where the step of one of `writes` `applies` held steps, the store copies their writes into the state, except keys in
+    `apart`. `folded` are values made by reducers, which go to the state only. `windows` are kept for keys of a `dag`
+    that may be folded again (planner/dag_folding.py); None drops one. `gone` are the numbers of further closed visits,
+    by super-step: they have ended, and nothing else is stored of them. `drops` are fields of items that nothing needs
     after this. `continues`: the commit posts events.Continued to the run. Of the applied held steps, `copies` are those
     whose writes the store copies (None: all): each key of the others has a later writer.
     """
@@ -369,6 +369,7 @@ class Transition:
     seq: int = 0
     steps: int = 0
     arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    deferred: Mapping[str, int] = field(default_factory=dict)
     tops: Mapping[str, Rank] = field(default_factory=dict)
     items: tuple[ItemOp, ...] = ()
     drops: tuple[str, ...] = ()
@@ -414,6 +415,7 @@ class Transition:
             seq=max([run.seq, self.seq, *(visit.seq for visit in self.open)]),
             steps=self.steps,
             arrived=self.arrived,
+            deferred=self.deferred,
             tops=self.tops,
             step=max([run.step, *(write.step.step for write in self.writes)]),
             started_ms=run.started_ms if self.started_ms is None else self.started_ms,

@@ -36,7 +36,7 @@ from sleipnir.store.record_text import dumps, record, text
 from sleipnir.store.scripts import Arg
 from sleipnir.store.visit_records import visit_text
 
-_KEPT = ("arrived", "tops")
+_KEPT = ("arrived", "deferred", "tops")
 """Fields of a run that are stored as JSON, unless they are empty."""
 
 

@@ -120,6 +120,7 @@ def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mappin
         frontier={visit.seq: visit for visit in visits},
         steps=count("steps") if "steps" in record else 0,
         arrived=_table("arrived", record, run_id, dict),
+        deferred=_table("deferred", record, run_id, int),
         tops={key: _rank(rank, run_id) for key, rank in _table("tops", record, run_id, list).items()},
         batch=record.get("batch"),
         slot=part(Slot, "slot"),

@@ -39,6 +39,7 @@ class Draft:
     record: EventRecord
     steps: int
     arrived: Mapping[str, Mapping[str, int]]
+    deferred: Mapping[str, int]
     tops: dict[str, Rank]
     slot: Slot | None
     spent: BudgetUse
@@ -69,6 +70,7 @@ class Draft:
             EventRecord(run, now_ms, run.step),
             steps=run.steps,
             arrived=run.arrived,
+            deferred=run.deferred,
             tops=dict(run.tops),
             slot=run.slot,
             spent=run.spent,
@@ -133,6 +135,7 @@ class Draft:
             seq=visits.last_seq,
             steps=self.steps,
             arrived=self.arrived,
+            deferred=self.deferred,
             tops=self.tops,
             items=tuple(record.items),
             drops=tuple(record.drops),

@@ -34,6 +34,8 @@ def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> b
     if len(ways) > 1 or (not ways and graph.is_loki):
         return False
     target = ways[0].target if ways else None
+    if draft.deferred and (target is None or target in graph.deferred):
+        return False
     step = draft.record.write(
         visit,
         target,
@@ -62,6 +64,8 @@ def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> b
 def open_step(
     context: Context, ways: Sequence[NextVisit], sources: Sequence[Visit], wide: Mapping[int, list[str]]
 ) -> None:
+    if context.graph.deferred:
+        ways, sources = _next_ways(context, ways, sources)
     if not ways:
         return
     draft = context.draft
@@ -92,6 +96,23 @@ def open_step(
     for source in {source.seq: source for source in sources if source.seq in wide}.values():
         _spread(context, source, wide[source.seq], group, first_index[source.seq])
     check_entries(context, list(last_index))
+
+
+def _next_ways(
+    context: Context, ways: Sequence[NextVisit], sources: Sequence[Visit]
+) -> tuple[Sequence[NextVisit], Sequence[Visit]]:
+    """The ways without those to deferred nodes, with their sources; if there are no others, one to each deferred node.
+    A command always starts its visit."""
+    draft = context.draft
+    is_deferred = [way.command is None and way.target in context.graph.deferred for way in ways]
+    targets = {way.target: draft.steps for way, defers in zip(ways, is_deferred, strict=True) if defers}
+    deferred = {**targets, **draft.deferred}
+    if all(is_deferred):
+        draft.deferred = {}
+        return [NextVisit(node) for node in deferred], ()
+    draft.deferred = deferred
+    others = [way for way, defers in zip(ways, is_deferred, strict=True) if not defers]
+    return others, [source for source, defers in zip(sources, is_deferred, strict=False) if not defers]
 
 
 def _spread(context: Context, source: Visit, targets: list[str], group: int, index: dict[str, int]) -> None:
