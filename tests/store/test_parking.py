@@ -211,7 +211,9 @@ def test_any_junk_in_the_inbox_keeps_no_other_run(store: Store, junk: list[dict[
 @given(
     spec=st.binary(max_size=20) | st.just(b'{"agent":"agent","bundle":"digest","v":1}'),
     record=st.dictionaries(
-        st.sampled_from(["status", "version", "seq", "step", "paused", "slot", "budget", "n:e", "t:e", "tops"]),
+        st.sampled_from(
+            ["status", "version", "seq", "step", "paused", "slot", "budget", "n:e", "t:e", "tops", "deferred"]
+        ),
         st.binary(max_size=12) | st.integers().map(lambda number: str(number).encode()),
     ),
     frontier=st.dictionaries(st.sampled_from(["1", "x"]), st.binary(max_size=20)),
