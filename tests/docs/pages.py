@@ -15,6 +15,7 @@ yaml script     what a scripted model says, for `python -m sleipnir.testing serv
 yaml kubernetes a part of a pod
 yaml comment    comments alone
 python          a program, or functions that the page's tests call (test_python.py)
+python program  a part of the page's program, which runs in this process (test_python_graphs.py)
 typescript, bash tool, markdown skill
                 files that an agent or its tools are made of (test_files.py)
 json, jsonl, ini
@@ -39,8 +40,8 @@ PAGES = [
 ]
 CLASSES = {
     "bash", "console", "text usage", "text", "mermaid", "yaml", "yaml agent", "yaml config", "yaml limits",
-    "yaml script", "yaml kubernetes", "yaml comment", "python", "typescript", "bash tool", "markdown skill", "json",
-    "jsonl", "ini",
+    "yaml script", "yaml kubernetes", "yaml comment", "python", "python program", "typescript", "bash tool",
+    "markdown skill", "json", "jsonl", "ini",
 }  # fmt: skip
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
