@@ -170,10 +170,12 @@ class Stack:
         self.stop()
 
 
-def write_agent(folder: Path, graph: str, **files: str) -> Path:
-    """An agent folder with this graph.yaml and these files; `scripts__a_py` becomes `scripts/a.py`."""
+def write_agent(folder: Path, graph: str | None, **files: str) -> Path:
+    """An agent folder with this graph.yaml (None: it has none) and these files; `scripts__a_py` becomes
+    `scripts/a.py`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "graph.yaml").write_text(graph)
+    if graph is not None:
+        (folder / "graph.yaml").write_text(graph)
     for name, text in files.items():
         stem, _, suffix = name.replace("__", "/").rpartition("_")
         file = folder / f"{stem}.{suffix}"

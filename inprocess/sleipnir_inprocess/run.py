@@ -11,12 +11,11 @@ from typing import Any, Final
 from sleipnir.commands import START, Command
 from sleipnir.memory.store import Entry, MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
-from sleipnir.python_graph import calling
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError, NodeError
+from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.objects import instance
 from sleipnir.python_graph.runtime import Call, Interrupt, Runtime, current
-from sleipnir.python_graph.schema import ABSENT, keys_of
 from sleipnir.runs.events import Resulted
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Transition
@@ -90,23 +89,10 @@ class Run:
 
     def _first_state(self, input: Any) -> dict[str, str]:
         """The state of the thread, with the input written to it, as JSON texts."""
-        graph, parts, keys = self._graph, self._graph.parts, self._graph.parts.keys
-        before = self._thread_before()
-        if input is None:
-            raise EmptyInputError("Received no input for __start__")
-        if isinstance(input, list | tuple | Command):
-            raise InvalidUpdateError(f"Expected dict, got {input}")
-        accepted = keys if parts.input_schema is parts.state_schema else keys_of(parts.input_schema)
-        writes = calling.combined(calling.read(input, accepted).writes, keys)
-        texts = dict(before.values.state) if before is not None else {}
-        for name, key in keys.items():
-            if name not in texts and (first := key.first) is not ABSENT:
-                texts[name] = json_text(graph.objects.encoded({name: first})[name])
-        if writes:
-            old = {name: json.loads(texts[name]) for name in writes if name in texts}
-            folded = calling.after(graph.objects.decoded(old), writes, keys)
-            texts |= {name: json_text(value) for name, value in graph.objects.encoded(folded).items()}
-        return texts
+        thread = self._thread_before()
+        before = {name: json.loads(text) for name, text in thread.values.state.items()} if thread is not None else None
+        state = first_state(self._graph.parts, self._graph.objects, input, before)
+        return {name: json_text(value) for name, value in state.items()}
 
     @property
     def _thread(self) -> str | None:

@@ -79,12 +79,14 @@ def pack(
     limit_bytes: int,
     graph: Graph | None = None,
     config_file: Path | None = None,
+    definition: str | None = None,
     unpacked_bytes: int = MOST_UNPACKED_BYTES,
 ) -> Bundle:
-    """Pack an agent folder. `config_file` replaces its config.yaml. Raises BundleError if it is larger than
+    """Pack an agent folder. `config_file` replaces its config.yaml; `definition` is the text of the graph.yaml that its
+    graph.py defines. Raises BundleError if it is larger than
     `limit_bytes` packed or `unpacked_bytes` unpacked, has more than MOST_BUNDLE_FILES files, or contains a link that
     leaves it or an unreadable file."""
-    files: dict[str, Path] = {}
+    files: dict[str, Path | bytes] = {}
     for name, path in _all_files(folder, _knowledge(graph)):
         files[name] = path
         if len(files) > MOST_BUNDLE_FILES:
@@ -93,11 +95,17 @@ def pack(
             )
     if config_file is not None:
         files[CONFIG_FILE] = config_file
+    if definition is not None:
+        files[GRAPH_FILE] = definition.encode()
+    return _packed(folder, files, limit_bytes, unpacked_bytes)
+
+
+def _packed(folder: Path, files: Mapping[str, Path | bytes], limit_bytes: int, unpacked_bytes: int) -> Bundle:
     packing = _Packing(limit_bytes)
     left = unpacked_bytes
     with tarfile.open(fileobj=packing, mode="w", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
-        for name, path in sorted(files.items()):
-            left -= _add(archive, name, path, left)
+        for name in sorted(files):
+            left -= _add(archive, name, files[name], left)
             if left < 0:
                 raise BundleError(
                     _too_large(
@@ -594,8 +602,14 @@ def _knowledge(graph: Graph | None) -> list[str]:
     return [source for source in relative if source not in ("", ".")]
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path, most_bytes: int) -> int:
-    """Returns the size of the file; one that is larger than `most_bytes` is not added."""
+def _add(archive: tarfile.TarFile, name: str, path: Path | bytes, most_bytes: int) -> int:
+    """Adds a file, or a content. Returns its size; one that is larger than `most_bytes` is not added."""
+    if isinstance(path, bytes):
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(path), 0o644
+        if info.size <= most_bytes:
+            archive.addfile(info, io.BytesIO(path))
+        return info.size
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -608,8 +622,9 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, most_bytes: int) -> in
         raise BundleError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _too_large(folder: Path, files: Mapping[str, Path], what: str, setting: str) -> str:
-    largest = sorted((path.stat().st_size, name) for name, path in files.items())[::-1][:5]
+def _too_large(folder: Path, files: Mapping[str, Path | bytes], what: str, setting: str) -> str:
+    sizes = {name: len(each) if isinstance(each, bytes) else each.stat().st_size for name, each in files.items()}
+    largest = sorted((size, name) for name, size in sizes.items())[::-1][:5]
     listed = "".join(f"\n  {bytes_ / 2**20:8.1f} MiB  {name}" for bytes_, name in largest)
     return (
         f"the agent folder {folder} {what}, the limit of {setting}. "

@@ -28,7 +28,7 @@ from sleipnir.runs.views import AgentInfo
 from sleipnir.settings import Settings
 
 _DATA_DIR = "_DATA_DIR"
-_FILES = ("graph.yaml", "config.yaml")
+_FILES = ("graph.yaml", "config.yaml", "graph.py")
 SHOWN_CHARS = 200
 
 

@@ -163,7 +163,7 @@ def _agents(options: GlobalOptions) -> Iterator[CompletionItem]:
     names = {
         file.parent.name
         for place in places(options.settings())
-        for file in (*place.glob("[!.]*/graph.yaml"), *place.glob("[!.]*/config.yaml"))
+        for file in (path for name in ("graph.yaml", "config.yaml", "graph.py") for path in place.glob(f"[!.]*/{name}"))
     }
     return (CompletionItem(name) for name in sorted(names))
 

@@ -289,6 +289,7 @@ class Preparation:
             limit_bytes=limit_bytes,
             graph=graph,
             config_file=agent.config_file,
+            definition=loaded.text,
             unpacked_bytes=self._settings.max_unpacked_bytes,
         )
         signature = packed_part(signature, graph)

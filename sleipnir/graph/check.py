@@ -29,12 +29,13 @@ from sleipnir.graph import (
     check_templates,
     codes,
     ignoring,
+    python_file,
 )
 from sleipnir.graph.check_case import Case, Complaint, FindAgent, KnownClients, ReadTools, Rule, edge_path
 from sleipnir.graph.code_files import listing
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
-from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file, read_agent
+from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, PYTHON_FILE, load_file, read_agent
 from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import (
     CONTINUE,
@@ -72,7 +73,7 @@ FAILURES = (
 )  # fmt: skip
 """The values of `retry.on` besides exceptions: classes of failures, and the kinds that executors report."""
 
-_EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*:)?[A-Z]\w*|[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>]*(?:#\d+)?")
+_EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*:)?[A-Z]\w*|[A-Za-z_][\w./-]*:[A-Za-z_<][\w.<>]*(?:#\d+)?")
 
 
 def check(
@@ -148,6 +149,8 @@ def check_loaded(
             document=loaded.document,
             salvaged=loaded.salvaged,
         )
+        if loaded.text is not None:
+            problems = python_file.placed(problems, loaded, str(file))
     elif loaded.document is not None:
         problems += check_code.syntax_of(folder, str(file))
     own = in_file_order(problem for problem in problems if problem.file == str(file))
@@ -241,7 +244,7 @@ def every_agent_exists(case: Case) -> None:
         if folder is None or not folder.is_dir():
             hint = suggestion(node.agent, _neighbours(case.folder), "agents beside this one")
             case.findings.error((*path, "agent"), f"Agent '{node.agent}' not found (directory missing)", hint)
-        elif not (folder / CONFIG_FILE).is_file() and not (folder / GRAPH_FILE).is_file():
+        elif not any((folder / name).is_file() for name in (CONFIG_FILE, GRAPH_FILE, PYTHON_FILE)):
             message = f"Agent '{node.agent}' has neither a config.yaml nor a graph.yaml"
             case.findings.error((*path, "agent"), message, f"Its folder is '{folder}'.")
 

@@ -118,7 +118,9 @@ class Case:
     def code_files(self) -> list[Path]:
         """The code files in an agent's folder. Empty for another folder: its files may not belong to the agent."""
         folder = self.folder
-        is_agent = folder is not None and any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
+        is_agent = folder is not None and any(
+            (folder / name).is_file() for name in ("graph.yaml", "config.yaml", "graph.py")
+        )
         return code_files(folder) if folder is not None and is_agent else []
 
     @cached_property

@@ -18,7 +18,7 @@ from sleipnir.graph import check_state
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.code_files import RUNTIMES, code_files, listing, text_of
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
-from sleipnir.graph.model import FunctionNode, ScriptNode
+from sleipnir.graph.model import STATE_GRAPH, FunctionNode, ScriptNode
 from sleipnir.graph.python_source import statements
 from sleipnir.graph.tools import names_of
 
@@ -156,7 +156,7 @@ def every_function_accepts_its_arguments(case: Case) -> None:
         return
     for reference in references(case):
         body = _statements(case, reference)
-        if body is None or reference.role not in _GIVEN:
+        if body is None or reference.role not in _GIVEN or _takes_by_name(case, reference):
             continue
         binding = [statement for statement in body if reference.name in names_of(statement)]
         function = binding[0] if len(binding) == 1 else None
@@ -210,6 +210,12 @@ def _statements(case: Case, reference: Reference) -> list[ast.stmt] | None:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             case.parsed[file] = None
     return case.parsed[file]
+
+
+def _takes_by_name(case: Case, reference: Reference) -> bool:
+    """Whether it is the function of a node of a StateGraph, which takes what its parameters name, and may be async."""
+    node = case.graph.nodes.get(str(reference.path[1])) if reference.path[0] == "nodes" else None
+    return isinstance(node, FunctionNode) and node.protocol == STATE_GRAPH
 
 
 def _signature_problem(function: ast.FunctionDef | ast.AsyncFunctionDef, given: int) -> str | None:

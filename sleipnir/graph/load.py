@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
+from sleipnir.graph import python_file
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.load_edges import EdgeReader, has_additions
@@ -45,6 +46,7 @@ from sleipnir.graph.source import YamlDocument, read
 
 GRAPH_FILE: Final = "graph.yaml"
 CONFIG_FILE: Final = "config.yaml"
+PYTHON_FILE: Final = "graph.py"
 LATER_TYPES: Final = ("tools", "graph")
 
 
@@ -55,17 +57,20 @@ Kind: TypeAlias = Literal["graph", "config"]
 class AgentFolder:
     """A folder that defines an agent. The folder's name identifies the agent, not `name:` in the file.
 
-    `config_file` replaces the folder's config.yaml.
+    `config_file` replaces the folder's config.yaml. `is_python`: its graph is written in Python.
     """
 
     name: str
     path: Path
     kind: Kind
     config_file: Path | None = None
+    is_python: bool = False
 
     @property
     def file(self) -> Path:
         """The file that defines the agent."""
+        if self.is_python:
+            return self.path / PYTHON_FILE
         if self.kind == "graph":
             return self.path / GRAPH_FILE
         return self.config_file or self.path / CONFIG_FILE
@@ -130,9 +135,11 @@ def load_agent(agent: AgentFolder) -> LoadedGraph:
 def read_agent(folder: Path, name: str | None = None, config_file: Path | None = None) -> AgentFolder:
     """The agent in a folder. `name` None: the folder's name. `config_file` replaces its config.yaml.
 
-    Raises GraphError if it has both files, AgentNotFound if it has none.
+    In the folder of a config.yaml, graph.py is a file like others. Raises GraphError if it has two definitions,
+    AgentNotFound if it has none.
     """
     name = folder.resolve().name if name is None else name
+    has_python = (folder / PYTHON_FILE).is_file()
     has_config, has_graph = (config_file or folder / CONFIG_FILE).is_file(), (folder / GRAPH_FILE).is_file()
     if has_config and has_graph:
         message = (
@@ -140,9 +147,16 @@ def read_agent(folder: Path, name: str | None = None, config_file: Path | None =
             "a normal agent by config.yaml alone. Remove one of the two files."
         )
         raise GraphError(message, [Problem("error", message, str(folder), code="SLP107")])
-    if not has_config and not has_graph:
+    if has_graph and has_python:
+        message = (
+            f"Agent '{name}' has both graph.yaml and graph.py. A graph agent is defined by one of them. Remove the "
+            "other, or give it another name."
+        )
+        raise GraphError(message, [Problem("error", message, str(folder), code="SLP107")])
+    if not has_config and not has_graph and not has_python:
         raise AgentNotFound(f"Agent '{name}' has neither a config.yaml nor a graph.yaml at '{folder}'")
-    return AgentFolder(name, folder, "graph" if has_graph else "config", config_file)
+    is_python = has_python and not has_config
+    return AgentFolder(name, folder, "config" if has_config else "graph", config_file, is_python)
 
 
 def _kind_of(file: str) -> Kind:
@@ -150,6 +164,8 @@ def _kind_of(file: str) -> Kind:
 
 
 def _load_file(file: Path, agent: str, kind: Kind) -> LoadedGraph:
+    if file.suffix == ".py" and file.is_file():
+        return load_python(file)
     what = "graph file" if kind == "graph" else "agent config file"
     try:
         text = file.read_text(encoding="utf-8")
@@ -158,6 +174,19 @@ def _load_file(file: Path, agent: str, kind: Kind) -> LoadedGraph:
     except UnicodeDecodeError as error:
         return _failed(f"Failed to read {what} at '{file}': byte {error.start} is not UTF-8", file)
     return _load(text, str(file), agent, kind)
+
+
+def load_python(file: Path) -> LoadedGraph:
+    """The graph that a Python file defines. It is executed, in a process of its own; no failure is an exception."""
+    answer = python_file.answer_of(file)
+    if "document" not in answer:
+        return LoadedGraph(None, tuple(answer["problems"]), {})
+    places = python_file.places_in(answer, file)
+    loaded = from_data(answer["document"], {path: (line, 1) for path, (_, line) in places.items()}, str(file))
+    files: dict[tuple[str | None, int | None], str] = {
+        (str(path[1]) if path else None, line): made for path, (made, line) in places.items()
+    }
+    return replace(loaded, text=python_file.text_of(answer["document"]), files=files)
 
 
 def _load(text: str, file: str, agent: str, kind: Kind) -> LoadedGraph:

@@ -64,14 +64,21 @@ def initial(graph: Graph, given: Mapping[str, Any], unchecked: Collection[str] =
         problems = [
             wrong
             for key, field in graph.state.items()
-            if (wrong := _begin(state, key, field, applies_schema=key not in unchecked))
+            if (wrong := _begin(state, key, field, _begins_absent(graph, field), applies_schema=key not in unchecked))
         ]
     if problems:
         raise StateError(problems)
     return state
 
 
-def _begin(state: dict[str, Json], key: str, field: StateField, *, applies_schema: bool) -> str | None:
+def _begins_absent(graph: Graph, field: StateField) -> bool:
+    """In a graph written in Python so does a key with a reducer of its own: its type has no empty value."""
+    return field.reducer in _ABSENT_AT_FIRST or (bool(graph.state_classes) and is_custom(field.reducer or ""))
+
+
+def _begin(
+    state: dict[str, Json], key: str, field: StateField, begins_absent: bool, *, applies_schema: bool
+) -> str | None:
     """Check the key's value, or set its first one. Returns what is wrong with it, or None."""
     if key in state:
         wrong = problem(field if applies_schema else replace(field, schema=None), state[key])
@@ -81,7 +88,7 @@ def _begin(state: dict[str, Json], key: str, field: StateField, *, applies_schem
         return f"state key '{key}' is required{about}: give it a value of type {field.type}"
     if field.default is not None:
         state[key] = field.default
-    elif field.reducer not in _ABSENT_AT_FIRST:
+    elif not begins_absent:
         state[key] = zero(field)
     return None
 

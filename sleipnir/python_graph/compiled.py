@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from sleipnir.graph.model import Graph
-from sleipnir.python_graph.document import translate
+from sleipnir.python_graph.document import GraphDocument, translate
 from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.python_graph.parts import GraphParts
 from sleipnir.python_graph.references import References
@@ -28,14 +28,18 @@ class CompiledGraph:
     ) -> None:
         self.name = name or DEFAULT_NAME
         self.parts, self.references, self.remembers = parts, References(), remembers
-        self.model: Graph
-        self.model, self._document = translate(
-            parts, self.references, name=self.name, engine=engine, max_steps=max_steps
-        )
+        self._engine, self._max_steps = engine, max_steps
+        document = self.translated(self.references)
+        self.model: Graph = document.graph
+        self._document = document.data
         self.objects = GraphObjects(parts.keys, self.references.find)
         self.threads: dict[str, Any] = {}
         """The last run of each thread, in this process."""
         self.run_numbers = itertools.count(1)
+
+    def translated(self, references: References) -> GraphDocument:
+        """The graph with other references. Raises GraphBuildError."""
+        return translate(self.parts, references, name=self.name, engine=self._engine, max_steps=self._max_steps)
 
     # Run it here
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sleipnir.commands import END, START
@@ -17,7 +18,9 @@ from sleipnir.graph.findings import KeyPath, Position
 from sleipnir.graph.load import from_data
 from sleipnir.graph.model import END as YAML_END
 from sleipnir.graph.model import SINGLE, SLEIPNIR, Graph
+from sleipnir.graph.plain import first_not_json
 from sleipnir.python_graph import schema
+from sleipnir.python_graph.codec import codec_of
 from sleipnir.python_graph.errors import GraphBuildError
 from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, RouterSpec
 from sleipnir.python_graph.policies import RetryPolicy
@@ -28,6 +31,9 @@ NOTHING: Final = "sleipnir.python_graph.document:nothing"
 """The function of the node that stands for START, where START has conditional edges."""
 
 
+CODE: Final = "SLP200"
+"""The code of findings that only a builder has."""
+
 MOST_VISITS: Final = 10_000
 """The most visits of one node: LangGraph's limit of super-steps, rounded."""
 
@@ -36,24 +42,36 @@ def nothing(state: Any) -> None:
     """Writes nothing; its routers choose."""
 
 
+@dataclass(frozen=True)
+class GraphDocument:
+    """A graph, its document, and the calls that made the parts of the document."""
+
+    graph: Graph
+    data: dict[str, Any]
+    places: Mapping[KeyPath, Place]
+
+
 def translate(
     parts: GraphParts, references: References, *, name: str, engine: str, max_steps: int | None
-) -> tuple[Graph, dict[str, Any]]:
-    """The graph and its document. Raises GraphBuildError with all mistakes."""
+) -> GraphDocument:
+    """Raises GraphBuildError with all mistakes."""
     document = _Document(parts, references, name, engine, max_steps)
-    problems = [_line(place, message) for place, message in _mistakes(parts)]
-    if problems:
-        raise GraphBuildError("\n".join(problems))
+    if problems := [problem_at(place, message) for place, message in _mistakes(parts)]:
+        raise GraphBuildError.of(problems)
     data = document.data()
     file = parts.place[0]
     loaded = from_data(data, document.positions, file)
     found = list(loaded.problems)
     if loaded.graph is not None:
         found += check(loaded.graph, document.positions, file)
-    errors = [problem for problem in found if problem.level == "error"]
+    errors = [document.placed(problem) for problem in found if problem.level == "error"]
     if errors or loaded.graph is None:
-        raise GraphBuildError("\n".join(document.line_of(problem) for problem in errors))
-    return loaded.graph, data
+        raise GraphBuildError.of(errors)
+    return GraphDocument(loaded.graph, data, document.places)
+
+
+def problem_at(place: Place, message: str) -> Problem:
+    return Problem("error", message, *place, code=CODE)
 
 
 class _Document:
@@ -75,10 +93,23 @@ class _Document:
     def positions(self) -> Mapping[KeyPath, Position]:
         return {path: (line, 1) for path, (_, line) in self.places.items()}
 
-    def line_of(self, problem: Problem) -> str:
+    def placed(self, problem: Problem) -> Problem:
         """A finding, with the file of its node's `add_*` call."""
-        place = self.places.get(("nodes", problem.node or ""), (problem.file, problem.line or 0))
-        return _line((place[0], problem.line or place[1]), problem.message)
+        file, line = self.places.get(("nodes", problem.node or ""), (problem.file, problem.line or 0))
+        return replace(problem, file=file, line=problem.line or line, column=None)
+
+    def _place(self, node: NodeSpec) -> None:
+        """Note the calls that made a node, its edges and its routers."""
+        own: KeyPath = ("nodes", node.name)
+        self.places[own] = node.place
+        edges: dict[str, Place] = {}
+        for source, target, place in self._parts.edges:
+            if source == node.name and target != END:
+                edges.setdefault(target, place)
+        for index, place in enumerate(edges.values()):
+            self.places[(*own, "next", index) if len(edges) > 1 else (*own, "next")] = place
+        for index, router in enumerate(self._parts.routers.get(node.name, ())):
+            self.places[*own, "routers", index] = router.place
 
     def data(self) -> dict[str, Any]:
         parts = self._parts
@@ -109,7 +140,7 @@ class _Document:
         return {"type": "function", "call": NOTHING, "protocol": "state_graph", **self._routers(routers), **plain}
 
     def _node(self, node: NodeSpec) -> dict[str, Any]:
-        self.places["nodes", node.name] = node.place
+        self._place(node)
         targets = [target for source, target, _ in self._parts.edges if source == node.name]
         routers = self._parts.routers.get(node.name, [])
         edges = self._targets(targets)
@@ -191,16 +222,17 @@ class _Document:
         built_in, first = schema.built_in(key), key.first
         if built_in is not None:
             return {"type": schema.TYPE_NAMES[type(first)], "reducer": built_in, "default": first}
-        return {"type": "any", "reducer": self._references.to(key.reducer)}
+        field = {"type": "any", "reducer": self._references.to(key.reducer)}
+        if first is schema.ABSENT:
+            return field
+        codec = codec_of(key)
+        value = first if codec is None else codec.encode(first)
+        return field if first_not_json({key.name: value}) else {**field, "default": value}
 
 
 def label_of(result: Any) -> str:
     """A router's result as a label of its `to`: texts as they are, other values as Python writes them."""
     return result if isinstance(result, str) else str(result)
-
-
-def _line(place: Place, message: str) -> str:
-    return f"{place[0]}:{place[1]}: {message}"
 
 
 def _mistakes(parts: GraphParts) -> Iterator[tuple[Place, str]]:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sleipnir.commands import Command
-from sleipnir.errors import SleipnirError
+from sleipnir.errors import Problem, SleipnirError
 
 
 class GraphBuildError(SleipnirError, ValueError):
-    """A graph that cannot be built. `str(error)` has one line per finding, with the file and line of the call."""
+    """A graph that cannot be built. `str(error)` has one line per finding, with the file and line of the call;
+    `problems` has the findings, if it is about parts of the graph."""
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> GraphBuildError:
+        return cls("\n".join(f"{each.file}:{each.line}: {each.message}" for each in problems), problems)
 
 
 class GraphRecursionError(SleipnirError, RecursionError):

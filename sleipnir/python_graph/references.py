@@ -7,15 +7,18 @@ that no worker can follow. In this process it is found in the table; `unreachabl
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 
 class References:
-    """The objects of one graph, by their references."""
+    """The objects of one graph, by their references. `name` gives the name of a module in references."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: Callable[[str], str] = str) -> None:
+        self._name = name
         self.objects: dict[str, Any] = {}
         self._by_id: dict[int, str] = {}
         self.unreachable: dict[str, str] = {}
@@ -27,7 +30,7 @@ class References:
             return known
         module = getattr(target, "__module__", None) or type(target).__module__
         qualname = getattr(target, "__qualname__", None) or type(target).__qualname__
-        reference = f"{module}:{qualname}"
+        reference = f"{self._name(module)}:{qualname}"
         why = _why_unreachable(target, module, qualname)
         if why or reference in self.objects:
             self.unreachable[reference := self._unused(reference)] = why or "another object has its name"
@@ -52,6 +55,10 @@ class References:
 
 def _why_unreachable(target: Any, module: str, qualname: str) -> str:
     """Why `module:qualname` does not lead to `target`; empty if it does."""
+    if getattr(target, "__qualname__", None) is None:
+        return f"it is an object of the class {qualname}, not a function"
+    if inspect.ismethod(target) and not inspect.isclass(target.__self__):
+        return "it is a method of an object"
     if "<lambda>" in qualname:
         return "it is a lambda"
     if "<locals>" in qualname:
@@ -60,4 +67,5 @@ def _why_unreachable(target: Any, module: str, qualname: str) -> str:
         found = reduce(getattr, qualname.split("."), sys.modules[module])
     except (AttributeError, KeyError):
         return "its module does not define it under its name"
-    return "" if found is target else "its module defines another object under its name"
+    is_same = found is target or (inspect.ismethod(target) and found == target)
+    return "" if is_same else "its module defines another object under its name"

@@ -77,6 +77,17 @@ def keys_of(state_class: type) -> dict[str, Key]:
     return {name: dataclasses.replace(key, validated=True) for name, key in found.items()}
 
 
+def add_keys(keys: dict[str, Key], state_class: type) -> None:
+    """Add the keys of another state class of a graph: of a key that several have, the one with a reducer counts.
+    Raises ValueError for a key with two reducers."""
+    for key in keys_of(state_class).values():
+        known = keys.get(key.name)
+        if known is not None and None not in (key.reducer, known.reducer) and key.reducer is not known.reducer:
+            raise ValueError(f"Channel '{key.name}' already exists with a different type")
+        if known is None or known.reducer is None:
+            keys[key.name] = key
+
+
 def _key(name: str, hint: Any) -> Key:
     while get_origin(hint) in (Required, NotRequired):
         hint = get_args(hint)[0]

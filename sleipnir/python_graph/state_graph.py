@@ -17,7 +17,7 @@ from sleipnir.commands import END, START, Command
 from sleipnir.python_graph.errors import GraphBuildError
 from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, Policies, RouterSpec
 from sleipnir.python_graph.policies import CachePolicy
-from sleipnir.python_graph.schema import is_state_class, keys_of
+from sleipnir.python_graph.schema import add_keys, is_state_class
 
 if TYPE_CHECKING:
     from sleipnir.python_graph.compiled import CompiledGraph
@@ -242,17 +242,7 @@ class StateGraph:
         if schema in self._parts.classes:
             return
         self._parts.classes.append(schema)
-        for key in keys_of(schema).values():
-            known = self._parts.keys.get(key.name)
-            if (
-                known is not None
-                and key.reducer is not None
-                and known.reducer is not None
-                and key.reducer is not known.reducer
-            ):
-                raise ValueError(f"Channel '{key.name}' already exists with a different type")
-            if known is None or known.reducer is None:
-                self._parts.keys[key.name] = key
+        add_keys(self._parts.keys, schema)
 
 
 def _unsupported(action: Any) -> TypeError:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sleipnir.errors import NodeFailed
+from sleipnir.python_graph.agent_modules import load
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.folders import bundle_writes
 from sleipnir_workers.folders.agent_files import agent_file
 from sleipnir_workers.functions import deadline
-from sleipnir_workers.functions.agent_modules import load
+from sleipnir_workers.functions.graph_objects import objects_of
 from sleipnir_workers.machine import health
 
 TIMEOUT_S = 30  # of functions without a timeout in the graph: the same as the default of a function node
@@ -53,8 +54,11 @@ def call(name: str, execution: Execution, use: Callable[[Callable[..., Any]], T]
 
 
 def _found(name: str, execution: Execution) -> Callable[..., Any]:
-    if execution.objects is not None:
-        found: Callable[..., Any] = execution.objects.find(name)
+    objects = execution.objects
+    if objects is None and execution.graph.state_classes:
+        objects = objects_of(tuple(execution.graph.state_classes), execution.folder)
+    if objects is not None:
+        found: Callable[..., Any] = objects.find(name)
         return found
     return function(name, execution.folder)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sleipnir.commands import END, Send
@@ -23,34 +22,45 @@ from sleipnir.messages import VisitResult
 from sleipnir.python_graph import calling
 from sleipnir.python_graph.errors import ParentCommand
 from sleipnir.python_graph.objects import SENT, GraphObjects, instance
-from sleipnir.python_graph.runtime import NO_CALL, Call, current
-from sleipnir.python_graph.schema import ABSENT, Key, keys_of
+from sleipnir.python_graph.runtime import NO_CALL, Call, ExecutionInfo, Runtime, current
+from sleipnir.python_graph.schema import ABSENT
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.functions import python_call
+from sleipnir_workers.functions.graph_objects import objects_of
 
 
 def run(node: FunctionNode, execution: Execution) -> VisitResult:
     """Call the node's function and its routers. Raises NodeFailed and VisitLost."""
-    objects = execution.objects or _objects(execution)
+    token = None if current.get() is not None else current.set(_call(execution))
     try:
         return python_call.call(
-            node.call, execution, lambda function: _visit(node, execution, objects, function), timeout_s=node.timeout
+            node.call, execution, lambda function: _visit(node, execution, function), timeout_s=node.timeout
         )
     except KeyboardInterrupt as interrupt:
         if execution.observer is None:
             raise
         raise NodeFailed("interrupted by the user", "crash") from interrupt  # the caller of the graph gets it
     except NodeFailed as failure:
-        failure.retried_as = _retried_as(execution.graph.retries_of(node), failure, objects)
+        failure.retried_as = _retried_as(execution, execution.graph.retries_of(node), failure)
         raise
+    finally:
+        if token is not None:
+            current.reset(token)
 
 
-def _retried_as(policies: Sequence[Retry], failure: NodeFailed, objects: GraphObjects) -> str | None:
-    """The first entry of a policy's `on` that says that the exception is to be retried."""
+def _retried_as(execution: Execution, policies: Sequence[Retry], failure: NodeFailed) -> str | None:
+    """The first entry of a policy's `on` that says that the exception is to be retried. None if the code of the graph
+    cannot answer: it did not load, or fails here too."""
     error = failure.__cause__
     if not isinstance(error, Exception):
         return None
-    return next((name for policy in policies for name in policy.on if _applies(name, error, objects)), None)
+    try:
+        objects = _objects(execution)
+        return next((name for policy in policies for name in policy.on if _applies(name, error, objects)), None)
+    except Exception:
+        if execution.objects is not None:
+            raise
+        return None
 
 
 def _applies(name: str, error: Exception, objects: GraphObjects) -> bool:
@@ -61,10 +71,8 @@ def _applies(name: str, error: Exception, objects: GraphObjects) -> bool:
     return isinstance(error, retry_on) if isinstance(retry_on, type) else bool(retry_on(error))
 
 
-def _visit(
-    node: FunctionNode, execution: Execution, objects: GraphObjects, function: Callable[..., Any]
-) -> VisitResult:
-    call = current.get() or NO_CALL
+def _visit(node: FunctionNode, execution: Execution, function: Callable[..., Any]) -> VisitResult:
+    objects, call = _objects(execution), current.get() or NO_CALL
     state = _state(execution, objects)
     returned = calling.read(_returned(function, _input(node, execution, objects, state), call), objects.keys)
     if returned.to_parent:
@@ -130,7 +138,7 @@ def _sent(objects: GraphObjects, argument: Any) -> Mapping[str, Json]:
 def folded(execution: Execution, key: str, values: Mapping[str, Any], reducer: Callable[[Any, Any], Any]) -> Json:
     """`current`, if there is one, with the values `incoming` folded in. The first value of a key that begins absent is
     stored as it is."""
-    objects = execution.objects or _objects(execution)
+    objects = _objects(execution)
     decoded = [objects.decoded({key: value})[key] for value in values["incoming"]]
     if "current" in values:
         decoded = [objects.decoded({key: values["current"]})[key], *decoded]
@@ -140,16 +148,14 @@ def folded(execution: Execution, key: str, values: Mapping[str, Any], reducer: C
 
 
 def _objects(execution: Execution) -> GraphObjects:
-    """The graph's objects on a worker, found again by their references."""
-    return _objects_of(tuple(execution.graph.state_classes), execution.folder)
+    """The graph's objects: those of the caller's process, or found again on this worker."""
+    if execution.objects is not None:
+        return execution.objects
+    return objects_of(tuple(execution.graph.state_classes), execution.folder)
 
 
-@functools.lru_cache(maxsize=256)
-def _objects_of(state_classes: tuple[str, ...], folder: Path) -> GraphObjects:
-    def find(reference: str) -> Any:
-        return python_call.function(reference, folder)
-
-    keys: dict[str, Key] = {}
-    for reference in state_classes:
-        keys |= keys_of(find(reference))
-    return GraphObjects(keys, find)
+def _call(execution: Execution) -> Call:
+    """What a node is told of its run on a worker. No run is in a thread there."""
+    info = ExecutionInfo(execution.run, None, f"{execution.run}/{execution.seq}", execution.attempt)
+    config = {"configurable": {"thread_id": None}, "metadata": {}, "tags": None, "run_id": execution.run}
+    return Call(config, Runtime(execution_info=info))

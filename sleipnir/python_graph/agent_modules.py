@@ -1,10 +1,11 @@
-"""Load Python files of agent folders as modules, apart from each other and from the worker.
+"""Load Python files of agent folders as modules, apart from each other and from the process that loads them.
 
 Each directory becomes a private package of its own (`sleipnir_agent_<digest>`), so two agents, or two
 versions of one, may both have a `steps.py`. sys.path is not changed. Inside such a file `import helper`
 finds `helper.py` beside it first, as it would in a script, and the worker's modules otherwise: the
 loader gives the file an `__import__` of its own. `from . import helper` works too; importlib.import_module
 does not. A file is loaded once per process; bundles never change, so nothing is reloaded.
+While a file is loaded, `loaded_file` is its path: a run must not be submitted then.
 No bytecode is written or read: the folder is the agent's, and its timestamps are meaningless.
 """
 
@@ -15,6 +16,7 @@ import functools
 import hashlib
 import importlib
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -26,11 +28,24 @@ from sleipnir.errors import NodeFailed
 PREFIX = "sleipnir_agent_"
 
 
-def load(path: Path) -> ModuleType:
-    """The module of the file at `path` (absolute, links followed). Raises the errors of its top level."""
-    if "." in path.stem:
+_loading = threading.local()
+
+
+def loaded_file() -> str | None:
+    """The file whose top level runs in this thread; None if no agent's file is being loaded."""
+    files: list[str] = getattr(_loading, "files", [])
+    return files[0] if files else None
+
+
+def load(path: Path, root: Path | None = None) -> ModuleType:
+    """The module of the file at `path` (absolute, links followed), as one of the directory `root`: None means its own.
+    Raises the errors of its top level."""
+    names = path.relative_to(path.parent if root is None else root).with_suffix("").parts
+    if any("." in name for name in names):
         raise NodeFailed(f"'{path.name}' cannot be imported: its name has a dot before .py; rename it", "not_found")
-    return importlib.import_module(f"{_package_of(path.parent)}.{path.stem}")
+    if names[-1] == "__init__" and len(names) > 1:
+        names = names[:-1]
+    return importlib.import_module(".".join((_package_of(path.parent if root is None else root), *names)))
 
 
 def _package_of(directory: Path) -> str:
@@ -64,7 +79,12 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         package = module.__name__.partition(".")[0]
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _import_from(package)}
-        super().exec_module(module)
+        files: list[str] = _loading.__dict__.setdefault("files", [])
+        files.append(self.path)
+        try:
+            super().exec_module(module)
+        finally:
+            files.pop()
 
 
 @functools.cache

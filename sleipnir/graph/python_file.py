@@ -1,0 +1,99 @@
+"""The graph that a Python file defines: `graph = StateGraph(...)...compile()`.
+
+The file is executed in a process of its own, which is killed after TIMEOUT_S. Only who submits or checks an agent does
+that: schedulers and workers read the document that it made.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from sleipnir.errors import Problem, UsageError
+from sleipnir.graph.findings import KeyPath
+from sleipnir.graph.loaded import LoadedGraph
+from sleipnir.graph.model import Json
+
+TIMEOUT_S: Final = 60.0
+"""Libraries of models take ten seconds to import on a busy machine."""
+
+CODE: Final = "SLP107"
+
+
+def answer_of(file: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """What the file defines: `document` and `places`, or `problems` (python_graph/__main__.py). Never raises because of
+    the file."""
+    try:
+        return _asked(file, "", timeout_s)
+    except _NoAnswer as error:
+        return {"problems": [Problem("error", str(error), str(file), code=CODE)]}
+
+
+def first_state(file: Path, given: Mapping[str, Json], timeout_s: float = TIMEOUT_S) -> dict[str, Json]:
+    """The first state of a run with this input, which goes through the reducers of the file. Raises UsageError."""
+    try:
+        answer = _asked(file, json.dumps(dict(given)), timeout_s)
+    except _NoAnswer as error:
+        raise UsageError(f"{file}: {error}") from None
+    if "state" not in answer:
+        raise UsageError("the input cannot be used:" + "".join(f"\n  {problem}" for problem in answer["problems"]))
+    state: dict[str, Json] = answer["state"]
+    return state
+
+
+class _NoAnswer(Exception):
+    """The process of the file said nothing; the message says why."""
+
+
+def _asked(file: Path, given: str, timeout_s: float) -> dict[str, Any]:
+    # -P: no file of the working directory takes the place of a module.
+    command = [sys.executable, "-P", "-m", "sleipnir.python_graph", str(file)]
+    try:
+        ended = subprocess.run(
+            command, input=given, stdout=subprocess.PIPE, text=True, encoding="utf-8", timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _NoAnswer(
+            f"{file.name} did not define its graph within {timeout_s:g} s. It is executed when the agent is read: "
+            'work belongs in functions, and calls under `if __name__ == "__main__":`'
+        ) from None
+    try:
+        answer: dict[str, Any] = json.loads(ended.stdout)
+    except ValueError:
+        raise _NoAnswer(f"{file.name} ended its process with exit code {ended.returncode}") from None
+    for problem in answer.setdefault("problems", []):
+        problem["file"] = _named(problem["file"], file)
+    return {**answer, "problems": [Problem(**problem) for problem in answer["problems"]]}
+
+
+def _named(path: str, file: Path) -> str:
+    """The path of a file of the same folder, as the caller names the folder."""
+    folder = file.parent.resolve()
+    return str(file.parent / Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
+
+
+def placed(problems: list[Problem], loaded: LoadedGraph, file: str) -> list[Problem]:
+    """Findings with the file of the call that made their node."""
+    return [
+        replace(problem, file=loaded.files.get((problem.node, problem.line), file), column=None)
+        if problem.file == file
+        else problem
+        for problem in problems
+    ]
+
+
+def text_of(document: Json) -> str:
+    """The graph.yaml of a document."""
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def places_in(answer: Mapping[str, Any], file: Path) -> dict[KeyPath, tuple[str, int]]:
+    """The file and line of the call that made each part of the document."""
+    return {tuple(path): (_named(made, file), line) for path, made, line in answer["places"]}

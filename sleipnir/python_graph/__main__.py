@@ -1,0 +1,82 @@
+"""`python -m sleipnir.python_graph FILE`: executes the file of a graph, and prints what it defines as one line of JSON.
+
+Started by sleipnir/graph/python_file.py. What the file prints goes to stderr. The line has `document`, the graph as its
+graph.yaml; `places`, the file and line of the calls that made it; and `problems`. With an object on stdin, the input of
+a run, it has `state`, the first state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from sleipnir.errors import NodeFailed, Problem
+from sleipnir.graph.plain import first_not_json
+from sleipnir.python_graph.agent_modules import load
+from sleipnir.python_graph.compiled import CompiledGraph
+from sleipnir.python_graph.errors import GraphBuildError
+from sleipnir.python_graph.initial_state import first_state
+from sleipnir.python_graph.sources import references_to, unreachable
+from sleipnir.python_graph.state_graph import StateGraph
+
+CODE = "SLP107"
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    file, given = Path(sys.argv[1]).absolute(), sys.stdin.read()
+    answer = _defined(file, json.loads(given) if given else None)
+    json.dump(answer, out, default=dataclasses.asdict)
+    out.flush()
+
+
+def _defined(file: Path, given: dict[str, Any] | None) -> dict[str, Any]:
+    try:
+        graph = _graph(file)
+        if given is not None:
+            return {"state": first_state(graph.parts, graph.objects, graph.objects.decoded(given))}
+        references = references_to(file.parent)
+        if problems := unreachable(graph.parts, references):
+            return {"problems": problems}
+        document = graph.translated(references)
+    except GraphBuildError as error:
+        return {"problems": list(error.problems) or [_raised(error, file)]}
+    except (Exception, SystemExit) as error:
+        return {"problems": [_raised(error, file)]}
+    if reason := first_not_json(document.data):
+        return {"problems": [Problem("error", f"the graph is not JSON: {reason}", *graph.parts.place, code=CODE)]}
+    places = [[list(path), *place] for path, place in document.places.items()]
+    return {"document": document.data, "places": places, "problems": []}
+
+
+def _graph(file: Path) -> CompiledGraph:
+    """Raises what the file raises, and GraphBuildError."""
+    found = getattr(load(file.resolve()), "graph", None)
+    if isinstance(found, StateGraph):
+        return found.compile()
+    if isinstance(found, CompiledGraph):
+        return found
+    what = f"its `graph` is a {type(found).__qualname__}" if found is not None else "it defines no `graph`"
+    message = f"{what}. A {file.name} ends with `graph = builder.compile()`"
+    raise GraphBuildError(message, [Problem("error", message, str(file), 1, code=CODE)])
+
+
+def _raised(error: BaseException, file: Path) -> Problem:
+    """An exception of the file, with the last line of the agent's own code."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return Problem("error", f"Python cannot read this file: {error.msg}", error.filename, error.lineno, code=CODE)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename.startswith(str(file.parent.resolve()))]
+    place = (own[-1].filename, own[-1].lineno) if own else (str(file), 1)
+    kind = "" if isinstance(error, GraphBuildError | NodeFailed) else f"{type(error).__name__}: "
+    return Problem("error", f"its code raised {kind}{error}".rstrip(": "), *place, code=CODE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The first state of a run of a graph written in Python: the input goes through the reducers, as a node's update does
+(spec/langgraph-api.md 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sleipnir.commands import Command
+from sleipnir.python_graph import calling
+from sleipnir.python_graph.errors import EmptyInputError, InvalidUpdateError
+from sleipnir.python_graph.objects import GraphObjects
+from sleipnir.python_graph.parts import GraphParts
+from sleipnir.python_graph.schema import ABSENT, keys_of
+
+
+def first_state(
+    parts: GraphParts, objects: GraphObjects, input: Any, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The values of the state in their stored form, with `input` written to them. `before` is the state that the thread
+    has. Raises EmptyInputError, InvalidUpdateError, and what reducers raise."""
+    keys = parts.keys
+    if input is None:
+        raise EmptyInputError("Received no input for __start__")
+    if isinstance(input, list | tuple | Command):
+        raise InvalidUpdateError(f"Expected dict, got {input}")
+    accepted = keys if parts.input_schema is parts.state_schema else keys_of(parts.input_schema)
+    writes = calling.combined(calling.read(input, accepted).writes, keys)
+    values = dict(before or {})
+    for name, key in keys.items():
+        if name not in values and (first := key.first) is not ABSENT:
+            values |= objects.encoded({name: first})
+    if writes:
+        old = {name: values[name] for name in writes if name in values}
+        values |= objects.encoded(calling.after(objects.decoded(old), writes, keys))
+    return values
