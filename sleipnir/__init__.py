@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from sleipnir.client.async_client import AsyncBatch, AsyncClient, AsyncRun
     from sleipnir.client.client import Client, Run
     from sleipnir.client.options import RunOptions
     from sleipnir.commands import END, START, Command, Send
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from sleipnir.settings import Settings
 
 _MODULES: Final = {
+    "sleipnir.client.async_client": ("AsyncBatch", "AsyncClient", "AsyncRun"),
     "sleipnir.client.client": ("Client", "Run"),
     "sleipnir.client.options": ("RunOptions",),
     "sleipnir.commands": ("END", "START", "Command", "Send"),
@@ -62,11 +64,12 @@ _MODULES: Final = {
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "END", "REMOVE_ALL_MESSAGES", "START", "AIMessage", "AnyMessage", "CachePolicy", "Client", "Command",
-    "EmptyInputError", "GraphOutput", "GraphRecursionError", "HumanMessage", "InMemoryCache", "InMemorySaver",
-    "Interrupt", "InvalidUpdateError", "MemorySaver", "MessagesState", "RemoveMessage", "RetryPolicy", "Run",
-    "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings", "StateGraph", "StreamWriter", "SystemMessage",
-    "ToolMessage", "__version__", "add_messages", "get_config", "get_runtime", "get_stream_writer", "interrupt",
+    "END", "REMOVE_ALL_MESSAGES", "START", "AIMessage", "AnyMessage", "AsyncBatch", "AsyncClient", "AsyncRun",
+    "CachePolicy", "Client", "Command", "EmptyInputError", "GraphOutput", "GraphRecursionError", "HumanMessage",
+    "InMemoryCache", "InMemorySaver", "Interrupt", "InvalidUpdateError", "MemorySaver", "MessagesState",
+    "RemoveMessage", "RetryPolicy", "Run", "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings",
+    "StateGraph", "StreamWriter", "SystemMessage", "ToolMessage", "__version__", "add_messages", "get_config",
+    "get_runtime", "get_stream_writer", "interrupt",
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from sleipnir import waiting
 from sleipnir.batches.records import (
     BatchInfo,
     ErrorGroup,
@@ -92,7 +93,7 @@ class Batch:
                 yield info
             if info.is_over:
                 return
-            time.sleep(every_s)
+            waiting.sleep(every_s)
 
     def wait(self, timeout_s: float | None = None) -> BatchInfo:
         """Block until it ends. Raises TimeoutError after `timeout_s`."""
@@ -100,7 +101,7 @@ class Batch:
         while not (info := self.info()).is_over:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"batch {self.id} is not over after {timeout_s:g} s: {info.state}")
-            time.sleep(0.1)
+            waiting.sleep(0.1)
         return info
 
     def run_id(self, row: int) -> str:
@@ -173,7 +174,7 @@ class Batch:
                     continue
             if not follow or (not page and not self._more_to_come()):
                 return
-            time.sleep(0.1)
+            waiting.sleep(0.1)
 
     def _by_end(self, at: int, follow: bool) -> Iterator[RowResult]:
         while True:
@@ -184,7 +185,7 @@ class Batch:
             if after == at:
                 if not follow or over:
                     return
-                time.sleep(0.1)
+                waiting.sleep(0.1)
             at = after
 
     def _more_to_come(self) -> bool:

@@ -74,7 +74,10 @@ class Client:
             )
         self.settings = settings or Settings.from_env()
         self.by = str(by or Actor.here("python"))
-        self.store = Store.open(self.settings, client_name="sleipnir-client", by=self.by)
+        self.store = self._open_store()
+
+    def _open_store(self) -> Store:
+        return Store.open(self.settings, client_name="sleipnir-client", by=self.by)
 
     @cached_property
     def _preparation(self) -> Preparation:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from sleipnir import waiting
 from sleipnir.errors import StoreUnavailable, UsageError
 from sleipnir.runs.views import StreamEvent, StreamMode
 from sleipnir.store.live import EventEntry, Piece, PieceEntry, StreamEntries, StreamState
@@ -219,4 +220,4 @@ def _patiently(store: Store, ask: Callable[[], T]) -> T:
             deadline = deadline or time.monotonic() + PATIENCE_S
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_RETRY_S)
+            waiting.sleep(_RETRY_S)

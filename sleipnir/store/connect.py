@@ -17,6 +17,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection, SentinelManagedSSLConnection
 
 from sleipnir.errors import StoreUnavailable, StoreUnsuitable
+from sleipnir.store import loop_sockets
 from sleipnir.store.address import Sentinels, client_url, not_a_url, safe_url, sentinels
 
 Client: TypeAlias = Any
@@ -34,8 +35,9 @@ ASKING_SENTINELS: Mapping[str, Any] = {
 BLOCK_MS_MAX = 2_000  # below the socket timeout, else a quiet inbox would look like a dead server
 
 
-def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) -> Client:
-    """A client with its own pool. Nothing is sent yet. Raises ConfigError for an invalid URL."""
+def connect(url: str, *, decode: bool = True, retries: int = 3, in_loop: bool = False, **options: Any) -> Client:
+    """A client with its own pool. Nothing is sent yet. `in_loop`: for calls from an event loop (loop_sockets.py), where
+    a failed command is repeated without pauses. Raises ConfigError for an invalid URL."""
     options = {
         "decode_responses": decode,
         # Bytes that are not UTF-8 become half surrogates, which readers refuse (decoding.decoded). With "strict" one
@@ -44,16 +46,20 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": 5,
         "health_check_interval": 30,
-        "retry": Retry(ExponentialBackoff(cap=1, base=0.05), retries),
+        "retry": Retry(NoBackoff() if in_loop else ExponentialBackoff(cap=1, base=0.05), retries),
         "client_name": "sleipnir",
         **options,
     }
     try:
         sentinel_hosts = sentinels(url)
         if sentinel_hosts is not None:
-            return _follow(sentinel_hosts, options)
-        client = redis.Redis.from_url(client_url(url), **options)
-        client.connection_pool.make_connection()  # does not connect, but refuses unknown parameters of the URL
+            client = _follow(sentinel_hosts, options)
+        else:
+            client = redis.Redis.from_url(client_url(url), **options)
+        if in_loop:
+            client.connection_pool.connection_class = loop_sockets.in_loop(client.connection_pool.connection_class)
+        if sentinel_hosts is None:
+            client.connection_pool.make_connection()  # does not connect, but refuses unknown parameters of the URL
         return client
     except ValueError as error:
         raise not_a_url(url, error) from None

@@ -77,17 +77,22 @@ class _Part(Generic[T]):
 class Store:
     """Use `Store.open(settings)`. A context manager; thread-safe, as redis-py's pool is."""
 
-    def __init__(self, settings: Settings, *, client_name: str = "sleipnir", by: str = "") -> None:
+    def __init__(
+        self, settings: Settings, *, client_name: str = "sleipnir", by: str = "", in_loop: bool = False
+    ) -> None:
+        """`in_loop`: its calls are made by waiting.in_loop."""
         if settings.redis_url is None:
             raise ConfigError(
                 "SLEIPNIR_REDIS_URL is not set: name the Redis of the deployment, e.g. redis://localhost:6379/0"
             )
         self.url = settings.redis_url
         self.keys = Keys(settings.key_prefix, settings.partitions)
-        self._client = connect(self.url, client_name=client_name)
-        self._bytes = connect(self.url, decode=False, client_name=client_name)
+        self._client = connect(self.url, client_name=client_name, in_loop=in_loop)
+        self._bytes = connect(self.url, decode=False, client_name=client_name, in_loop=in_loop)
         broker = settings.broker
-        self._broker = connect(broker, client_name=client_name) if broker and is_redis(broker) else None
+        self._broker = None
+        if broker and is_redis(broker):
+            self._broker = connect(broker, client_name=client_name, in_loop=in_loop)
         self._settings, self._client_name, self._by = settings, client_name, by
         self._making = threading.RLock()  # reentrant: some parts use others
         self.runs = Runs(self._client, self.keys, by)
@@ -183,13 +188,13 @@ class Store:
         return connect(self.url, client_name=self._client_name, single_connection_client=True, **options)
 
     @classmethod
-    def open(cls, settings: Settings, *, client_name: str = "sleipnir", by: str = "") -> Store:
+    def open(cls, settings: Settings, *, client_name: str = "sleipnir", by: str = "", in_loop: bool = False) -> Store:
         """Connect and check the server and the layout.
 
         Raises StoreUnavailable, StoreUnsuitable (too old, or evicts keys), ConfigError (no URL, another number of
         partitions).
         """
-        store = cls(settings, client_name=client_name, by=by)
+        store = cls(settings, client_name=client_name, by=by, in_loop=in_loop)
         with store.errors():
             check_server(store._client, store.url, allow_eviction=settings.allow_eviction)
             store.fleet.agree_on_layout()

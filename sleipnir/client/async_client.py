@@ -1,0 +1,226 @@
+"""The client for programs with an event loop: `AsyncClient` has the methods of `Client`, as coroutines.
+
+    async with AsyncClient() as client:
+        run = await client.submit("triage", "the build is red")
+        async for event in run.stream():
+            ...
+        print(await run.output())
+
+Each method is that of Client, called by waiting.in_loop: one implementation, and no thread per call. The docstrings and
+errors are those of Client, Run and Batch. Packing an agent's folder for its first submission blocks the loop for some
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sleipnir.client.batch import Batch, Given
+from sleipnir.client.client import Client, Run
+from sleipnir.messages import RunStatus
+from sleipnir.runs.actor import Actor
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+from sleipnir.waiting import awaited, in_loop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+R = TypeVar("R")
+
+_END = object()
+
+
+def _awaited_rows(rows: Iterable[T] | AsyncIterable[T]) -> Iterator[T]:
+    """The rows of an iterable of either kind."""
+    if not isinstance(rows, AsyncIterable):
+        yield from rows
+        return
+    iterator = aiter(rows)
+    while (row := awaited(_next(iterator))) is not _END:
+        yield row
+
+
+async def _next(iterator: AsyncIterator[T]) -> Any:
+    return await anext(iterator, _END)
+
+
+def _coroutine(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+    """A method of the blocking client, as a coroutine."""
+
+    @functools.wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await in_loop(method, await self._opened(), *args, **kwargs)
+
+    return call
+
+
+def _coroutine_of(
+    method: Callable[Concatenate[C, P], T], wrap: Callable[[T], R]
+) -> Callable[Concatenate[Any, P], Awaitable[R]]:
+    """The same, for a method that returns an object with methods of its own."""
+
+    @functools.wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return wrap(await in_loop(method, await self._opened(), *args, **kwargs))
+
+    return call
+
+
+def _iterator(method: Callable[Concatenate[C, P], Iterator[T]]) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
+    """A method of the blocking client that iterates, as an asynchronous generator."""
+
+    @functools.wraps(method)
+    async def iterate(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        iterator = iter(method(await self._opened(), *args, **kwargs))
+        try:
+            while (item := await in_loop(next, iterator, _END)) is not _END:
+                yield item  # type: ignore[misc]
+        finally:
+            if isinstance(iterator, Generator):
+                await in_loop(iterator.close)
+
+    return iterate
+
+
+class AsyncRun:
+    """One run, as `Run`. `status`, `output` and `error` are methods, because they ask Redis."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.id = run, run.id
+
+    def __repr__(self) -> str:
+        return f"Async{self.run!r}"
+
+    async def _opened(self) -> Run:
+        return self.run
+
+    async def status(self) -> RunStatus:
+        """As Run.status."""
+        return await in_loop(lambda: self.run.status)
+
+    async def output(self) -> str | None:
+        """As Run.output."""
+        return await in_loop(lambda: self.run.output)
+
+    async def error(self) -> str | None:
+        """As Run.error."""
+        return await in_loop(lambda: self.run.error)
+
+    info = _coroutine(Run.info)
+    missing = _coroutine(Run.missing)
+    tree = _coroutine(Run.tree)
+    wait = _coroutine(Run.wait)
+    events = _iterator(Run.events)
+    stream = _iterator(Run.stream)
+    history = _coroutine(Run.history)
+    export = _iterator(Run.export)
+    graph = _coroutine(Run.graph)
+    late_results = _coroutine(Run.late_results)
+    state = _coroutine(Run.state)
+    gates = _coroutine(Run.gates)
+    answer = _coroutine(Run.answer)
+    cancel = _coroutine(Run.cancel)
+    retry = _coroutine(Run.retry)
+    pause = _coroutine(Run.pause)
+    resume = _coroutine(Run.resume)
+
+
+class AsyncBatch:
+    """One batch, as `Batch`."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch, self.id = batch, batch.id
+
+    def __repr__(self) -> str:
+        return f"Async{self.batch!r}"
+
+    async def _opened(self) -> Batch:
+        return self.batch
+
+    info = _coroutine(Batch.info)
+    watch = _iterator(Batch.watch)
+    wait = _coroutine(Batch.wait)
+    run_id = _coroutine(Batch.run_id)
+    pause = _coroutine(Batch.pause)
+    resume = _coroutine(Batch.resume)
+    set_parallel = _coroutine(Batch.set_parallel)
+    cancel = _coroutine(Batch.cancel)
+    retry_failed = _coroutine(Batch.retry_failed)
+    results = _iterator(Batch.results)
+    errors = _coroutine(Batch.errors)
+
+
+class _LoopClient(Client):
+    """A client whose calls are made by in_loop."""
+
+    def _open_store(self) -> Store:
+        return Store.open(self.settings, client_name="sleipnir-client", by=self.by, in_loop=True)
+
+
+class AsyncClient:
+    """A connection to a deployment. It is opened by the first call, which raises StoreUnavailable or ConfigError. For
+    one event loop. `settings` and `by` are as in Client."""
+
+    def __init__(self, settings: Settings | None = None, *, by: Actor | None = None) -> None:
+        self._settings, self._by = settings, by
+        self._client: Client | None = None
+        self._opening = asyncio.Lock()
+
+    async def _opened(self) -> Client:
+        async with self._opening:
+            if self._client is None:
+                self._client = await in_loop(_LoopClient, self._settings, by=self._by)
+        return self._client
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await in_loop(self._client.close)
+            self._client = None
+
+    async def __aenter__(self) -> AsyncClient:
+        await self._opened()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def batch(
+        self, agent: str | Path, rows: Iterable[Given] | AsyncIterable[Given], **options: Any
+    ) -> AsyncBatch:
+        """As Client.batch; `rows` may also be an asynchronous iterable."""
+        client = await self._opened()
+        return AsyncBatch(await in_loop(client.batch, agent, _awaited_rows(rows), **options))
+
+    submit = _coroutine_of(Client.submit, AsyncRun)
+    run = _coroutine_of(Client.run, AsyncRun)
+    open_batch = _coroutine_of(Client.open_batch, AsyncBatch)
+    batches = _coroutine(Client.batches)
+    prepare_knowledge = _coroutine(Client.prepare_knowledge)
+    definition = _coroutine(Client.definition)
+    nodes = _coroutine(Client.nodes)
+    warnings = _coroutine(Client.warnings)
+    sessions = _coroutine(Client.sessions)
+    session = _coroutine(Client.session)
+    said = _coroutine(Client.said)
+    add_to_session = _coroutine(Client.add_to_session)
+    remove_session = _coroutine(Client.remove_session)
+    stream = _iterator(Client.stream)
+    runs = _coroutine(Client.runs)
+    run_count = _coroutine(Client.run_count)
+    now_ms = _coroutine(Client.now_ms)
+    agents = _coroutine(Client.agents)
+    gates = _coroutine(Client.gates)
+    pause_all = _coroutine(Client.pause_all)
+    resume_all = _coroutine(Client.resume_all)
+    resumed = _coroutine(Client.resumed)
+    held = _coroutine(Client.held)
+    health = _coroutine(Client.health)
