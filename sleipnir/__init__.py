@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sleipnir.client.async_client import AsyncBatch, AsyncClient, AsyncRun
     from sleipnir.client.client import Client, Run
     from sleipnir.client.options import RunOptions
-    from sleipnir.commands import END, START, Command, Send
+    from sleipnir.commands import END, START, Command, Overwrite, Send
     from sleipnir.python_graph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
     from sleipnir.python_graph.messages import (
         REMOVE_ALL_MESSAGES,
@@ -45,7 +45,7 @@ _MODULES: Final = {
     "sleipnir.client.async_client": ("AsyncBatch", "AsyncClient", "AsyncRun"),
     "sleipnir.client.client": ("Client", "Run"),
     "sleipnir.client.options": ("RunOptions",),
-    "sleipnir.commands": ("END", "START", "Command", "Send"),
+    "sleipnir.commands": ("END", "START", "Command", "Overwrite", "Send"),
     "sleipnir.python_graph.errors": ("EmptyInputError", "GraphRecursionError", "InvalidUpdateError"),
     "sleipnir.python_graph.messages": (
         "REMOVE_ALL_MESSAGES", "AIMessage", "AnyMessage", "HumanMessage", "MessagesState", "RemoveMessage",
@@ -67,7 +67,7 @@ __all__ = [
     "END", "REMOVE_ALL_MESSAGES", "START", "AIMessage", "AnyMessage", "AsyncBatch", "AsyncClient", "AsyncRun",
     "CachePolicy", "Client", "Command", "EmptyInputError", "GraphOutput", "GraphRecursionError", "HumanMessage",
     "InMemoryCache", "InMemorySaver", "Interrupt", "InvalidUpdateError", "MemorySaver", "MessagesState",
-    "RemoveMessage", "RetryPolicy", "Run", "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings",
+    "Overwrite", "RemoveMessage", "RetryPolicy", "Run", "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings",
     "StateGraph", "StreamWriter", "SystemMessage", "ToolMessage", "__version__", "add_messages", "get_config",
     "get_runtime", "get_stream_writer", "interrupt",
 ]  # fmt: skip

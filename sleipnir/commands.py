@@ -36,6 +36,14 @@ class Send:
     arg: Any
 
 
+@dataclass(frozen=True)
+class Overwrite:
+    """In a StateGraph: a write that replaces the value of a key past its reducer. Other writes to the key in the same
+    super-step do not count."""
+
+    value: Any
+
+
 Goto: TypeAlias = str | Send | Sequence[str | Send]
 
 

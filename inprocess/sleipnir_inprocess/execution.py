@@ -55,7 +55,7 @@ class Executor:
             lost=lost,
             role=call.role,
             objects=self.graph.objects,
-            observer=_Observer(self, call.seq),
+            observer=_Observer(self, call),
         )
         token = current.set(Call(self.config, self._runtime(call), _Below(self.stream, call)))
         try:
@@ -72,14 +72,16 @@ class Executor:
 @dataclass(frozen=True)
 class _Observer:
     executor: Executor
-    seq: int
+    call: VisitCall
 
     def returned(self, updates: Sequence[Mapping[str, Any] | None]) -> None:
-        self.executor.updates[self.seq] = updates
-        self.executor.errors.pop(self.seq, None)
+        self.executor.updates[self.call.seq] = updates
+        self.executor.errors.pop(self.call.seq, None)
 
     def failed(self, error: NodeFailed) -> None:
-        self.executor.errors[self.seq] = error.__cause__ or error
+        cause = error.__cause__ or error
+        cause.add_note(f"During task with name '{self.call.node}' and id '{uuid.uuid5(TASKS, self.call.task_id)}'")
+        self.executor.errors[self.call.seq] = cause
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ class Run:
         if self._executor.errors:
             raise self._executor.errors[min(self._executor.errors)]
         text = run.error or "the run failed"
-        raise InvalidUpdateError(text) if "Can receive only one value per step" in text else NodeError(text)
+        raise InvalidUpdateError(text) if "Can receive only one " in text else NodeError(text)
 
 
 def resumes(input: Any) -> bool:

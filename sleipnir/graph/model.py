@@ -580,6 +580,12 @@ class Graph(SkillKeys):
                     joins.setdefault(source, []).append((target, join))
         return joins
 
+    @property
+    def folds_sends_last(self) -> bool:
+        """Whether writes of visits that commands started fold after those of all others of a super-step, as in graphs
+        written in Python; else all fold by the names of their nodes."""
+        return bool(self.state_classes)
+
     @cached_property
     def deferred(self) -> frozenset[str]:
         """The nodes with `defer`."""

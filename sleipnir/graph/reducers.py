@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import dropwhile
 from typing import Any, Final, TypeAlias
 
@@ -38,6 +38,10 @@ _CUSTOM = re.compile(r"[^:]+:[A-Za-z_<][\w.<>]*(?:#\d+)?")
 _WHOLE_BELOW = 2**53  # larger floats do not represent every whole number
 
 
+OVERWRITE: Final = "__overwrite__"
+"""The only key of a write that replaces the value past its reducer."""
+
+
 class ReducerError(Exception):
     """A value does not fit its reducer. The message names both and fits on a terminal."""
 
@@ -59,9 +63,19 @@ def fold_all(reducer: str, current: Json, incoming: Iterable[Json], *, strict: b
         raise ReducerError(f"{reducer!r} is not a built-in reducer; available are {', '.join(BUILT_IN)}")
     try:
         values = [_copy(value) for value in incoming]
+        if not strict and (replaced := overwritten(values)) is not None:
+            return replaced[OVERWRITE]
         return _FOLDS[reducer](_copy(current), values, strict) if values else _copy(current)
     except RecursionError:
         raise ReducerError(f"reducer '{reducer}' cannot fold a value that is nested too deeply") from None
+
+
+def overwritten(values: Sequence[Json]) -> Mapping[str, Json] | None:
+    """The write among those of a super-step that replaces the value, as it is stored. Raises ReducerError for two."""
+    found = [value for value in values if isinstance(value, dict) and value.keys() == {OVERWRITE}]
+    if len(found) > 1:
+        raise ReducerError("Can receive only one Overwrite value per super-step.")
+    return found[0] if found else None
 
 
 def type_name(value: Json) -> str:

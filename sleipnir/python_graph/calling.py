@@ -6,15 +6,17 @@ import asyncio
 import dataclasses
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sleipnir.commands import END, Command, Send
+from sleipnir.commands import END, Command, Overwrite, Send
+from sleipnir.graph.findings import suggestion
 from sleipnir.python_graph.errors import InvalidUpdateError
 from sleipnir.python_graph.runtime import Call
-from sleipnir.python_graph.schema import ABSENT, Key, is_pydantic, is_state_class
+from sleipnir.python_graph.schema import ABSENT, Key, built_in, is_pydantic, is_state_class
 
 _INJECTED: Final[Mapping[str, Callable[[Call], Any]]] = {
     "config": lambda call: call.config,
@@ -65,16 +67,23 @@ class Returned:
     to_parent: list[Command[Any]] = field(default_factory=list)
 
 
-def read(returned: Any, keys: Mapping[str, Key]) -> Returned:
-    """Raises InvalidUpdateError for what is no update. Keys that the graph does not have are left out."""
+def read(returned: Any, keys: Mapping[str, Key], writer: str = "") -> Returned:
+    """Raises InvalidUpdateError for what is no update. Keys that the graph does not have are left out, with a warning
+    that names the `writer`, if there is one."""
     result = Returned()
     several = isinstance(returned, list | tuple) and any(isinstance(part, Command) for part in returned)
     for part in returned if several else (returned,):
-        _read_part(part, keys, result)
+        _read_part(part, keys, result, writer)
     return result
 
 
-def _read_part(part: Any, keys: Mapping[str, Key], result: Returned) -> None:
+def warn_of_unknown(key: str, keys: Mapping[str, Key], writer: str) -> None:
+    """Python shows a warning of one text once."""
+    hint = suggestion(key, keys, "keys") or "The state has no keys."
+    warnings.warn(f"{writer} writes '{key}', which is no key of the state: it is dropped. {hint}", stacklevel=2)
+
+
+def _read_part(part: Any, keys: Mapping[str, Key], result: Returned, writer: str) -> None:
     if not isinstance(part, Command):
         pairs = _pairs(part)
     elif part.graph == Command.PARENT:
@@ -84,7 +93,12 @@ def _read_part(part: Any, keys: Mapping[str, Key], result: Returned) -> None:
         pairs = _pairs(part.update)
         goto = part.goto if part.goto is not None else ()
         result.targets += [goto] if isinstance(goto, str | Send) else goto
-    known = [(key, value) for key, value in pairs if key in keys]
+    known = []
+    for key, value in pairs:
+        if key in keys:
+            known.append((key, value))
+        elif writer:
+            warn_of_unknown(str(key), keys, writer)
     result.writes += known
     result.updates.append(dict(known) or None)
 
@@ -115,30 +129,66 @@ def _is_set(model: Any, name: str) -> bool:
     return type(model).model_fields[name].get_default(call_default_factory=True) is not None
 
 
+class Several(NamedTuple):
+    """Several writes of one visit to a key, for a reducer of the program."""
+
+    writes: list[Any]
+
+
 def combined(writes: Sequence[tuple[str, Any]], keys: Mapping[str, Key]) -> dict[str, Any]:
-    """The writes of one visit by key: several writes to a key are combined by its reducer. Raises InvalidUpdateError
-    for a key without one."""
-    values: dict[str, Any] = {}
+    """The writes of one visit, one value per key. Raises InvalidUpdateError for several writes to a key without a
+    reducer, and what a reducer raises that the language's own stands for."""
+    by_key: dict[str, list[Any]] = {}
     for name, value in writes:
-        if name not in values:
-            values[name] = value
-        elif (reducer := keys[name].reducer) is not None:
-            values[name] = reducer(values[name], value)
-        else:
+        by_key.setdefault(name, []).append(value)
+    return {name: _combined(keys[name], values) for name, values in by_key.items()}
+
+
+def _combined(key: Key, values: list[Any]) -> Any:
+    if key.reducer is None:
+        if len(values) > 1:
             raise InvalidUpdateError(
-                f"At key '{name}': Can receive only one value per step. Use an Annotated key to handle multiple values."
+                f"At key '{key.name}': Can receive only one value per step. Use an Annotated key to handle multiple "
+                "values."
             )
-    return values
+        return values[0].value if isinstance(values[0], Overwrite) else values[0]
+    replaced = [value for value in values if isinstance(value, Overwrite)]
+    if len(replaced) > 1:
+        raise InvalidUpdateError("Can receive only one Overwrite value per super-step.")
+    if replaced:
+        return replaced[0]
+    if built_in(key) is None:
+        return values[0] if len(values) == 1 else Several(values)
+    key.reducer(key.first, values[0])  # raises what the program's reducer would; the language's own accepts more
+    return functools.reduce(key.reducer, values)
 
 
 def after(state: Mapping[str, Any], writes: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
-    """The state that a router sees: with the writes of its own node."""
+    """The state that a router sees: with the writes of its own node, as `combined` gives them."""
     folded = dict(state)
     for name, value in writes.items():
-        reducer = keys[name].reducer
-        old = folded.get(name, keys[name].first)
-        folded[name] = value if reducer is None or old is ABSENT else reducer(old, value)
+        key = keys[name]
+        if isinstance(value, Overwrite):
+            folded[name] = value.value
+        elif key.reducer is None:
+            folded[name] = value
+        else:
+            folded[name] = folded_writes(key, folded.get(name, key.first), as_list(value))
     return folded
+
+
+def as_list(value: Any) -> list[Any]:
+    """The writes that a value of `combined` stands for."""
+    return value.writes if isinstance(value, Several) else [value]
+
+
+def folded_writes(key: Key, old: Any, writes: Sequence[Any]) -> Any:
+    """The value of a key after writes through its reducer. A first value without an earlier one (ABSENT) is stored as
+    it is."""
+    if writes and isinstance(writes[0], Overwrite):
+        return writes[0].value
+    assert key.reducer is not None
+    return functools.reduce(key.reducer, writes if old is ABSENT else [old, *writes])
 
 
 def chosen(result: Any, targets: Mapping[str, str], label: Callable[[Any], str]) -> list[str | Send]:

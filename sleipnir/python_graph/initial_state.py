@@ -11,6 +11,7 @@ from sleipnir.python_graph import calling
 from sleipnir.python_graph.errors import EmptyInputError, InvalidUpdateError
 from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.python_graph.parts import GraphParts
+from sleipnir.python_graph.runtime import current
 from sleipnir.python_graph.schema import ABSENT, keys_of
 
 
@@ -25,7 +26,9 @@ def first_state(
     if isinstance(input, list | tuple | Command):
         raise InvalidUpdateError(f"Expected dict, got {input}")
     accepted = keys if parts.input_schema is parts.state_schema else keys_of(parts.input_schema)
-    writes = calling.combined(calling.read(input, accepted).writes, keys)
+    writer = "the input" if current.get() is None else ""  # a graph that is a node gets all keys of the one above
+    given = calling.read(input, keys, writer).writes
+    writes = calling.combined([(name, value) for name, value in given if name in accepted], keys)
     values = dict(before or {})
     for name, key in keys.items():
         if name not in values and (first := key.first) is not ABSENT:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from sleipnir.commands import Overwrite
+from sleipnir.graph.reducers import OVERWRITE, ReducerError, overwritten
+from sleipnir.python_graph.calling import Several
 from sleipnir.python_graph.codec import Codec, codecs_of
+from sleipnir.python_graph.errors import InvalidUpdateError
 from sleipnir.python_graph.schema import Key, is_pydantic
 
 SENT: Final = "__send__"
 """The key of a visit's overlay that holds the argument of a Send: the visit's whole input."""
+
+
+SEVERAL: Final = "__writes__"
+"""The only key of a stored value that stands for several writes of one visit, in order."""
 
 
 class GraphObjects:
@@ -29,8 +37,28 @@ class GraphObjects:
 
     def encoded(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values as they are stored."""
-        codecs = self.codecs
-        return {key: codecs[key].encode(value) if key in codecs else _plain(value) for key, value in values.items()}
+        return {key: self._encoded(key, value) for key, value in values.items()}
+
+    def _encoded(self, key: str, value: Any) -> Any:
+        if isinstance(value, Overwrite):
+            return {OVERWRITE: self._encoded(key, value.value)}
+        if isinstance(value, Several):
+            return {SEVERAL: [self._encoded(key, write) for write in value.writes]}
+        return self.codecs[key].encode(value) if key in self.codecs else _plain(value)
+
+    def writes(self, key: str, stored: Sequence[Any]) -> list[Any]:
+        """The stored writes of a super-step to a key, as objects, in order. Raises InvalidUpdateError."""
+        writes: list[Any] = []
+        for value in stored:
+            is_several = isinstance(value, dict) and value.keys() == {SEVERAL}
+            writes += value[SEVERAL] if is_several else [value]
+        try:
+            replaced = overwritten(writes)
+        except ReducerError as error:
+            raise InvalidUpdateError(f"At key '{key}': {error}") from None
+        if replaced is not None:
+            return [Overwrite(self.decoded({key: replaced[OVERWRITE]})[key])]
+        return [self.decoded({key: value})[key] for value in writes]
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,6 @@ STATE = "get_state, update_state and the history"
 GOING_ON = "invoke(None), which goes on with an unfinished thread"
 CACHE = "compile(cache=) and cache_policy"
 STREAMS = "the stream modes messages, tasks, checkpoints and debug"
-REDUCER_ERRORS = "the exception of a reducer"
 FUNCTIONS = "entrypoint and task"
 
 LATER: dict[str, dict[str, set[int]]] = {
@@ -43,7 +42,7 @@ LATER: dict[str, dict[str, set[int]]] = {
     "24_stream_tasks": {STREAMS: {0, 1, 2, 3, 4}},
     "26_error_and_resume": {STATE: {1, 5}, GOING_ON: {3, 4}},
     "27_recursion_limit": {STATE: {2, 4}, GOING_ON: {6}},
-    "29_messages_state": {STATE: {2}, REDUCER_ERRORS: {4}},
+    "29_messages_state": {STATE: {2}},
     "32_schemas_and_private": {STATE: {4}},
     "35_async_nodes": {INTERRUPTS: {1, 2}},
     "37_cache": {CACHE: set(range(8))},

@@ -316,3 +316,36 @@ def test_nodes_without_a_worker_see_the_values_of_their_commands_at_once(engine:
     driver.answers("ask", "yes").answers("ask", "yes")
     assert "5" in (*outputs, driver.output)
     assert (driver.run.status, driver.memory.items) == ("completed", {})
+
+
+SENDS = """
+name: g
+version: sleipnir/1
+start: plan
+state_classes: ["g.py:State"]
+state: {log: {type: list, reducer: append}}
+nodes:
+  plan: {type: function, call: "g.py:plan", protocol: state_graph}
+  amy: {type: function, call: "g.py:work", protocol: state_graph}
+  zed: {type: function, call: "g.py:work", protocol: state_graph}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        (SENDS, ["plain", "first", "second"]),
+        (SENDS.replace('state_classes: ["g.py:State"]\n', ""), ["second", "plain", "first"]),
+    ],
+    ids=["of a graph in Python", "of another graph"],
+)
+def test_writes_of_commands_fold_last_in_a_graph_in_python_and_else_by_the_names_of_nodes(
+    text: str, order: list[str]
+) -> None:
+    driver = Driver(text, {"log": []}).start()
+    driver.does("plan", ("zed",), sends=[("zed", {}), ("amy", {})])
+    plain, first = sorted((v for v in driver.run.frontier.values() if v.node == "zed"), key=lambda v: bool(v.overlay))
+    [second] = [visit for visit in driver.run.frontier.values() if visit.node == "amy"]
+    for visit, name in ((second, "second"), (first, "first"), (plain, "plain")):
+        driver.ends(visit, log=[name])
+    assert driver.state["log"] == order

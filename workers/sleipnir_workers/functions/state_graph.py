@@ -9,7 +9,6 @@ attempt has failed.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +22,9 @@ from sleipnir.python_graph import calling
 from sleipnir.python_graph.errors import ParentCommand
 from sleipnir.python_graph.objects import SENT, GraphObjects, instance
 from sleipnir.python_graph.runtime import NO_CALL, Call, ExecutionInfo, Runtime, current
-from sleipnir.python_graph.schema import ABSENT
+from sleipnir.python_graph.schema import keys_of
 from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.functions import python_call
 from sleipnir_workers.functions.graph_objects import objects_of
 
@@ -73,14 +73,16 @@ def _applies(name: str, error: Exception, objects: GraphObjects) -> bool:
 
 def _visit(node: FunctionNode, execution: Execution, function: Callable[..., Any]) -> VisitResult:
     objects, call = _objects(execution), current.get() or NO_CALL
-    state = _state(execution, objects)
-    returned = calling.read(_returned(function, _input(node, execution, objects, state), call), objects.keys)
+    state = _state(execution.state, objects)
+    writer = "" if hasattr(function, "invoke") else f"node '{node.id}'"  # a graph's own keys stay in it
+    returned = calling.read(_returned(function, _input(node, execution, objects, state), call), objects.keys, writer)
     if returned.to_parent:
         raise ParentCommand(returned.to_parent[0])
     written = calling.combined(returned.writes, objects.keys)
     targets = returned.targets
     if node.routers:
-        targets = targets + _routed(node, objects, calling.after(state, written, objects.keys), call)
+        before = _state(StoredState(execution.state.texts), objects)  # the node may have changed its own copy
+        targets = targets + _routed(node, objects, calling.after(before, written, objects.keys), call)
     delta = objects.encoded(written)
     if problem := first_not_json(delta):
         raise TypeError(f"node '{node.id}': Type is not JSON serializable: {problem}")
@@ -105,9 +107,9 @@ def _returned(function: Callable[..., Any], state: Any, call: Call) -> Any:
         return dataclasses.replace(sent.command, graph=None)
 
 
-def _state(execution: Execution, objects: GraphObjects) -> dict[str, Any]:
+def _state(stored: StoredState, objects: GraphObjects) -> dict[str, Any]:
     """The state as objects."""
-    return objects.decoded({key: execution.state[key] for key in execution.state if key in objects.keys})
+    return objects.decoded({key: stored[key] for key in stored if key in objects.keys})
 
 
 def _input(node: FunctionNode, execution: Execution, objects: GraphObjects, state: dict[str, Any]) -> Any:
@@ -120,9 +122,12 @@ def _input(node: FunctionNode, execution: Execution, objects: GraphObjects, stat
 
 def _routed(node: FunctionNode, objects: GraphObjects, state: dict[str, Any], call: Call) -> list[str | Send]:
     targets: list[str | Send] = []
+    seen_class = None if node.state_class is None else objects.find(node.state_class)
+    if seen_class is not None:
+        state = {key: state[key] for key in keys_of(seen_class) if key in state}
     for router in node.routers:
         path = objects.find(router.call)
-        seen = instance(None if node.state_class is None else objects.find(node.state_class), dict(state))
+        seen = instance(seen_class, dict(state))
         targets += calling.chosen(calling.call(path, seen, call), router.to, str)
     return targets
 
@@ -139,12 +144,10 @@ def folded(execution: Execution, key: str, values: Mapping[str, Any], reducer: C
     """`current`, if there is one, with the values `incoming` folded in. The first value of a key that begins absent is
     stored as it is."""
     objects = _objects(execution)
-    decoded = [objects.decoded({key: value})[key] for value in values["incoming"]]
-    if "current" in values:
-        decoded = [objects.decoded({key: values["current"]})[key], *decoded]
-    elif (first := objects.keys[key].first) is not ABSENT:
-        decoded = [first, *decoded]
-    return objects.encoded({key: functools.reduce(reducer, decoded)})[key]
+    declared = dataclasses.replace(objects.keys[key], reducer=reducer)
+    old = objects.decoded({key: values["current"]})[key] if "current" in values else declared.first
+    value = calling.folded_writes(declared, old, objects.writes(key, values["incoming"]))
+    return objects.encoded({key: value})[key]
 
 
 def _objects(execution: Execution) -> GraphObjects:

@@ -30,6 +30,8 @@ def fold(node: Node, execution: Execution) -> VisitResult:
         try:
             folded[key] = _folded(key, values, execution)
         except NodeFailed as error:
+            if execution.observer is not None:
+                execution.observer.failed(error)
             return output.failed(error, f"the reducer of state key '{key}' failed: {error}")
     return VisitResult(ok=True, delta=folded, notes=(f"reduced: {', '.join(folded)}",))
 

@@ -200,6 +200,8 @@ def _folds(context: Context, keys: Sequence[str]) -> dict[str, str] | None:
 
 def _apply(context: Context, members: list[Member], step: int, reduced: Member | None) -> bool:
     """Let the writes of these visits count. False: reducers of the agent's own have to run first."""
+    if context.graph.folds_sends_last and len(members) > 1:
+        members = sorted(members, key=_place_among_sends)
     writers = [
         Writer(rank[1], rank, ended.step, ended.keys)
         for rank, _, _, ended, *_ in members
@@ -232,6 +234,14 @@ def _apply(context: Context, members: list[Member], step: int, reduced: Member |
     if reduced is not None and reduced.ended is not None:
         context.values.set_in(reduced.ended.step, reduced.ended.keys)
     return True
+
+
+def _place_among_sends(entry: Member) -> tuple[int, int]:
+    """Before all commands; or among these: by their source, then by their place in its list."""
+    visit = entry.visit
+    if not isinstance(visit.place, Branch) or visit.place.batch is None or visit.overlay is None:
+        return (0, 0)
+    return (visit.place.batch, int(visit.overlay.rpartition(".")[2]))
 
 
 def _hold(context: Context, writers: list[Writer]) -> None:
