@@ -193,23 +193,23 @@ class Client:
     ) -> None:
         """Build the missing knowledge bases of `agent`, like `submit`, and with its errors, so that a later submission
         does not wait."""
-        self._preparation.knowledge(self._preparation.roster(agent), ask_knowledge, tell_knowledge)
+        self._preparation.knowledge(self._preparation.agents.roster(agent), ask_knowledge, tell_knowledge)
 
     def definition(self, agent: str | Path) -> Graph:
         """The agent's current definition from its folder and the environment, checked. Raises AgentNotFound, GraphError
         and BundleError."""
-        return self._preparation.agent(agent).graph
+        return self._preparation.agents.agent(agent).graph
 
     def nodes(self, agent: str | Path) -> set[str]:
         """The names of the nodes of the agent and of all that its runs may start, as the folders are now. Raises as
         `definition` does."""
-        roster = self._preparation.roster(agent)
+        roster = self._preparation.agents.roster(agent)
         return {node for each in (roster.agent, *roster.children.values()) for node in each.graph.nodes}
 
     def warnings(self, agent: str | Path) -> list[Problem]:
         """The warnings for an agent that can run, and for agents that its nodes name. Raises like `submit` for an agent
         that cannot."""
-        roster = self._preparation.roster(agent)
+        roster = self._preparation.agents.roster(agent)
         return [problem for each in (roster.agent, *roster.named.values()) for problem in each.warnings]
 
     def sessions(self, agent: str) -> list[SessionInfo]:

@@ -1,96 +1,41 @@
-"""Prepares the submission of runs of an agent: graphs, bundles, knowledge bases, variables.
+"""Prepares the submission of runs of an agent: what agent_preparation.py does, with bundles and knowledge bases stored.
 
-Rules. The folders and this process's environment are read at that time; later changes do not affect existing runs.
-Agents are found and checked first, people are asked next, then missing bases are built; before the submission only
-bases are stored. An agent's folder is read again only if it, or its environment variables, have changed.
+Rules. Agents are found and checked first, people are asked next, then missing bases are built; before the submission
+only bases are stored.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from sleipnir.agents import finding
-from sleipnir.agents.bundle import Bundle, folder_signature, pack, packed_part
-from sleipnir.agents.variables import of_environment, resolved_variables
+from sleipnir.agents.bundle import Bundle
 from sleipnir.batches.records import BatchPlan, check_plan
+from sleipnir.client.agent_preparation import AgentPreparation, Roster
 from sleipnir.client.options import RunOptions, refuse_unknown
 from sleipnir.client.pinned_graph import pinned_graph
-from sleipnir.client.texts import refuse_text
-from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
-from sleipnir.graph.check import check_loaded, format_headline
-from sleipnir.graph.load import AgentFolder, load_agent, refusal
-from sleipnir.graph.loaded import LoadedGraph
-from sleipnir.graph.model import Graph, Json, agents_of
-from sleipnir.graph.overrides import overridden
-from sleipnir.graph.tools import may_spawn
+from sleipnir.errors import UsageError
+from sleipnir.graph.model import Graph
 from sleipnir.knowledge import preparing as knowledge
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
-from sleipnir.local.same_directory import System
-from sleipnir.models.clients import clients_here
 from sleipnir.runs import sessions
 from sleipnir.runs.budgets import Budget, check_budget
-from sleipnir.runs.initial_state import state_at_start
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.tools.folder import custom_tools
 
 BATCH_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-SHOWN_CHARS: Final = 300
-"""Maximum characters of an agent's description for models that choose among agents."""
 
 OFFERED_FOR_S: Final = (
     60.0  # bundles that Redis had within this time are not checked again; it keeps recently used ones
 )
-
-
-@dataclass(frozen=True)
-class PreparedAgent:
-    """An agent's folder, ready to submit, as of `signature` and `overrides`; `written` is the graph without
-    overrides."""
-
-    folder: AgentFolder
-    signature: tuple[tuple[str, int, int], ...]
-    written: Graph
-    overrides: dict[str, Json]
-    graph: Graph
-    bundle: Bundle
-    warnings: tuple[Problem, ...] = ()
-
-
-@dataclass(frozen=True)
-class Roster:
-    """An agent, and all agents that its runs and their children may start, by name: those that agent nodes name, and
-    those that a model may choose."""
-
-    agent: PreparedAgent
-    named: Mapping[str, PreparedAgent]
-    chosen: Mapping[str, PreparedAgent]
-
-    @property
-    def children(self) -> dict[str, PreparedAgent]:
-        return {**self.chosen, **self.named}
-
-    def descriptions(self) -> dict[str, str]:
-        """One-line descriptions of the agents that a model may choose."""
-        told = {name: " ".join(each.graph.description.split()) for name, each in self.chosen.items()}
-        return {name: text[:SHOWN_CHARS] for name, text in told.items() if text}
-
-    def sessions(self) -> dict[str, str]:
-        """The sessions of children; a temporary one has no use for a single run."""
-        loops = {name: child.graph.loop for name, child in self.children.items()}
-        wanted = {name: loop.agent_session for name, loop in loops.items() if loop is not None}
-        return {name: session for name, session in wanted.items() if session is not None and session != sessions.TEMP}
 
 
 @dataclass(frozen=True)
@@ -118,21 +63,8 @@ class Preparation:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings, self._store = settings, store
-        self._prepared: dict[AgentFolder, PreparedAgent] = {}
+        self.agents = AgentPreparation(settings)
         self._offered_s: dict[str, float] = {}
-
-    def agent(self, agent: str | Path) -> PreparedAgent:
-        """The checked graph and the bundle of an agent, by name or folder. Raises AgentNotFound, GraphError (with all
-        problems) and BundleError."""
-        return self._prepare(finding.look_up(agent, self._settings))
-
-    def roster(self, agent: str | Path) -> Roster:
-        """An agent and those that its runs may start. Raises like `agent`, also for an agent that an agent node
-        names."""
-        top = self.agent(agent)
-        named = self._named(top.graph)
-        may_choose = any(may_spawn(each.graph) for each in (top, *named.values()))
-        return Roster(top, named, self._all_that_work() if may_choose else {})
 
     def run(
         self,
@@ -147,13 +79,11 @@ class Preparation:
         """A run that can be stored once its bundles are offered. Raises as Client.submit describes."""
         refuse_unknown(options)
         check_budget(budget.max_cost_usd, budget.max_tokens)
-        roster = self.roster(agent)
-        name, graph = roster.agent.folder.name, roster.agent.graph
-        refuse_text("the prompt", prompt, self._settings.max_prompt_bytes)
-        begin = state_at_start(graph, prompt, {} if state is None else state, self._settings.max_output_bytes)
-        in_session = _session(graph, name, session)
+        roster = self.agents.roster(agent)
+        begin = self.agents.state_at_start(roster.agent, prompt, state)
+        in_session = _session(roster.agent.graph, roster.agent.folder.name, session)
         spec = replace(
-            self.spec(roster, options),
+            self._spec(roster, options),
             session=in_session,
             sessions=roster.sessions(),
             max_cost_usd=budget.max_cost_usd,
@@ -170,8 +100,8 @@ class Preparation:
             if known is not None:
                 with self._store.errors():
                     return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known))
-        roster = self.roster(agent)
-        spec = self.spec(roster, options)
+        roster = self.agents.roster(agent)
+        spec = self._spec(roster, options)
         with self._store.errors():
             self.offer(roster)
         return PreparedBatch(batch_id or self._new_id(spec), spec, plan, roster.agent.graph)
@@ -186,31 +116,9 @@ class Preparation:
             raise UsageError(f"batch {batch_id!r} is of agent {spec.agent!r}; submit rows of another as another batch")
         return spec
 
-    def spec(self, roster: Roster, options: RunOptions) -> RunSpec:
-        """The specification of runs, without a session."""
-        cwd, strict = options.get("cwd"), options.get("strict")
-        if strict is None:
-            strict = self._settings.strict or self._settings.replay is not None
-        agent, children = roster.agent, roster.children
-        everybody = {**children, agent.folder.name: agent}
-        presets = {name: of_environment(child.graph, os.environ) for name, child in children.items()}
-        variables, ask_variable = options.get("variables") or {}, options.get("ask_variable")
-        caller = str(options.get("caller_dir") or Path.cwd())
-        return RunSpec(
-            agent=agent.folder.name,
-            bundle=agent.bundle.digest,
-            agents={name: child.bundle.digest for name, child in children.items()},
-            descriptions=roster.descriptions(),
-            overrides={name: each.overrides for name, each in everybody.items() if each.overrides},
-            presets={name: given for name, given in presets.items() if given},
-            variables=resolved_variables(agent.graph, variables, os.environ, ask_variable),
-            cwd=str(cwd) if cwd else None,
-            caller_dir=caller,
-            caller_marks=System.here().marks(caller),
-            strict=strict,
-            by_version=True,
-            knowledge=self.knowledge(roster, options.get("ask_knowledge"), options.get("tell_knowledge")),
-        )
+    def _spec(self, roster: Roster, options: RunOptions) -> RunSpec:
+        found = self.knowledge(roster, options.get("ask_knowledge"), options.get("tell_knowledge"))
+        return self.agents.spec(roster, options, found)
 
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""
@@ -244,68 +152,8 @@ class Preparation:
     def offer(self, roster: Roster) -> None:
         """Make sure that Redis has all bundles."""
         for each in (roster.agent, *roster.children.values()):
-            self._offer(each.bundle)
-
-    def _named(self, graph: Graph) -> dict[str, PreparedAgent]:
-        """The agents that agent nodes of a graph start, recursively, by name."""
-        found: dict[str, PreparedAgent] = {}
-        names = agents_of(graph)
-        while names:
-            name = names.pop()
-            if name not in found:
-                found[name] = self.agent(name)
-                names += agents_of(found[name].graph)
-        return found
-
-    def _all_that_work(self) -> dict[str, PreparedAgent]:
-        """All agents except broken ones, by name."""
-        found: dict[str, PreparedAgent] = {}
-        for name in finding.names(self._settings):
-            with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
-                found[name] = self.agent(name)
-        return found
-
-    def _prepare(self, agent: AgentFolder) -> PreparedAgent:
-        signature = folder_signature(agent.path, agent.config_file)
-        known = self._prepared.get(agent)
-        changed = known is None or known.signature != packed_part(signature, known.graph)
-        if known is None or changed or known.overrides != finding.overrides(known.written, agent.name):
-            known = self._prepared[agent] = self._read(agent, signature)
-        return known
-
-    def _read(self, agent: AgentFolder, signature: tuple[tuple[str, int, int], ...]) -> PreparedAgent:
-        loaded = load_agent(agent)
-        if loaded.graph is None:
-            headline = refusal(agent.kind, str(agent.file), agent.name)
-            raise GraphError(headline, self._problems(loaded, agent, None))
-        overrides = finding.overrides(loaded.graph, agent.name)
-        graph = overridden(loaded.graph, overrides)
-        problems = self._problems(loaded, agent, graph) if graph.settings.validate_before_run else loaded.problems
-        if any(problem.level == "error" for problem in problems):
-            raise GraphError(format_headline(problems), problems)
-        limit_bytes = self._settings.max_bundle_bytes
-        bundle = pack(
-            agent.path,
-            limit_bytes=limit_bytes,
-            graph=graph,
-            config_file=agent.config_file,
-            definition=loaded.text,
-            unpacked_bytes=self._settings.max_unpacked_bytes,
-        )
-        signature = packed_part(signature, graph)
-        return PreparedAgent(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
-
-    def _problems(self, loaded: LoadedGraph, agent: AgentFolder, graph: Graph | None) -> Sequence[Problem]:
-        """All problems of an agent, except tools and MCP servers that may be missing only on this machine."""
-        return check_loaded(
-            loaded,
-            agent.file,
-            agent.path,
-            lambda name: finding.folder_or_none(name, self._settings),
-            read_tools=custom_tools,
-            clients=clients_here(os.environ, is_local=False),
-            graph=graph,
-        )
+            if each.bundle is not None:
+                self._offer(each.bundle)
 
     def _offer(self, bundle: Bundle) -> None:
         if self._was_offered(bundle.digest):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sleipnir import waiting
 from sleipnir.errors import StoreUnavailable, UsageError
-from sleipnir.runs.views import StreamEvent, StreamMode
+from sleipnir.runs.views import StreamEvent, StreamMode, mode_of
 from sleipnir.store.live import EventEntry, Piece, PieceEntry, StreamEntries, StreamState
 from sleipnir.store.store import Store
 from sleipnir.store.streams import before, ms_of
@@ -25,13 +25,6 @@ ALL_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools", "events")
 PATIENCE_S = 30.0  # for a Redis that restarts or fails over
 _RETRY_S = 0.25
 _BLOCK_MS = 2_000
-
-_MODE_OF: dict[str, StreamMode] = {
-    **dict.fromkeys(("tool_called", "tool_ended"), "tools"),
-    **dict.fromkeys(
-        ("run_started", "run_paused", "run_resumed", "run_retried", "run_ended", "visit_closed"), "updates"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class _Reader:
             is_last = count == len(entry.events)
             if count > skipped:
                 self._at = replace(self._at, event=entry.id, seen=None if is_last else count)
-                mode = _MODE_OF.get(type_, "events")
+                mode = mode_of(type_)
                 if mode in self._wanted or type_ == "run_ended" or _is_failure(type_, data):
                     yield StreamEvent(str(self._at), ms_of(entry.id), type_, data, mode)
 

@@ -323,6 +323,19 @@ class StreamEvent(RunEvent):
     mode: StreamMode
 
 
+def mode_of(event_type: str) -> StreamMode:
+    """The mode of the events of this type; those of texts have `messages`."""
+    return _MODES.get(event_type, "events")
+
+
+_MODES: Mapping[str, StreamMode] = {
+    **dict.fromkeys(("tool_called", "tool_ended"), "tools"),
+    **dict.fromkeys(
+        ("run_started", "run_paused", "run_resumed", "run_retried", "run_ended", "visit_closed"), "updates"
+    ),
+}
+
+
 @dataclass(frozen=True)
 class AgentInfo:
     """An agent folder. `problem` says why a broken one cannot run."""

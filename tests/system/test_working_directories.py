@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import preparation
+from sleipnir.client import agent_preparation
 from sleipnir.local.same_directory import System
 from sleipnir.upkeep.work_folders import UNKNOWN_S, WORK
 from tests.processes import RedisServer, Stack, wait_until, write_agent
@@ -55,7 +55,7 @@ class Elsewhere:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are submitted on another machine than the workers'."""
-    monkeypatch.setattr(preparation, "System", Elsewhere)
+    monkeypatch.setattr(agent_preparation, "System", Elsewhere)
 
 
 def test_two_runs_side_by_side_do_not_see_each_others_files(

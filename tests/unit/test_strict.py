@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from sleipnir.client.preparation import Preparation
+from sleipnir.client.agent_preparation import AgentPreparation
 from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
-from sleipnir.store.store import Store
 
 
 def spec(folder: Path, typed: bool | None, /, **settings: Any) -> RunSpec:
     (folder / "a").mkdir()
     (folder / "a" / "graph.yaml").write_text("name: a\nstart: e\nnodes: {e: {type: end}}\n")
-    preparation = Preparation(Settings(home=folder / "home", **settings), cast(Store, None))
-    return preparation.spec(preparation.roster(folder / "a"), {"strict": typed})
+    preparation = AgentPreparation(Settings(home=folder / "home", **settings))
+    return preparation.spec(preparation.roster(folder / "a"), {"strict": typed}, {})
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ import pytest
 
 from sleipnir.cli.app import main
 from sleipnir.cli.runs import agent_warnings
+from sleipnir.client.agent_preparation import AgentPreparation
 from sleipnir.client.client import Client
-from sleipnir.client.preparation import Preparation
 from sleipnir.errors import GraphError, Problem
 from sleipnir.settings import Settings
-from sleipnir.store.store import Store
 
 GRAPH = """\
 name: answer
@@ -210,7 +209,7 @@ def test_an_agent_that_cannot_run_is_left_to_the_submission(capsys: pytest.Captu
 
 def prepared(folder: Path) -> Any:
     settings = Settings.from_env()
-    return Preparation(settings, cast(Store, None)).agent(folder)
+    return AgentPreparation(settings).agent(folder)
 
 
 def test_what_is_prepared_carries_its_warnings(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +63,25 @@ class Host:
         return next((file for folder in folders if (file := folder / ".env").is_file()), None)
 
 
-@functools.cache
 def this_host() -> Host:
-    """The Host of this process, as its environment was at the first call."""
+    """The Host of a run in this process, where one is executed; else that of the process, as its environment was at the
+    first call."""
+    return _of_run.get() or _of_process()
+
+
+@contextmanager
+def executing_for(host: Host) -> Iterator[None]:
+    """Executions in this context are for a run that has a Host of its own."""
+    token = _of_run.set(host)
+    try:
+        yield
+    finally:
+        _of_run.reset(token)
+
+
+@functools.cache
+def _of_process() -> Host:
     return Host(env=dict(os.environ), settings=Settings.from_env())
+
+
+_of_run: ContextVar[Host | None] = ContextVar("host", default=None)

@@ -1,0 +1,78 @@
+"""Execute a claimed visit of an agent in this process, with the executors of the workers.
+
+Its folder is the agent's own, not a copy. Its commands work in the run's `cwd`, else in the caller's directory, as on a
+worker on the caller's machine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sleipnir.client.agent_preparation import PreparedAgent
+from sleipnir.errors import MachineFailed
+from sleipnir.graph.model import LlmNode
+from sleipnir.messages import VisitCall
+from sleipnir.runs.claims import Claim
+from sleipnir_inprocess.runner import Executed
+from sleipnir_workers.execution.execution import DirectoryMissing, Execution, TextSink
+from sleipnir_workers.execution.lazy_state import StoredState
+from sleipnir_workers.llm import extraction, node, summary, turn  # noqa: F401  (they register their executors)
+from sleipnir_workers.machine.host import Host, executing_for
+from sleipnir_workers.nodes import condition, function, rag, reduction, script  # noqa: F401
+from sleipnir_workers.results.encoding import encoded
+from sleipnir_workers.tools import node as tool  # noqa: F401
+from sleipnir_workers.visits import guard
+
+OpenText = Callable[[Execution], AbstractContextManager[TextSink | None]]
+"""Opens what takes the text of the model of a visit."""
+
+
+@dataclass(frozen=True)
+class AgentExecutor:
+    """Executes the visits of a run, and of the runs that it starts, of these agents by name."""
+
+    agents: Mapping[str, PreparedAgent]
+    host: Host
+    open_text: OpenText | None = None
+
+    def __call__(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Executed:
+        """The result of a visit, and the JSON texts that it writes. None: it was lost. Raises ProcessLost."""
+        execution = self._execution(call, claim, lost)
+        with executing_for(self.host), self._text_sink(execution) as sink:
+            try:
+                result = guard.execute(replace(execution, text_sink=sink))
+            except (MachineFailed, DirectoryMissing) as error:  # there is no other machine that could take it
+                result = guard.failed(execution, str(error), "machine")
+        return None if result is None else encoded(result, call.node, self.host.settings.max_output_bytes)
+
+    def _execution(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Execution:
+        spec, agent = claim.spec, self.agents[call.agent]
+        caller = Path(spec.caller_dir) if spec.caller_dir else None
+        return Execution(
+            run=call.run,
+            node=agent.graph.nodes[call.node],
+            seq=call.seq,
+            attempt=call.attempt,
+            agent=call.agent,
+            graph=agent.graph,
+            folder=agent.folder.path,
+            state=StoredState(claim.state),
+            variables=spec.variables,
+            cwd=Path(spec.cwd) if spec.cwd else caller,
+            caller_dir=caller,
+            lost=lost,
+            role=call.role,
+            item=claim.item,
+            part=claim.part,
+            talk=claim.talk,
+            depth=spec.depth,
+            knowledge=spec.base_of(call.node),
+        )
+
+    def _text_sink(self, execution: Execution) -> AbstractContextManager[TextSink | None]:
+        is_streamed = isinstance(execution.node, LlmNode) and execution.role in ("node", "turn")
+        return self.open_text(execution) if self.open_text is not None and is_streamed else nullcontext()

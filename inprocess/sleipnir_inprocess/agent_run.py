@@ -1,0 +1,217 @@
+"""A run of an agent in this process, with the runs that it starts: the same planner, checks and executors as on the
+fleet, over a store in memory.
+
+It is not durable. It is in no session, its models are called without the limits of a deployment (docs/limits.md), and
+a missing knowledge base is not built.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Unpack
+
+from sleipnir.client.agent_preparation import AgentPreparation, Roster
+from sleipnir.client.options import RunOptions, refuse_unknown
+from sleipnir.errors import UsageError
+from sleipnir.graph.model import Graph
+from sleipnir.knowledge import preparing
+from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
+from sleipnir.knowledge.order import BuildMessage, Order
+from sleipnir.memory.store import MemoryRun, MemoryStore
+from sleipnir.memory.values import json_text
+from sleipnir.messages import RunStatus
+from sleipnir.runs.budgets import check_budget
+from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec, changed
+from sleipnir.runs.transitions import StartChild
+from sleipnir.runs.views import (
+    DEFAULT_MODES,
+    GateInfo,
+    MissingProcesses,
+    RunEvent,
+    RunInfo,
+    StreamEvent,
+    StreamMode,
+    mode_of,
+)
+from sleipnir.settings import Settings
+from sleipnir_inprocess.agent_execution import AgentExecutor
+from sleipnir_inprocess.clocks import Clock, RealClock
+from sleipnir_inprocess.runner import Committed, Runner
+from sleipnir_inprocess.texts import ModelTexts
+from sleipnir_scheduler.child_run import child_run
+from sleipnir_workers.execution.execution import Execution, TextSink
+from sleipnir_workers.machine.host import Host
+
+LOOK_S = 0.05
+"""How often streamed text of models is passed on."""
+
+
+class AgentRun:
+    """A handle on one run, with the methods of client.Run that a run in this process can have.
+
+    `steps` and `stream` execute it; meanwhile questions may be answered, and the run be cancelled.
+    """
+
+    def __init__(
+        self,
+        agent: str | Path,
+        prompt: str = "",
+        *,
+        state: Mapping[str, Any] | None = None,
+        max_cost_usd: float | None = None,
+        max_tokens: int | None = None,
+        settings: Settings | None = None,
+        env: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        by: str = "",
+        **options: Unpack[RunOptions],
+    ) -> None:
+        """Prepare the run; nothing is executed. The parameters are those of Client.submit, whose errors this raises;
+        `env` are environment variables for nodes and models, above those of this process; `by` is who answers."""
+        refuse_unknown(options)
+        check_budget(max_cost_usd, max_tokens)
+        settings = settings or Settings.from_env()
+        preparation = AgentPreparation(settings, packs=False)
+        self.roster = preparation.roster(agent)
+        begin = preparation.state_at_start(self.roster.agent, prompt, state)
+        spec = preparation.spec(self.roster, options, existing_bases(self.roster, settings))
+        spec = changed(spec, max_cost_usd=max_cost_usd, max_tokens=max_tokens)
+        self.id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+        self._agents = {**self.roster.children, self.roster.agent.folder.name: self.roster.agent}
+        self._host = Host({**os.environ, **(env or {})}, settings)
+        self._clock, self._by = clock or RealClock(), by
+        self._texts: ModelTexts | None = None
+        self._store = MemoryStore(self._clock.now_ms)
+        self._store.create(self.id, spec, {key: json_text(value) for key, value in begin.items()})
+
+    # Execution
+
+    def steps(
+        self,
+        watch: Committed | None = None,
+        *,
+        inline: bool = True,
+        expire: bool = False,
+        look_s: float | None = None,
+    ) -> Iterator[None]:
+        """Execute the run until it is over, or only waits for answers; yields after each commit. The parameters are
+        those of Runner."""
+        runner = Runner(
+            self._store,
+            self.id,
+            self._graph_of,
+            AgentExecutor(self._agents, self._host, self._open_text),
+            watch,
+            self._begin,
+            self._clock,
+            inline=inline,
+            expire=expire,
+            look_s=look_s,
+        )
+        try:
+            yield from runner.steps()
+        finally:
+            runner.close()
+
+    def stream(self, modes: Collection[StreamMode] | None = DEFAULT_MODES) -> Iterator[StreamEvent]:
+        """Execute the run, and yield what happens: see views.StreamEvent. `modes` None means all of them."""
+        wanted = frozenset(("messages", "updates", "tools", "events") if modes is None else modes)
+        self._texts = ModelTexts() if "messages" in wanted else None
+        passed = 0
+        for _ in self.steps(inline=False, look_s=LOOK_S if self._texts is not None else None):
+            for text in self._texts.taken() if self._texts is not None else ():
+                yield StreamEvent("", self._clock.now_ms(), "text", text, "messages")
+            for event in [event for event in self.record.events if int(event.id) > passed]:
+                passed, mode = int(event.id), mode_of(event.type)
+                is_failure = event.type == "visit_closed" and not event.data["ok"]
+                if mode in wanted or event.type == "run_ended" or is_failure:
+                    yield StreamEvent(event.id, event.at_ms, event.type, event.data, mode)
+
+    def _graph_of(self, spec: RunSpec) -> Graph:
+        return self._agents[spec.agent].graph
+
+    def _begin(self, parent: str, above: RunSpec, effect: StartChild) -> tuple[RunSpec, dict[str, Any]]:
+        limit = self._host.settings.max_output_bytes
+        return child_run(parent, above, effect, lambda _, agent, __: self._agents[agent].graph, max_state_bytes=limit)
+
+    def _open_text(self, execution: Execution) -> AbstractContextManager[TextSink | None]:
+        return self._texts.open(execution) if self._texts is not None else nullcontext()
+
+    # Looking at it
+
+    @property
+    def record(self) -> MemoryRun:
+        return self._store.runs[self.id]
+
+    @property
+    def status(self) -> RunStatus:
+        return self.record.status
+
+    @property
+    def output(self) -> str | None:
+        return self.record.output
+
+    @property
+    def error(self) -> str | None:
+        return self.record.error
+
+    def info(self) -> RunInfo:
+        """Status and usage; live visits are left out."""
+        return self._store.info(self.id)
+
+    def state(self) -> dict[str, Any]:
+        """The committed state."""
+        return {key: json.loads(text) for key, text in self.record.values.state.items()}
+
+    def events(self, after: str = "0", follow: bool = False) -> Iterator[RunEvent]:
+        """The events after event id `after`; `follow` makes no difference."""
+        return (event for event in list(self.record.events) if int(event.id) > int(after))
+
+    def missing(self) -> MissingProcesses:
+        """No process is missing that this run needs."""
+        return MissingProcesses(scheduler=False, queues={})
+
+    # Questions
+
+    def gates(self) -> list[GateInfo]:
+        """The open questions, in the order in which they were asked, including those of child runs."""
+        return self._store.gates_below(self.id)
+
+    def answer(self, text: str, gate: GateInfo) -> None:
+        """Answer an open question. Raises GateError."""
+        self._store.answer(gate.run, gate.seq, text, gate.attempt, self._by)
+
+    def cancel(self) -> None:
+        """Cancel the run: the next step ends it. Raises UsageError if it has ended."""
+        self._store.cancel(self.id, self._by)
+
+
+def existing_bases(roster: Roster, settings: Settings) -> dict[str, str]:
+    """The knowledge bases of an agent and of those that it may start, as in RunSpec. Raises UsageError for a missing
+    one, with the command that builds it."""
+    store_name = index_store_name(settings)
+
+    def is_shelved(digest: str) -> bool:
+        return not is_missing(store_name, digest)
+
+    found: dict[str, str] = {}
+    for each in (roster.agent, *roster.named.values()):
+        for node, digest in preparing.bases_of(each.folder, each.graph, _refuse_to_build, is_shelved).items():
+            found[pin_name(each.folder.name, node)] = digest
+    for each in roster.children.values():
+        for node, digest in preparing.existing_bases(each.folder, each.graph).items():
+            if is_shelved(digest):
+                found.setdefault(pin_name(each.folder.name, node), digest)
+    return found
+
+
+def _refuse_to_build(order: Order, report: Callable[[BuildMessage], None]) -> Mapping[str, Any]:
+    raise UsageError(
+        f"the knowledge base {pin_name(order.agent, order.node)!r} is not built, and a run in this process builds "
+        f"none. Build it first: sleipnir kb build {order.agent}"
+    )

@@ -1,0 +1,196 @@
+"""Prepares agents for runs, without a store: checked graphs, bundles, variables, specs.
+
+Rules. The folders and this process's environment are read at that time; later changes do not affect existing runs. An
+agent's folder is read again only if it, or its environment variables, have changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sleipnir.agents import finding
+from sleipnir.agents.bundle import Bundle, folder_signature, pack, packed_part
+from sleipnir.agents.variables import of_environment, resolved_variables
+from sleipnir.client.options import RunOptions
+from sleipnir.client.texts import refuse_text
+from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
+from sleipnir.graph.check import check_loaded, format_headline
+from sleipnir.graph.load import AgentFolder, load_agent, refusal
+from sleipnir.graph.loaded import LoadedGraph
+from sleipnir.graph.model import Graph, Json, agents_of
+from sleipnir.graph.overrides import overridden
+from sleipnir.graph.tools import may_spawn
+from sleipnir.local.same_directory import System
+from sleipnir.models.clients import clients_here
+from sleipnir.runs import sessions
+from sleipnir.runs.initial_state import state_at_start
+from sleipnir.runs.run import RunSpec
+from sleipnir.settings import Settings
+from sleipnir.tools.folder import custom_tools
+
+SHOWN_CHARS: Final = 300
+"""Maximum characters of an agent's description for models that choose among agents."""
+
+
+@dataclass(frozen=True)
+class PreparedAgent:
+    """An agent's folder, ready to submit, as of `signature` and `overrides`; `written` is the graph without
+    overrides. `bundle` is None where runs use the folder itself."""
+
+    folder: AgentFolder
+    signature: tuple[tuple[str, int, int], ...]
+    written: Graph
+    overrides: dict[str, Json]
+    graph: Graph
+    bundle: Bundle | None
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What a run's spec names it by: the digest of its bundle, or its folder."""
+        return str(self.folder.path) if self.bundle is None else self.bundle.digest
+
+
+@dataclass(frozen=True)
+class Roster:
+    """An agent, and all agents that its runs and their children may start, by name: those that agent nodes name, and
+    those that a model may choose."""
+
+    agent: PreparedAgent
+    named: Mapping[str, PreparedAgent]
+    chosen: Mapping[str, PreparedAgent]
+
+    @property
+    def children(self) -> dict[str, PreparedAgent]:
+        return {**self.chosen, **self.named}
+
+    def descriptions(self) -> dict[str, str]:
+        """One-line descriptions of the agents that a model may choose."""
+        told = {name: " ".join(each.graph.description.split()) for name, each in self.chosen.items()}
+        return {name: text[:SHOWN_CHARS] for name, text in told.items() if text}
+
+    def sessions(self) -> dict[str, str]:
+        """The sessions of children; a temporary one has no use for a single run."""
+        loops = {name: child.graph.loop for name, child in self.children.items()}
+        wanted = {name: loop.agent_session for name, loop in loops.items() if loop is not None}
+        return {name: session for name, session in wanted.items() if session is not None and session != sessions.TEMP}
+
+
+class AgentPreparation:
+    """Prepares agents for one client, or for runs in this process; thread-safe. `packs`: with their bundles."""
+
+    def __init__(self, settings: Settings, *, packs: bool = True) -> None:
+        self._settings, self._packs = settings, packs
+        self._prepared: dict[AgentFolder, PreparedAgent] = {}
+
+    def agent(self, agent: str | Path) -> PreparedAgent:
+        """The checked graph and the bundle of an agent, by name or folder. Raises AgentNotFound, GraphError (with all
+        problems) and BundleError."""
+        return self._prepare(finding.look_up(agent, self._settings))
+
+    def roster(self, agent: str | Path) -> Roster:
+        """An agent and those that its runs may start. Raises like `agent`, also for an agent that an agent node
+        names."""
+        top = self.agent(agent)
+        named = self._named(top.graph)
+        may_choose = any(may_spawn(each.graph) for each in (top, *named.values()))
+        return Roster(top, named, self._all_that_work() if may_choose else {})
+
+    def state_at_start(self, agent: PreparedAgent, prompt: str, state: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The first state of a run. Raises UsageError."""
+        refuse_text("the prompt", prompt, self._settings.max_prompt_bytes)
+        return state_at_start(agent.graph, prompt, {} if state is None else state, self._settings.max_output_bytes)
+
+    def spec(self, roster: Roster, options: RunOptions, knowledge: Mapping[str, str]) -> RunSpec:
+        """The specification of runs, without a session. `knowledge` is as in RunSpec."""
+        cwd, strict = options.get("cwd"), options.get("strict")
+        if strict is None:
+            strict = self._settings.strict or self._settings.replay is not None
+        agent, children = roster.agent, roster.children
+        everybody = {**children, agent.folder.name: agent}
+        presets = {name: of_environment(child.graph, os.environ) for name, child in children.items()}
+        variables, ask_variable = options.get("variables") or {}, options.get("ask_variable")
+        caller = str(options.get("caller_dir") or Path.cwd())
+        return RunSpec(
+            agent=agent.folder.name,
+            bundle=agent.digest,
+            agents={name: child.digest for name, child in children.items()},
+            descriptions=roster.descriptions(),
+            overrides={name: each.overrides for name, each in everybody.items() if each.overrides},
+            presets={name: given for name, given in presets.items() if given},
+            variables=resolved_variables(agent.graph, variables, os.environ, ask_variable),
+            cwd=str(cwd) if cwd else None,
+            caller_dir=caller,
+            caller_marks=System.here().marks(caller),
+            strict=strict,
+            by_version=True,
+            knowledge=dict(knowledge),
+        )
+
+    def _named(self, graph: Graph) -> dict[str, PreparedAgent]:
+        """The agents that agent nodes of a graph start, recursively, by name."""
+        found: dict[str, PreparedAgent] = {}
+        names = agents_of(graph)
+        while names:
+            name = names.pop()
+            if name not in found:
+                found[name] = self.agent(name)
+                names += agents_of(found[name].graph)
+        return found
+
+    def _all_that_work(self) -> dict[str, PreparedAgent]:
+        """All agents except broken ones, by name."""
+        found: dict[str, PreparedAgent] = {}
+        for name in finding.names(self._settings):
+            with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
+                found[name] = self.agent(name)
+        return found
+
+    def _prepare(self, agent: AgentFolder) -> PreparedAgent:
+        signature = folder_signature(agent.path, agent.config_file)
+        known = self._prepared.get(agent)
+        changed = known is None or known.signature != packed_part(signature, known.graph)
+        if known is None or changed or known.overrides != finding.overrides(known.written, agent.name):
+            known = self._prepared[agent] = self._read(agent, signature)
+        return known
+
+    def _read(self, agent: AgentFolder, signature: tuple[tuple[str, int, int], ...]) -> PreparedAgent:
+        loaded = load_agent(agent)
+        if loaded.graph is None:
+            headline = refusal(agent.kind, str(agent.file), agent.name)
+            raise GraphError(headline, self._problems(loaded, agent, None))
+        overrides = finding.overrides(loaded.graph, agent.name)
+        graph = overridden(loaded.graph, overrides)
+        problems = self._problems(loaded, agent, graph) if graph.settings.validate_before_run else loaded.problems
+        if any(problem.level == "error" for problem in problems):
+            raise GraphError(format_headline(problems), problems)
+        bundle = self._pack(agent, loaded, graph) if self._packs else None
+        signature = packed_part(signature, graph)
+        return PreparedAgent(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
+
+    def _pack(self, agent: AgentFolder, loaded: LoadedGraph, graph: Graph) -> Bundle:
+        return pack(
+            agent.path,
+            limit_bytes=self._settings.max_bundle_bytes,
+            graph=graph,
+            config_file=agent.config_file,
+            definition=loaded.text,
+            unpacked_bytes=self._settings.max_unpacked_bytes,
+        )
+
+    def _problems(self, loaded: LoadedGraph, agent: AgentFolder, graph: Graph | None) -> Sequence[Problem]:
+        """All problems of an agent, except tools and MCP servers that may be missing only on this machine."""
+        return check_loaded(
+            loaded,
+            agent.file,
+            agent.path,
+            lambda name: finding.folder_or_none(name, self._settings),
+            read_tools=custom_tools,
+            clients=clients_here(os.environ, is_local=False),
+            graph=graph,
+        )
