@@ -40,9 +40,9 @@ from sleipnir.runs.views import (
 )
 from sleipnir.settings import Settings
 from sleipnir_inprocess.agent_execution import AgentExecutor
-from sleipnir_inprocess.clocks import Clock, RealClock
+from sleipnir_inprocess.clocks import RealClock, RunClock
 from sleipnir_inprocess.runner import Committed, Runner
-from sleipnir_inprocess.texts import ModelTexts
+from sleipnir_inprocess.texts import StreamedTexts
 from sleipnir_scheduler.child_run import child_run
 from sleipnir_workers.execution.execution import Execution, TextSink
 from sleipnir_workers.machine.host import Host
@@ -67,7 +67,7 @@ class AgentRun:
         max_tokens: int | None = None,
         settings: Settings | None = None,
         env: Mapping[str, str] | None = None,
-        clock: Clock | None = None,
+        clock: RunClock | None = None,
         by: str = "",
         **options: Unpack[RunOptions],
     ) -> None:
@@ -85,7 +85,7 @@ class AgentRun:
         self._agents = {**self.roster.children, self.roster.agent.folder.name: self.roster.agent}
         self._host = Host({**os.environ, **(env or {})}, settings)
         self._clock, self._by = clock or RealClock(), by
-        self._texts: ModelTexts | None = None
+        self._texts: StreamedTexts | None = None
         self._store = MemoryStore(self._clock.now_ms)
         self._store.create(self.id, spec, {key: json_text(value) for key, value in begin.items()})
 
@@ -121,7 +121,7 @@ class AgentRun:
     def stream(self, modes: Collection[StreamMode] | None = DEFAULT_MODES) -> Iterator[StreamEvent]:
         """Execute the run, and yield what happens: see views.StreamEvent. `modes` None means all of them."""
         wanted = frozenset(("messages", "updates", "tools", "events") if modes is None else modes)
-        self._texts = ModelTexts() if "messages" in wanted else None
+        self._texts = StreamedTexts() if "messages" in wanted else None
         passed = 0
         for _ in self.steps(inline=False, look_s=LOOK_S if self._texts is not None else None):
             for text in self._texts.taken() if self._texts is not None else ():
@@ -177,6 +177,10 @@ class AgentRun:
         return MissingProcesses(scheduler=False, queues={})
 
     # Questions
+
+    def nodes(self) -> set[str]:
+        """The names of the nodes of the agent and of all that it may start."""
+        return {node for agent in self._agents.values() for node in agent.graph.nodes}
 
     def gates(self) -> list[GateInfo]:
         """The open questions, in the order in which they were asked, including those of child runs."""

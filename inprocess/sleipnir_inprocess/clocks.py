@@ -8,7 +8,7 @@ from typing import Protocol
 from sleipnir.memory.store import now_ms
 
 
-class Clock(Protocol):
+class RunClock(Protocol):
     """The time of a store in memory, and what waiting for a timer does."""
 
     def now_ms(self) -> int:

@@ -20,8 +20,8 @@ from sleipnir.messages import ResultHeader, Role, VisitCall, VisitResult
 from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.visits import Backoff, Delay, Receipt
-from sleipnir_inprocess.clocks import Clock, RealClock
+from sleipnir.runs.visits import Backoff, Delay, Question, Receipt
+from sleipnir_inprocess.clocks import RealClock, RunClock
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 from sleipnir_workers.execution.execution import ProcessLost
 
@@ -53,7 +53,7 @@ class Runner:
     execute: Execute
     watch: Committed | None = None
     begin: Begin = no_children
-    clock: Clock = field(default_factory=RealClock)
+    clock: RunClock = field(default_factory=RealClock)
     threads: int = 8
     inline: bool = True
     expire: bool = False
@@ -179,7 +179,7 @@ class Runner:
         due_ms = self.store.fire_due()
         if self.store.inbox:
             return True
-        if self.store.gates_below(self.run_id) and not self.expire:
+        if self.store.gates_below(self.run_id):
             due_ms = min(self._delays(), default=None)
         if due_ms is None:
             return False
@@ -188,8 +188,9 @@ class Runner:
         return True
 
     def _delays(self) -> Iterator[int]:
-        """When visits go on that wait for no person and no other run."""
+        """When visits go on that wait for no person and no other run; and when questions expire, if they may."""
+        bodies = (Backoff, Delay, Receipt, *((Question,) if self.expire else ()))
         for run in self.store.runs.values():
             for visit in run.view.frontier.values():
-                if isinstance(visit.body, Backoff | Delay | Receipt) and visit.body.due_ms is not None:
+                if isinstance(visit.body, bodies) and visit.body.due_ms is not None:
                     yield visit.body.due_ms

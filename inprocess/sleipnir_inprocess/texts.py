@@ -10,7 +10,7 @@ from typing import Any
 from sleipnir_workers.execution.execution import Execution
 
 
-class ModelTexts:
+class StreamedTexts:
     """Pieces that nobody has taken yet, with the fields of views.StreamEvent's `messages`."""
 
     def __init__(self) -> None:

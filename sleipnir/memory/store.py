@@ -390,16 +390,17 @@ class MemoryStore:
             run.deltas.pop((event.seq, event.attempt), None)
 
     def fire_due(self) -> int | None:
-        """Post the timers that are due. Returns the time of the next one; None: there is none."""
-        now, next_ms = self.clock(), None
-        for run_id, run in self.runs.items():
-            for name in [name for name, due_ms in run.timers.items() if due_ms <= now]:
-                del run.timers[name]
-                self._post(run_id, TimerFired(name))
-            due_ms = min(run.timers.values(), default=None)
-            if due_ms is not None and (next_ms is None or due_ms < next_ms):
-                next_ms = due_ms
-        return next_ms
+        """Post the timers that are due, in order of time. Returns the time of the next one; None: there is none."""
+        timers = [(due_ms, run_id, name) for run_id, run in self.runs.items() for name, due_ms in run.timers.items()]
+        if not timers:
+            return None
+        now, timers = self.clock(), sorted(timers)
+        for due_ms, run_id, name in timers:
+            if due_ms > now:
+                return due_ms
+            del self.runs[run_id].timers[name]
+            self._post(run_id, TimerFired(name))
+        return None
 
     # Effects
 
