@@ -84,6 +84,14 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "A chain of ten nodes in one process",
+        (
+            Figure("memory_per_s", "graph in Python, InMemorySaver: nodes", "/s"),
+            Figure("langgraph_memory_per_s", "LangGraph, InMemorySaver: nodes", "/s"),
+            Figure("ratio_langgraph_memory", "  ours / LangGraph", "x", at_least=3, digits=2),
+        ),
+    ),
+    Section(
         "Latency of an idle system",
         (
             Figure("hop_p50_ms", "hop between two nodes, p50", "ms", at_most=5, digits=1),
@@ -294,6 +302,9 @@ SECTIONS: tuple[Section, ...] = (
             Figure("start_up_ratio", "`sleipnir ps` and its like / importing redis-py", "x", at_most=2.2, digits=2),
             Figure("start_up_ps_ms", "  `sleipnir ps`", "ms"),
             Figure("start_up_redis_ms", '  `python -c "import redis"`', "ms"),
+            Figure("import_ratio", "importing StateGraph / importing redis-py", "x", at_most=0.5, digits=2),
+            Figure("import_sleipnir_ms", "  `import sleipnir`", "ms"),
+            Figure("import_state_graph_ms", "  `from sleipnir import StateGraph`", "ms"),
         ),
     ),
 )

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import statistics
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,6 +120,19 @@ class Peer:
             env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
             values = json.loads(last_line(output_of(command, env)))
         return {self.figure: values["per_s"], self.cpu_figure: values["cpu_us"]}
+
+
+def chain_in_process(runs: int, trials: int) -> Values:
+    """Nodes per second of the same program in a process of ours and in one of LangGraph's, in turns."""
+    script, pythons = str(HERE / "chain_in_process.py"), {"sleipnir": PYTHON, "langgraph": str(peer_python())}
+    rates: dict[str, list[float]] = {library: [] for library in pythons}
+    for _ in range(trials):
+        for library, python in pythons.items():
+            command = [python, script, library, str(runs)]
+            env = environment({}) if library == "sleipnir" else dict(os.environ, PYTHONPATH="")
+            rates[library].append(json.loads(last_line(output_of(command, env)))["per_s"])
+    ours, theirs = (statistics.median(rates[library]) for library in ("sleipnir", "langgraph"))
+    return {"memory_per_s": ours, "langgraph_memory_per_s": theirs, "ratio_langgraph_memory": ours / theirs}
 
 
 PEERS: Sequence[Peer] = tuple(

@@ -52,6 +52,7 @@ SUBJECTS = (
     "disk",
     "celery",
     "langgraph",
+    "memory",
     "dbos",
     "costs",
     "maps",
@@ -120,6 +121,7 @@ ENGINE = (
 EVENTS = ("visits_per_s_no_events", "events_share", "events_us", "events_heard_share")
 ALWAYS = ("visits_per_s_fsync_always",)
 DISK = ("fsync_ms",)
+MEMORY = ("ratio_langgraph_memory", "memory_per_s", "langgraph_memory_per_s")
 CELERY = ("celery_tasks_per_s", "celery_chain_per_s")
 STATE = ("large_state_ratio",)
 LENGTH = ("thousandth_visit_ratio",)
@@ -157,7 +159,7 @@ FOUND = (
 )  # fmt: skip
 WARM = ("warm_script_ratio",)
 COLD = ("cold_run_s",)
-START_UP = ("start_up_ratio",)
+START_UP = ("start_up_ratio", "import_ratio")
 
 
 @dataclass
@@ -220,6 +222,8 @@ class Bench:
             yield Measurement("engine, appendfsync always", ALWAYS, self._with_fsync)
         if "celery" in asked:
             yield Measurement("Celery", CELERY, lambda: peers.celery(effort.tasks, effort.tasks // 2))
+        if "memory" in asked:
+            yield Measurement("a chain in one process", MEMORY, lambda: peers.chain_in_process(effort.peer_runs, 3))
         for peer, shape in self.shapes.items():
             yield Measurement(f"{peer.name}, {peer.store}", (peer.figure,), partial(self._peer, peer, shape))
         if "visits_per_s" in values and any(name in values for name in figures.RATIOS.values()):

@@ -30,12 +30,15 @@ def cold() -> Values:
 
 
 def start_up() -> Values:
-    """Commands that look against the import of redis-py, in the same run."""
+    """Commands that look, and our imports, against the import of redis-py, in the same run."""
     figures = _measured("start_up.py", "--rounds", "15")
     return {
         "start_up_ratio": float(figures["ratio"]),
         "start_up_ps_ms": float(figures["ps_ms"]),
         "start_up_redis_ms": float(figures["import_redis_ms"]),
+        "import_ratio": float(figures["import_ratio"]),
+        "import_sleipnir_ms": float(figures["import_sleipnir_ms"]),
+        "import_state_graph_ms": float(figures["import_state_graph_ms"]),
     }
 
 
