@@ -99,6 +99,10 @@ def no_key_is_written_by_two_branches(case: Case) -> None:
             if len(names) < 2 or case.graph.reducer_of(key) is not None:
                 continue
             path: KeyPath = ("nodes", node.id, "next")
+            if case.graph.takes_one_write(key):
+                message = f"key '{key}' takes one write per super-step, and parallel branches write it"
+                case.findings.error(path, f"{message} ({', '.join(names)})", _reducer_hint(case, key))
+                continue
             if case.is_loki:
                 message = f"Key '{key}' is written by {len(names)} parallel branches but has no reducer declared"
                 case.findings.error(path, f"{message} ({', '.join(names)})", _reducer_hint(case, key))

@@ -8,6 +8,7 @@ from typing import Final
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.findings import suggestion
 from sleipnir.graph.model import STATE_GRAPH, FunctionNode
+from sleipnir.graph.reducers import is_custom
 
 _KEYS: Final = ("reads", "state_class", "routers")
 """The keys of a function node that only this protocol reads."""
@@ -20,7 +21,8 @@ def every_key_of_the_protocol_has_an_effect(case: Case) -> None:
             if getattr(node, key):
                 message = f"'{key}' has no effect without `protocol: {STATE_GRAPH}`"
                 case.findings.error((*path, key), message, hint)
-    if case.graph.state_classes and not _uses_protocol(case):
+    has_reducers = any(is_custom(declared.reducer or "") for declared in case.graph.state.values())
+    if case.graph.state_classes and not _uses_protocol(case) and not has_reducers:
         message = f"'state_classes' has no effect: no node has `protocol: {STATE_GRAPH}`"
         case.findings.graph_error(("state_classes",), message, "Remove the key.")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -49,6 +50,28 @@ def _codec(hint: Any) -> Codec | None:
         return adapter.dump_python(value, mode="json", warnings=False)
 
     return Codec(encode, adapter.validate_python)
+
+
+def is_unstorable(key: Key) -> bool:
+    """Whether values of the key have no JSON form. A routine as a type is a factory, such as threading.Lock."""
+    if key.validated or key.reducer is messages.add_messages:
+        return False
+    try:
+        return inspect.isroutine(key.type) or (_needs_codec(key.type) and _lacks_json_form(key.type))
+    except TypeError:  # an annotation that cannot be hashed
+        return False
+
+
+@functools.lru_cache(maxsize=4096)
+def _lacks_json_form(hint: Any) -> bool:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+
+    try:
+        TypeAdapter(hint).json_schema(mode="serialization")
+    except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema):
+        return True
+    return False
 
 
 def _needs_codec(hint: Any) -> bool:

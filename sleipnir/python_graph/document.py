@@ -7,7 +7,7 @@ with the same findings: each names the file and line of the `add_*` call that it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,8 +19,9 @@ from sleipnir.graph.load import from_data
 from sleipnir.graph.model import END as YAML_END
 from sleipnir.graph.model import SINGLE, SLEIPNIR, Graph
 from sleipnir.graph.plain import first_not_json
+from sleipnir.graph.reducers import is_custom
 from sleipnir.python_graph import schema
-from sleipnir.python_graph.codec import codec_of
+from sleipnir.python_graph.codec import codec_of, is_unstorable
 from sleipnir.python_graph.errors import GraphBuildError
 from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, RouterSpec
 from sleipnir.python_graph.policies import RetryPolicy
@@ -36,6 +37,10 @@ CODE: Final = "SLP200"
 
 MOST_VISITS: Final = 10_000
 """The most visits of one node: LangGraph's limit of super-steps, rounded."""
+
+
+_TARGETS: Final = frozenset({"ends", "fallback", "on_error", "on_other", "on_timeout", "routes"})
+"""The fields of nodes that lead to others beside their edges."""
 
 
 def nothing(state: Any) -> None:
@@ -55,18 +60,17 @@ def translate(
     parts: GraphParts, references: References, *, name: str, engine: str, max_steps: int | None
 ) -> GraphDocument:
     """Raises GraphBuildError with all mistakes."""
-    document = _Document(parts, references, name, engine, max_steps)
-    if problems := [problem_at(place, message) for place, message in _mistakes(parts)]:
-        raise GraphBuildError.of(problems)
+    mistakes = [problem_at(place, message) for place, message in _mistakes(parts, has_limit=max_steps is not None)]
+    document = _Document(_without_mistakes(parts) if mistakes else parts, references, name, engine, max_steps)
     data = document.data()
     file = parts.place[0]
     loaded = from_data(data, document.positions, file)
     found = list(loaded.problems)
     if loaded.graph is not None:
         found += check(loaded.graph, document.positions, file)
-    errors = [document.placed(problem) for problem in found if problem.level == "error"]
+    errors = [*mistakes, *(document.placed(problem) for problem in found if problem.level == "error")]
     if errors or loaded.graph is None:
-        raise GraphBuildError.of(errors)
+        raise GraphBuildError.of(sorted(errors, key=lambda problem: (problem.file, problem.line or 0)))
     return GraphDocument(loaded.graph, data, document.places)
 
 
@@ -127,9 +131,13 @@ class _Document:
         for node in nodes.values():
             if len(node.get("wait_for", ())) == 1:
                 node["wait_for"] = node["wait_for"][0]
-        classes = [self._references.to(declared) for declared in self._parts.classes]
-        head = {**self._head, "start": start, "settings": {"max_loop_iterations": MOST_VISITS}}
-        return {**head, "state": self._state(), "state_classes": classes, "nodes": nodes}
+        state = self._state()
+        head = {**self._head, "start": start, "settings": {"max_loop_iterations": MOST_VISITS}, "state": state}
+        if any("protocol" in node for node in nodes.values()) or any(
+            is_custom(key["reducer"]) for key in state.values()
+        ):
+            head["state_classes"] = [self._references.to(declared) for declared in parts.classes]
+        return {**head, "nodes": nodes}
 
     def _start(self, targets: list[str]) -> dict[str, Any]:
         """The node that stands for START, where it has several edges or conditional ones."""
@@ -147,7 +155,7 @@ class _Document:
         if node.action is None:
             if routers:
                 edges |= self._branch(routers)
-            return {**node.fields, **edges}
+            return {**self._typed(node.fields), **edges}
         fields: dict[str, Any] = {
             "type": "function",
             "call": self._references.to(node.action),
@@ -169,6 +177,16 @@ class _Document:
         if node.defer:
             fields["defer"] = True
         return {**fields, **self._routers(routers), **edges}
+
+    def _typed(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a node that is no function, with END as the language writes it."""
+        targets = {
+            key: self._target(value) for key, value in fields.items() if key in _TARGETS and isinstance(value, str)
+        }
+        routes = fields.get("routes")
+        if isinstance(routes, Mapping):
+            targets["routes"] = {option: self._target(target) for option, target in routes.items()}
+        return {**fields, **targets}
 
     def _retry(self, policy: RetryPolicy) -> dict[str, Any]:
         """A policy of the language. `on` names what a worker asks whether an error is to be retried."""
@@ -210,7 +228,7 @@ class _Document:
         router = self._router(routers[0])
         return {"branch": {**router, "many": True}}
 
-    def _target(self, target: str) -> str:
+    def _target(self, target: Any) -> Any:
         return self._end if target == END else target
 
     def _state(self) -> dict[str, Any]:
@@ -230,13 +248,42 @@ class _Document:
         return field if first_not_json({key.name: value}) else {**field, "default": value}
 
 
+def _without_mistakes(parts: GraphParts) -> GraphParts:
+    """The parts about which `_mistakes` has nothing to say, so that the rules of the language report only others."""
+    known = {START, END, *parts.nodes}
+    routers = {
+        source: [replace(router, targets=_known_targets(router, known)) for router in added]
+        for source, added in parts.routers.items()
+        if source in known
+    }
+    if not any(source == START for source, _, _ in parts.edges) and START not in routers and parts.nodes:
+        parts = replace(parts, edges=[(START, next(iter(parts.nodes)), parts.place), *parts.edges])
+    return replace(
+        parts,
+        edges=[edge for edge in parts.edges if known.issuperset(edge[:2])],
+        routers=routers,
+        nodes={
+            name: replace(node, destinations=tuple(target for target in node.destinations if target in known))
+            for name, node in parts.nodes.items()
+        },
+        keys={name: Key(name, Any) if is_unstorable(key) else key for name, key in parts.keys.items()},
+    )
+
+
+def _known_targets(router: RouterSpec, known: Collection[str]) -> dict[Hashable, str] | None:
+    if router.targets is None:
+        return None
+    return {label: target for label, target in router.targets.items() if target in known}
+
+
 def label_of(result: Any) -> str:
     """A router's result as a label of its `to`: texts as they are, other values as Python writes them."""
     return result if isinstance(result, str) else str(result)
 
 
-def _mistakes(parts: GraphParts) -> Iterator[tuple[Place, str]]:
-    """What LangGraph reports when a graph is compiled, with its texts."""
+def _mistakes(parts: GraphParts, *, has_limit: bool) -> Iterator[tuple[Place, str]]:
+    """What LangGraph reports when a graph is compiled, with its texts, and what only a builder can get wrong."""
+    yield from parts.mistakes
     known = {START, END, *parts.nodes}
     for source, target, place in parts.edges:
         if source not in known:
@@ -258,5 +305,48 @@ def _mistakes(parts: GraphParts) -> Iterator[tuple[Place, str]]:
                 yield node.place, f"Found edge ending at unknown node `{target}`"
         if node.cache_policy is not None:
             yield node.place, f"Node `{node.name}`: cache_policy is not supported yet"
+    if not has_limit:
+        yield from _loops(parts)
+    for name, key in parts.keys.items():
+        if is_unstorable(key):
+            yield parts.place, f"State key '{name}' has the type {schema.shown(key.type)}, which JSON cannot hold"
     if not any(source == START for source, _, _ in parts.edges) and not parts.routers.get(START):
         yield parts.place, "Graph must have an entrypoint: add at least one edge from START to another node"
+
+
+def _loops(parts: GraphParts) -> Iterator[tuple[Place, str]]:
+    """A loop of edges that are always taken: neither a Command nor a conditional edge ends it. Loops without a function
+    are the language's to report."""
+    next_of: dict[str, dict[str, Place]] = {}
+    sources_of: dict[str, list[str]] = {}
+    for source, target, place in parts.edges:
+        if target in parts.nodes and source in parts.nodes and not _chooses(parts, source):
+            if target not in next_of.setdefault(source, {}):
+                sources_of.setdefault(target, []).append(source)
+            next_of[source].setdefault(target, place)
+    ended = [node for node in parts.nodes if node not in next_of]
+    while ended:
+        node = ended.pop()
+        for source in sources_of.get(node, ()):
+            del next_of[source][node]
+            if not next_of[source]:
+                del next_of[source]
+                ended.append(source)
+    if not next_of:
+        return
+    path: dict[str, None] = {}
+    node = next(iter(next_of))
+    while node not in path:
+        path[node] = None
+        node = next(iter(next_of[node]))
+    loop = list(path)[list(path).index(node) :]
+    if any(parts.nodes[name].action is not None for name in loop):
+        way = " -> ".join(f"'{name}'" for name in (*loop, node))
+        message = f"The loop {way} has no way out: its edges are always taken. Choose one of them by "
+        yield next_of[loop[-1]][node], f"{message}add_conditional_edges, or limit the run by compile(max_steps=...)"
+
+
+def _chooses(parts: GraphParts, name: str) -> bool:
+    """Whether a node that is no function chooses between its ways. A function adds to its edges only."""
+    node = parts.nodes[name]
+    return node.action is None and (name in parts.routers or not _TARGETS.isdisjoint(node.fields))

@@ -19,7 +19,10 @@ class GraphBuildError(SleipnirError, ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> GraphBuildError:
-        return cls("\n".join(f"{each.file}:{each.line}: {each.message}" for each in problems), problems)
+        """Hints that name a near spelling are part of the text; others are about the keys of a graph.yaml."""
+        near = (f". {each.hint}" if (each.hint or "").startswith("Did you mean") else "" for each in problems)
+        lines = (f"{each.file}:{each.line}: {each.message}{hint}" for each, hint in zip(problems, near, strict=True))
+        return cls("\n".join(lines), problems)
 
 
 class GraphRecursionError(SleipnirError, RecursionError):

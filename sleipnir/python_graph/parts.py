@@ -46,7 +46,7 @@ class RouterSpec:
 @dataclass
 class GraphParts:
     """The parts of a graph, in the order they were added. `place` is the call that made the builder; `keys` are those
-    of all its `classes`."""
+    of all its `classes`. `mistakes` are those of calls, to be reported with all others."""
 
     place: Place
     state_schema: type
@@ -59,3 +59,4 @@ class GraphParts:
     routers: dict[str, list[RouterSpec]] = field(default_factory=dict)
     keys: dict[str, Key] = field(default_factory=dict)
     classes: list[type] = field(default_factory=list)
+    mistakes: list[tuple[Place, str]] = field(default_factory=list)

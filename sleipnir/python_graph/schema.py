@@ -145,6 +145,11 @@ TYPE_NAMES: Final[Mapping[Any, str]] = {
 }
 
 
+def shown(hint: Any) -> str:
+    """A type as a program writes it."""
+    return hint.__name__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+
+
 def without_none(hint: Any) -> Any:
     """`T` of `T | None`."""
     if get_origin(hint) in (Union, types.UnionType):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args, get_origin, get_type_hints
 
 from sleipnir.commands import END, START, Command
 from sleipnir.python_graph.errors import GraphBuildError
@@ -21,6 +21,10 @@ from sleipnir.python_graph.schema import add_keys, is_state_class
 
 if TYPE_CHECKING:
     from sleipnir.python_graph.compiled import CompiledGraph
+
+
+_EDGES: Final = frozenset({"branch", "id", "next", "type", "wait_for"})
+"""The fields of nodes in a graph.yaml that a builder has methods and parameters for."""
 
 
 class StateGraph:
@@ -193,9 +197,21 @@ class StateGraph:
         """A text from a person. `fields` are those of a node of type input in a graph.yaml."""
         return self._add_typed(name, "input", {"question": question, **fields})
 
+    def add_tools_node(self, name: str, **fields: Any) -> Self:
+        """Calls of tools that a model asked for. Not in force yet: it raises NotImplementedError."""
+        raise NotImplementedError(
+            "tools nodes are not supported yet: give the tools to the model's node, add_llm_node(..., tools=[...]), "
+            "which calls them itself"
+        )
+
     def _add_typed(self, name: str, kind: str, fields: dict[str, Any]) -> Self:
         self._check_new(name)
-        self._parts.nodes[name] = NodeSpec(name, _caller(), fields={"type": kind, **fields})
+        place = _caller()
+        for key in _EDGES.intersection(fields):
+            message = f"Node `{name}`: '{key}' is no field here; add edges by add_edge and add_conditional_edges"
+            self._parts.mistakes.append((place, message))
+        own = {key: value for key, value in fields.items() if key not in _EDGES}
+        self._parts.nodes[name] = NodeSpec(name, place, fields={"type": kind, **own})
         return self
 
     def compile(
