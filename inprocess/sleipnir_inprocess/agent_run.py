@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 from sleipnir.client.agent_preparation import AgentPreparation, Roster
 from sleipnir.client.options import RunOptions, refuse_unknown
-from sleipnir.errors import UsageError
+from sleipnir.errors import Problem, UsageError
 from sleipnir.graph.model import Graph
 from sleipnir.knowledge import preparing
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
@@ -176,11 +176,15 @@ class AgentRun:
         """No process is missing that this run needs."""
         return MissingProcesses(scheduler=False, queues={})
 
-    # Questions
-
     def nodes(self) -> set[str]:
         """The names of the nodes of the agent and of all that it may start."""
         return {node for agent in self._agents.values() for node in agent.graph.nodes}
+
+    def warnings(self) -> list[Problem]:
+        """The warnings for the agent and for agents that its nodes name."""
+        return [problem for each in (self.roster.agent, *self.roster.named.values()) for problem in each.warnings]
+
+    # Questions
 
     def gates(self) -> list[GateInfo]:
         """The open questions, in the order in which they were asked, including those of child runs."""

@@ -96,9 +96,14 @@ def tell_warnings(client: Client, agent: str | Path, given: Collection[str] | No
     those of the graph; None: they come from rows that are not read yet. Nothing is printed for an agent that cannot
     run: the submission reports that, if it reads the agent at all (an existing batch continues with its own bundle)."""
     with contextlib.suppress(GraphError, BundleError, UsageError):
-        problems = [each for each in client.warnings(agent) if each.code != UNSUPPORTED and not _is_given(each, given)]
-        for line in _lines_of(problems, str(agent)):
-            terminal.note(line)
+        tell(client.warnings(agent), agent, given)
+
+
+def tell(warnings: Sequence[Problem], agent: str | Path, given: Collection[str] | None) -> None:
+    """Print these warnings for an agent in the same way."""
+    problems = [each for each in warnings if each.code != UNSUPPORTED and not _is_given(each, given)]
+    for line in _lines_of(problems, str(agent)):
+        terminal.note(line)
 
 
 def _lines_of(problems: Sequence[Problem], agent: str) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -20,8 +20,28 @@ from sleipnir.runs.failure_text import without_output
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
-    from sleipnir.client.client import Run
-    from sleipnir.runs.views import GateInfo, RunEvent, RunInfo
+    from sleipnir.messages import RunStatus
+    from sleipnir.runs.views import GateInfo, MissingProcesses, RunEvent, RunInfo, StreamEvent, StreamMode
+
+
+class FollowedRun(Protocol):
+    """A run of a deployment (client.Run), or one that this process executes (AgentRun)."""
+
+    id: str
+
+    @property
+    def status(self) -> RunStatus: ...
+
+    @property
+    def output(self) -> str | None: ...
+
+    def info(self) -> RunInfo: ...
+
+    def gates(self) -> list[GateInfo]: ...
+
+    def missing(self) -> MissingProcesses: ...
+
+    def stream(self, modes: Collection[StreamMode] | None = ...) -> Iterator[StreamEvent]: ...
 
 
 STREAM = click.option(
@@ -32,7 +52,7 @@ STREAM = click.option(
 
 
 def follow(
-    run: Run,
+    run: FollowedRun,
     on_gate: Callable[[GateInfo], None],
     *,
     stream: bool | None = None,
@@ -75,7 +95,7 @@ def follow(
 class _Questions:
     """The questions of a run, in the order of its narration."""
 
-    def __init__(self, run: Run, on_gate: Callable[[GateInfo], None]) -> None:
+    def __init__(self, run: FollowedRun, on_gate: Callable[[GateInfo], None]) -> None:
         self._run, self._on_gate = run, on_gate
         self._unanswered: dict[tuple[str, int], NoAnswer] = {}
         self._answered: set[tuple[str, int]] = set()  # the run has not processed the answer yet
@@ -125,7 +145,7 @@ def gate_of(run_id: str, event: RunEvent) -> GateInfo:
     )
 
 
-def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None) -> int:
+def print_result(run: FollowedRun, *, as_data: bool = False, stream: bool | None = None) -> int:
     """Print the outcome of the run: its output, or why it has none. Returns the exit code."""
     info = run.info()
     if as_data:
@@ -143,7 +163,7 @@ def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None)
     return exit_codes.of_status(info.status)
 
 
-def print_result_data(run: Run, info: RunInfo, *, stream: bool | None = None) -> None:
+def print_result_data(run: FollowedRun, info: RunInfo, *, stream: bool | None = None) -> None:
     """The output of `--json`: a document, or with `--stream` the last of many lines."""
     if stream:
         print_json_line({"type": "result", "data": result_data(run, info)})
@@ -151,7 +171,7 @@ def print_result_data(run: Run, info: RunInfo, *, stream: bool | None = None) ->
         print_json(result_data(run, info))
 
 
-def result_data(run: Run, info: RunInfo) -> dict[str, Any]:
+def result_data(run: FollowedRun, info: RunInfo) -> dict[str, Any]:
     """The JSON of a run: its record, its output and its open questions."""
     return {
         **as_json(info),

@@ -15,7 +15,8 @@ from sleipnir.cli.knowledge.building import BuildView
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
 from sleipnir.cli.runs.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
-from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, how_to_answer, refuse_unknown
+from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, how_to_answer, refuse_unknown, variable_asker
+from sleipnir.cli.runs.in_process import follow_in_process
 from sleipnir.cli.runs.parameters import (
     AGENT,
     AGENT_VARIABLE,
@@ -44,6 +45,7 @@ from sleipnir.runs.sessions import TEMP
 if TYPE_CHECKING:
     from sleipnir.client.client import Client, Run
     from sleipnir.runs.views import GateInfo
+    from sleipnir_inprocess.agent_run import AgentRun
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
@@ -75,6 +77,27 @@ class RunRequest(RunParameters):
         agent_warnings.warn(self.agent, agent, settings)
         check_budget(self.max_cost_usd, self.max_tokens)
         return prompt_text(self.prompt, self.file, sys.stdin)
+
+    def in_process(self, options: GlobalOptions, prompt: str) -> AgentRun:
+        """Prepare the run for this process; on a terminal, ask for missing values."""
+        from sleipnir.runs.actor import Actor
+        from sleipnir_inprocess.agent_run import AgentRun
+
+        if self.session is not None:
+            raise UsageError("--session needs a deployment, which keeps sessions: leave out --in-process")
+        return AgentRun(
+            self.agent,
+            prompt,
+            state=self.state,
+            max_cost_usd=self.max_cost_usd,
+            max_tokens=self.max_tokens,
+            settings=options.settings(),
+            by=str(Actor.here("cli")),
+            variables=dict([*self.agent_variables, *self.variables]),
+            cwd=self.cwd,
+            strict=self.strict,
+            ask_variable=variable_asker(),
+        )
 
     def submit(self, client: Client, prompt: str) -> Run:
         """Start the run; on a terminal, ask for missing values and show the progress of building bases."""
@@ -123,6 +146,10 @@ def _wanted(command: Command) -> Command:
     "--replay", "replay_from", type=_TAPE, metavar="DIR",
     help="Take the models' answers from DIR instead of calling the models.",
 )  # fmt: skip
+@click.option(
+    "--in-process", is_flag=True,
+    help="Execute the run in this command, without Redis and workers. It is not durable.",
+)  # fmt: skip
 @_JSON
 @STREAM
 @pass_options
@@ -132,6 +159,7 @@ def run(
     answers: Pairs,
     record: Path | None,
     replay_from: Path | None,
+    in_process: bool,
     as_data: bool,
     stream: bool | None,
     **wanted: Any,
@@ -140,14 +168,20 @@ def run(
 
     Without PROMPT, text piped into the command is the prompt; `-` reads it from a terminal too. Variables of the agent
     that have no value are asked for on the terminal. Questions are answered by --answer, else asked on the terminal.
-    Without a terminal the run keeps waiting, and the command for the answer is printed.
+    Without a terminal the run keeps waiting, and the command for the answer is printed. With --in-process it is gone
+    then, and with every other end of this command.
 
     Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer, 130
     interrupted (the run continues).
     """
     order = RunRequest(**wanted)
     prompt = order.checked_prompt(options)
-    with connected_to_run(with_tape(options, record, replay_from)) as client:
+    options = with_tape(options, record, replay_from, in_process=in_process)
+    if in_process:
+        prepared = order.in_process(options, prompt)
+        more: dict[str, Any] = {"given": order.state, "as_data": as_data, "stream": stream}
+        return follow_in_process(prepared, order.agent, answers, options, **more)
+    with connected_to_run(options) as client:
         if answers:
             refuse_unknown(answers, client.nodes(order.agent), order.agent)
         started = order.submit(client, prompt)

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from sleipnir.client.client import Client
 
 
-def with_tape(options: GlobalOptions, record: Path | None, replay_from: Path | None) -> GlobalOptions:
-    """The options of a run that is recorded into, or answered from, a folder. Both None: the same options.
+def with_tape(
+    options: GlobalOptions, record: Path | None, replay_from: Path | None, *, in_process: bool = False
+) -> GlobalOptions:
+    """The options of a run that is recorded into, or answered from, a folder. Both None: the same options. A run
+    `in_process` has workers of its own.
 
     Raises UsageError when the workers are not private, when a recording would be mixed with another, or when there is
     none to replay; ConfigError if both are given.
@@ -29,7 +32,7 @@ def with_tape(options: GlobalOptions, record: Path | None, replay_from: Path | N
 
     changed = replace(options, record=record, replay=replay_from)
     settings = changed.settings()
-    if settings.redis_url is not None:
+    if settings.redis_url is not None and not in_process:
         raise UsageError(
             "--record and --replay need the private stack: the llm workers of a deployment have settings of their own. "
             "Start those with SLEIPNIR_RECORD or SLEIPNIR_REPLAY, or leave out --redis-url and SLEIPNIR_REDIS_URL."
