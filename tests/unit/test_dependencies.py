@@ -17,6 +17,9 @@ SLEIPNIR = {"sleipnir", "sleipnir_scheduler", "sleipnir_workers", "sleipnir_inpr
 WITH = {"pydantic_core": "pydantic", "anyio": "mcp", "botocore": "boto3", "httpx": "litellm", "httpx2": "mcp"}
 """Parts of a package that only come with it, in a version that it chooses."""
 
+PLUGINS = {"sleipnir/testing/plugin.py": "pytest"}
+"""Files that only the named program loads, of which it is a plugin."""
+
 
 def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -35,7 +38,8 @@ def imported() -> dict[str, str]:
                     names = [alias.name for alias in node.names]
                 else:
                     names = [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
-                found |= {name.partition(".")[0]: str(file.relative_to(ROOT)) for name in names}
+                place = str(file.relative_to(ROOT))
+                found |= {top: place for name in names if (top := name.partition(".")[0]) != PLUGINS.get(place)}
     return {name: file for name, file in found.items() if name not in sys.stdlib_module_names | SLEIPNIR}
 
 

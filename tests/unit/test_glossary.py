@@ -45,9 +45,9 @@ PROGRAMMING = words_of("""
     language latch launch leader limiter line link list lock log main mark matrix meaning memory module moment name
     narrator neighbour object observer page parameter parent parser patch path pattern picture plan plugin point
     position problem process program protocol query reader reason reduction reference request response root runner
-    runtime saver second sentinel separator series server shape shaper shim sink size span splitter start steering
-    strategy submit summary symbol syntax system table tag tally terminal text time timeout total trace trait transport
-    type upgrade use var wait walk warning watch way web word writer
+    runtime saver second sentinel separator series server shape shaper shim sink size socket span splitter start
+    steering strategy submit summary symbol syntax system table tag tally terminal text time timeout total trace
+    trait transport type upgrade use var wait walk warning watch way web word writer
 """)
 """Last words of names that are English or a programmer's, and no nouns of Sleipnir's own."""
 
@@ -58,8 +58,9 @@ FORMATS = words_of("amqp bsp celeryconfig dag gc github kb markdown pdf ps pytho
 
 NO_NOUNS = words_of("""
     advance again begun busy collect connect declare do doctor done draw drop fill follow forget found gather gone
-    ignore known large leave live load local long lost miss narrate new off parallel parse plain put ready refuse
-    render salvage say scratch send settle show spent split submit take told unclear up validate without written
+    ignore known large leave live load local long lost miss narrate new off overwrite parallel parse plain put
+    ready refuse render salvage say scratch send settle several show spent split submit take told unclear up
+    validate without written
 """)
 """Verbs (what a function, a command or an effect does), adjectives and participles."""
 
