@@ -194,6 +194,10 @@ class AgentRun:
         """Answer an open question. Raises GateError."""
         self._store.answer(gate.run, gate.seq, text, gate.attempt, self._by)
 
+    def retry(self) -> None:
+        """Continue a failed run where it failed: the next step does so. Raises UsageError if it did not fail."""
+        self._store.retry(self.id, by=self._by)
+
     def cancel(self) -> None:
         """Cancel the run: the next step ends it. Raises UsageError if it has ended."""
         self._store.cancel(self.id, self._by)
