@@ -1,6 +1,6 @@
 """Every Python block of the documents: programs run as written, functions are called by what the page says calls them.
 
-The file of tests in docs/testing.md is run by tests/system/test_testing_page.py.
+The files of tests in docs/testing.md are run by tests/system/test_testing_page.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def the_block(*functions: str) -> Block:
 def test_every_block_is_run_by_this_module_or_by_the_test_that_it_names() -> None:
     kinds = {" ".join(functions_of(block)) for block in PYTHON} - {""}
     assert kinds == {
-        "grade plan", "forecast", "run_sleep", "run_agent test_a_letter_is_sorted_by_what_the_model_found",
+        "grade plan", "forecast", "run_sleep", "run_command test_a_letter_is_sorted_on_a_deployment",
+        "test_a_letter_is_sorted_by_what_the_model_found test_a_person_reads_what_no_model_can",
     }  # fmt: skip
 
 
