@@ -19,7 +19,7 @@ from sleipnir_inprocess.runner import Executed
 from sleipnir_inprocess.streams import Chunk, Stream
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.lazy_state import StoredState
-from sleipnir_workers.nodes import function, reduction  # noqa: F401  (they register their executors)
+from sleipnir_workers.nodes import condition, function, reduction  # noqa: F401  (they register their executors)
 from sleipnir_workers.results.encoding import encoded
 from sleipnir_workers.visits import guard
 

@@ -183,9 +183,9 @@ class _Document:
         targets = {
             key: self._target(value) for key, value in fields.items() if key in _TARGETS and isinstance(value, str)
         }
-        routes = fields.get("routes")
-        if isinstance(routes, Mapping):
-            targets["routes"] = {option: self._target(target) for option, target in routes.items()}
+        for key in ("routes", "ends"):
+            if isinstance(named := fields.get(key), Mapping):
+                targets[key] = {name: self._target(target) for name, target in named.items()}
         return {**fields, **targets}
 
     def _retry(self, policy: RetryPolicy) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sleipnir.commands import END, Send
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import FunctionNode, Json, Retry
+from sleipnir.graph.model import Branch, FunctionNode, Json, Retry
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import Send as Visit
 from sleipnir.messages import VisitResult
@@ -130,6 +130,27 @@ def _routed(node: FunctionNode, objects: GraphObjects, state: dict[str, Any], ca
         seen = instance(seen_class, dict(state))
         targets += calling.chosen(calling.call(path, seen, call), router.to, str)
     return targets
+
+
+def labels(branch: Branch, execution: Execution) -> list[str]:
+    """What the conditional edge of a node that is no function chooses. Its function gets the state as routers do.
+    Raises NodeFailed."""
+    assert branch.call is not None
+    token = None if current.get() is not None else current.set(_call(execution))
+    try:
+        return python_call.call(branch.call, execution, lambda path: _labels(path, branch, execution))
+    finally:
+        if token is not None:
+            current.reset(token)
+
+
+def _labels(path: Callable[..., Any], branch: Branch, execution: Execution) -> list[str]:
+    state = _state(execution.state, _objects(execution))
+    targets = {label: label for label in branch.to}
+    chosen = calling.chosen(calling.call(path, state, current.get() or NO_CALL), targets, str)
+    if sent := next((target for target in chosen if isinstance(target, Send)), None):
+        raise NodeFailed(f"it chose a Send to '{sent.node}': only the conditional edge of a function may", "output")
+    return [str(label) for label in chosen]
 
 
 def _sent(objects: GraphObjects, argument: Any) -> Mapping[str, Json]:

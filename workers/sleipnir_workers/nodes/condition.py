@@ -4,6 +4,7 @@ or by conditions that cost too much for the scheduler, such as loops over a list
 Rules. Conditions are evaluated in a process that is killed after CONDITION_S: their engine has no time limit and
 holds the interpreter's lock. The function gets a copy of the whole state and returns a label, and with `many: true` a
 list of labels, or a set, which is sorted. None and the empty label are no route. Anything else is a failure.
+In a graph written in Python it is a router (functions/state_graph.py).
 The planner maps labels to nodes.
 """
 
@@ -17,7 +18,7 @@ from sleipnir.graph.model import Branch, Node
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
-from sleipnir_workers.functions import python_call
+from sleipnir_workers.functions import python_call, state_graph
 from sleipnir_workers.processes.helper import HelperFailed, HelperProcesses
 from sleipnir_workers.results import output, typed_state
 
@@ -36,6 +37,8 @@ def choose(node: Node, execution: Execution) -> VisitResult:
     try:
         chosen = _chosen(branch, execution)
     except NodeFailed as error:
+        if execution.observer is not None:
+            execution.observer.failed(error)
         return output.failed(error, f"conditional edge evaluation failed: {error}")
     labels = [chosen] if isinstance(chosen, str) else chosen
     return VisitResult(ok=True, next=chosen, notes=(f"branch '{branch.call}' chose {_listed(labels)}",))
@@ -70,6 +73,8 @@ def _listed(labels: Iterable[str]) -> str:
 
 def _chosen(branch: Branch, execution: Execution) -> str | tuple[str, ...]:
     assert branch.call is not None
+    if execution.objects is not None or execution.graph.state_classes:
+        return _labels(branch.call, state_graph.labels(branch, execution))
     returned = python_call.call(
         branch.call, execution, lambda function: function(typed_state.function_state(execution))
     )
