@@ -11,6 +11,7 @@ SleipnirError
 ├── ToolFileError         the author must fix a tools file; carries its path and line
 ├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
 ├── KnowledgeError        a knowledge base cannot be built, shared or read; nothing was changed
+├── RunFailure             a run whose result is asked for did not complete
 ├── NodeFailed            a node gave up; the graph routes on it (fallback, next) or the run fails
 ├── RecordUnreadable      a stored record or a message is damaged, or of a newer release; what it is of is set aside
 ├── MachineFailed         the worker's machine cannot run the visit; it goes back, and the worker stops taking its queue
@@ -54,6 +55,10 @@ class RunNotFound(UsageError):
 
 class BatchNotFound(UsageError):
     """No batch of that id: never submitted, or ended longer ago than the retention."""
+
+
+class RunFailure(SleipnirError):
+    """The run failed or was cancelled, so it has no result."""
 
 
 class GateError(UsageError):

@@ -97,10 +97,15 @@ def pack(
         files[CONFIG_FILE] = config_file
     if definition is not None:
         files[GRAPH_FILE] = definition.encode()
-    return _packed(folder, files, limit_bytes, unpacked_bytes)
+    return pack_files(folder, files, limit_bytes=limit_bytes, unpacked_bytes=unpacked_bytes)
 
 
-def _packed(folder: Path, files: Mapping[str, Path | bytes], limit_bytes: int, unpacked_bytes: int) -> Bundle:
+def pack_files(
+    folder: Path, files: Mapping[str, Path | bytes], *, limit_bytes: int, unpacked_bytes: int = MOST_UNPACKED_BYTES
+) -> Bundle:
+    """Pack files, or contents, by their names in the bundle of `folder`. Raises BundleError as `pack` does."""
+    if len(files) > MOST_BUNDLE_FILES:
+        raise BundleError(f"the files in {folder} that the agent needs are more than {MOST_BUNDLE_FILES:,}")
     packing = _Packing(limit_bytes)
     left = unpacked_bytes
     with tarfile.open(fileobj=packing, mode="w", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
@@ -587,8 +592,13 @@ def _check_folder(path: Path, root: Path) -> None:
         raise BundleError(f"{path} links to a folder that it is in, or from within a linked one; remove the link")
 
 
+def is_left_out(name: str) -> bool:
+    """Whether no bundle has files and folders of this name."""
+    return any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
+
+
 def _left_out(path: Path, knowledge: list[str]) -> bool:
-    if any(fnmatch.fnmatch(path.name, pattern) for pattern in LEFT_OUT):
+    if is_left_out(path.name):
         return True
     return any(path.is_relative_to(source) for source in knowledge)
 

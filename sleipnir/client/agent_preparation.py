@@ -12,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import Bundle, folder_signature, pack, packed_part
 from sleipnir.agents.variables import of_environment, resolved_variables
+from sleipnir.client import graph_bundle
 from sleipnir.client.options import RunOptions
 from sleipnir.client.texts import refuse_text
 from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
+from sleipnir.graph import python_file
 from sleipnir.graph.check import check_loaded, format_headline
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
 from sleipnir.graph.loaded import LoadedGraph
@@ -27,8 +30,10 @@ from sleipnir.graph.overrides import overridden
 from sleipnir.graph.tools import may_spawn
 from sleipnir.local.same_directory import System
 from sleipnir.models.clients import clients_here
+from sleipnir.python_graph.compiled import CompiledGraph
+from sleipnir.python_graph.initial_state import first_state
 from sleipnir.runs import sessions
-from sleipnir.runs.initial_state import state_at_start
+from sleipnir.runs.initial_state import first_state_of, is_folded_by_code, state_at_start
 from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.tools.folder import custom_tools
@@ -87,13 +92,16 @@ class AgentPreparation:
     def __init__(self, settings: Settings, *, packs: bool = True) -> None:
         self._settings, self._packs = settings, packs
         self._prepared: dict[AgentFolder, PreparedAgent] = {}
+        self._prepared_graphs: WeakKeyDictionary[CompiledGraph, PreparedAgent] = WeakKeyDictionary()
 
-    def agent(self, agent: str | Path) -> PreparedAgent:
-        """The checked graph and the bundle of an agent, by name or folder. Raises AgentNotFound, GraphError (with all
-        problems) and BundleError."""
+    def agent(self, agent: str | Path | CompiledGraph) -> PreparedAgent:
+        """The checked graph and the bundle of an agent, by name or folder, or of a graph. Raises AgentNotFound,
+        GraphError (with all problems) and BundleError."""
+        if isinstance(agent, CompiledGraph):
+            return self._prepare_graph(agent)
         return self._prepare(finding.look_up(agent, self._settings))
 
-    def roster(self, agent: str | Path) -> Roster:
+    def roster(self, agent: str | Path | CompiledGraph) -> Roster:
         """An agent and those that its runs may start. Raises like `agent`, also for an agent that an agent node
         names."""
         top = self.agent(agent)
@@ -102,9 +110,21 @@ class AgentPreparation:
         return Roster(top, named, self._all_that_work() if may_choose else {})
 
     def state_at_start(self, agent: PreparedAgent, prompt: str, state: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The first state of a run. Raises UsageError."""
+        """The first state of a run. Values that reducers in a graph.py get go through these, in the process that
+        executes the file. Raises UsageError."""
         refuse_text("the prompt", prompt, self._settings.max_prompt_bytes)
-        return state_at_start(agent.graph, prompt, {} if state is None else state, self._settings.max_output_bytes)
+        begin = state_at_start(agent.graph, prompt, {} if state is None else state, self._settings.max_output_bytes)
+        reduced = {key: begin[key] for key in state or {} if is_folded_by_code(agent.graph, key)}
+        if reduced and agent.folder.is_python:
+            folded = python_file.first_state(agent.folder.file, reduced)
+            begin |= {key: folded[key] for key in reduced if key in folded}
+        return begin
+
+    def state_of_input(self, agent: PreparedAgent, graph: CompiledGraph, input: Any) -> dict[str, Any]:
+        """The first state of a run of a graph. Raises what `graph.invoke` raises for the input, and UsageError."""
+        return first_state_of(
+            agent.graph, first_state(graph.parts, graph.objects, input), self._settings.max_output_bytes
+        )
 
     def spec(self, roster: Roster, options: RunOptions, knowledge: Mapping[str, str]) -> RunSpec:
         """The specification of runs, without a session. `knowledge` is as in RunSpec."""
@@ -151,6 +171,20 @@ class AgentPreparation:
                 found[name] = self.agent(name)
         return found
 
+    def _prepare_graph(self, graph: CompiledGraph) -> PreparedAgent:
+        """Once per graph: its code in this process does not change either."""
+        known = self._prepared_graphs.get(graph)
+        if known is None:
+            folder, loaded = graph_bundle.defined(graph)
+            if loaded.graph is None:
+                raise GraphError(refusal("graph", str(folder.file), folder.name), loaded.problems)
+            overrides = finding.overrides(loaded.graph, folder.name)
+            model, problems = self._checked(folder, loaded, overrides)
+            bundle = graph_bundle.packed(graph, folder, loaded, self._settings) if self._packs else None
+            known = PreparedAgent(folder, (), loaded.graph, overrides, model, bundle, tuple(problems))
+            self._prepared_graphs[graph] = known
+        return known
+
     def _prepare(self, agent: AgentFolder) -> PreparedAgent:
         signature = folder_signature(agent.path, agent.config_file)
         known = self._prepared.get(agent)
@@ -165,10 +199,7 @@ class AgentPreparation:
             headline = refusal(agent.kind, str(agent.file), agent.name)
             raise GraphError(headline, self._problems(loaded, agent, None))
         overrides = finding.overrides(loaded.graph, agent.name)
-        graph = overridden(loaded.graph, overrides)
-        problems = self._problems(loaded, agent, graph) if graph.settings.validate_before_run else loaded.problems
-        if any(problem.level == "error" for problem in problems):
-            raise GraphError(format_headline(problems), problems)
+        graph, problems = self._checked(agent, loaded, overrides)
         bundle = self._pack(agent, loaded, graph) if self._packs else None
         signature = packed_part(signature, graph)
         return PreparedAgent(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
@@ -182,6 +213,17 @@ class AgentPreparation:
             definition=loaded.text,
             unpacked_bytes=self._settings.max_unpacked_bytes,
         )
+
+    def _checked(
+        self, agent: AgentFolder, loaded: LoadedGraph, overrides: Mapping[str, Json]
+    ) -> tuple[Graph, Sequence[Problem]]:
+        """The graph with its overrides, and its warnings. Raises GraphError with all problems."""
+        assert loaded.graph is not None
+        graph = overridden(loaded.graph, overrides)
+        problems = self._problems(loaded, agent, graph) if graph.settings.validate_before_run else loaded.problems
+        if any(problem.level == "error" for problem in problems):
+            raise GraphError(format_headline(problems), problems)
+        return graph, problems
 
     def _problems(self, loaded: LoadedGraph, agent: AgentFolder, graph: Graph | None) -> Sequence[Problem]:
         """All problems of an agent, except tools and MCP servers that may be missing only on this machine."""

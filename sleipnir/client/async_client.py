@@ -116,6 +116,7 @@ class AsyncRun:
     missing = _coroutine(Run.missing)
     tree = _coroutine(Run.tree)
     wait = _coroutine(Run.wait)
+    result = _coroutine(Run.result)
     events = _iterator(Run.events)
     stream = _iterator(Run.stream)
     history = _coroutine(Run.history)

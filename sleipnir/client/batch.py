@@ -32,7 +32,7 @@ from sleipnir.batches.records import (
 from sleipnir.batches.rows import BadRow, Row, row_of
 from sleipnir.errors import UsageError
 from sleipnir.runs.failure_text import failure_of
-from sleipnir.runs.initial_state import WrongState, state_at_start
+from sleipnir.runs.initial_state import WrongState, is_folded_by_code, state_at_start
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 
@@ -266,6 +266,8 @@ class RowSubmission:
         try:
             if len(row.prompt.encode()) > self._prompt_bytes:
                 return BadRow(row.place, f"its prompt has more than SLEIPNIR_MAX_PROMPT_BYTES={self._prompt_bytes:,}")
+            if folded := [key for key in state if is_folded_by_code(self._batch.graph, key)]:
+                return BadRow(row.place, f"rows cannot give {folded[0]!r}: its reducer is a function of the graph")
             begin = state_at_start(self._batch.graph, row.prompt, state, self._state_bytes)
             # What was given is kept as it was encoded (times, bytes); what the graph adds, it adds at the start.
             text = row_text(row.prompt, {name: begin[name] for name in state})

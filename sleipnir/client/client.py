@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.client.texts import refuse_text
-from sleipnir.errors import BatchNotFound, GateError, Problem, RunNotFound, UsageError
+from sleipnir.errors import BatchNotFound, GateError, Problem, RunFailure, RunNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import BUDGET, Budget, read_budget_answer
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from sleipnir.client.preparation import Preparation
     from sleipnir.graph.model import Graph
     from sleipnir.knowledge import preparing as knowledge
+    from sleipnir.python_graph.compiled import CompiledGraph
 
 PREFIX_LENGTH = 6
 _BLOCK_MS = 2_000
@@ -88,8 +89,8 @@ class Client:
 
     def submit(
         self,
-        agent: str | Path,
-        prompt: str = "",
+        agent: str | Path | CompiledGraph,
+        prompt: Any = "",
         *,
         state: Mapping[str, Any] | None = None,
         session: str | None = None,
@@ -97,7 +98,13 @@ class Client:
         max_tokens: int | None = None,
         **options: Unpack[RunOptions],
     ) -> Run:
-        """Submit a run of `agent` (a name, or the path of its folder).
+        """Submit a run of `agent` (a name, the path of its folder, or a compiled graph).
+
+        For a graph, `prompt` is the input of `graph.invoke`: a dict, or an instance of its state class. Workers get the
+        Python files that its functions are in, and what these import from the same folder; submitting fails with
+        GraphError, before anything is stored, for functions that they could not find there: lambdas, functions inside
+        functions, those of notebooks. A program is imported by workers, so it submits below
+        `if __name__ == "__main__":`.
 
         `prompt` becomes `{{initial_prompt}}`. `state` has initial values, which override the graph's `initial_state`:
         JSON, or datetime and bytes objects for keys declared so. `session` names a conversation: the run of a
@@ -416,6 +423,14 @@ class Run:
     @property
     def error(self) -> str | None:
         return self._record().error
+
+    def result(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """The final state, in its JSON form; blocks until the run ends. Raises RunFailure for a run that did not
+        complete, TimeoutError after `timeout_s`."""
+        info = self.wait(timeout_s)
+        if info.status != "completed":
+            raise RunFailure(f"run {self.id} {info.status}" + (f": {info.error}" if info.error else ""))
+        return self.state()
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
         """Block until the run ends. Raises TimeoutError after `timeout_s`; a run that waits for an answer has not

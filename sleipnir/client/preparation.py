@@ -25,6 +25,8 @@ from sleipnir.graph.model import Graph
 from sleipnir.knowledge import preparing as knowledge
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
+from sleipnir.python_graph.agent_modules import refuse_while_loading
+from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.runs import sessions
 from sleipnir.runs.budgets import Budget, check_budget
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec
@@ -68,8 +70,8 @@ class Preparation:
 
     def run(
         self,
-        agent: str | Path,
-        prompt: str,
+        agent: str | Path | CompiledGraph,
+        prompt: Any,
         *,
         state: Mapping[str, Any] | None,
         session: str | None,
@@ -78,9 +80,15 @@ class Preparation:
     ) -> PreparedRun:
         """A run that can be stored once its bundles are offered. Raises as Client.submit describes."""
         refuse_unknown(options)
+        refuse_while_loading()
         check_budget(budget.max_cost_usd, budget.max_tokens)
         roster = self.agents.roster(agent)
-        begin = self.agents.state_at_start(roster.agent, prompt, state)
+        if isinstance(agent, CompiledGraph):
+            if state is not None:
+                raise UsageError("a graph gets its input as the second argument; leave `state` out")
+            begin = self.agents.state_of_input(roster.agent, agent, prompt)
+        else:
+            begin = self.agents.state_at_start(roster.agent, prompt, state)
         in_session = _session(roster.agent.graph, roster.agent.folder.name, session)
         spec = replace(
             self._spec(roster, options),
@@ -94,6 +102,7 @@ class Preparation:
     def batch(self, agent: str | Path, batch_id: str | None, plan: BatchPlan, options: RunOptions) -> PreparedBatch:
         """A batch that rows can be added to; its bundles are offered. Raises as Client.batch describes."""
         refuse_unknown(options)
+        refuse_while_loading()
         check_plan(plan)
         if batch_id is not None:
             known = self._spec_of_batch(batch_id, finding.look_up(agent, self._settings).name)

@@ -181,12 +181,16 @@ def load_python(file: Path) -> LoadedGraph:
     answer = python_file.answer_of(file)
     if "document" not in answer:
         return LoadedGraph(None, tuple(answer["problems"]), {})
-    places = python_file.places_in(answer, file)
-    loaded = from_data(answer["document"], {path: (line, 1) for path, (_, line) in places.items()}, str(file))
+    return of_document(answer["document"], python_file.places_in(answer, file), file)
+
+
+def of_document(document: Json, places: Mapping[KeyPath, tuple[str, int]], file: Path) -> LoadedGraph:
+    """The graph in the document of a graph written in Python. `places` are the calls that made its parts."""
+    loaded = from_data(document, {path: (line, 1) for path, (_, line) in places.items()}, str(file))
     files: dict[tuple[str | None, int | None], str] = {
         (str(path[1]) if path else None, line): made for path, (made, line) in places.items()
     }
-    return replace(loaded, text=python_file.text_of(answer["document"]), files=files)
+    return replace(loaded, text=python_file.text_of(document), files=files)
 
 
 def _load(text: str, file: str, agent: str, kind: Kind) -> LoadedGraph:

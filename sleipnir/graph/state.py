@@ -18,7 +18,7 @@ from typing import Any, Final
 from sleipnir.graph import schema as json_schema
 from sleipnir.graph.model import SINGLE, Graph, Json, StateField
 from sleipnir.graph.plain import first_not_json
-from sleipnir.graph.reducers import is_custom, is_message, is_operation, operation_problem
+from sleipnir.graph.reducers import fold, is_custom, is_message, is_operation, operation_problem
 
 TYPES: Final = ("any", "string", "int", "float", "bool", "list", "object", "messages", "datetime", "bytes")
 
@@ -68,7 +68,16 @@ def initial(graph: Graph, given: Mapping[str, Any], unchecked: Collection[str] =
         ]
     if problems:
         raise StateError(problems)
+    if graph.state_classes:
+        state |= {key: _written(declared[key], state[key]) for key in given if key in declared}
     return state
+
+
+def _written(field: StateField, value: Json) -> Json:
+    """A given value as a write: a graph written in Python begins with the first values of its reducers."""
+    if field.reducer in (None, SINGLE) or field.default is None or is_custom(field.reducer):
+        return value
+    return fold(field.reducer, field.default, value, strict=False)
 
 
 def _begins_absent(graph: Graph, field: StateField) -> bool:

@@ -5,7 +5,7 @@ versions of one, may both have a `steps.py`. sys.path is not changed. Inside suc
 finds `helper.py` beside it first, as it would in a script, and the worker's modules otherwise: the
 loader gives the file an `__import__` of its own. `from . import helper` works too; importlib.import_module
 does not. A file is loaded once per process; bundles never change, so nothing is reloaded.
-While a file is loaded, `loaded_file` is its path: a run must not be submitted then.
+While a file is loaded, no run may be submitted: each worker loads the file.
 No bytecode is written or read: the folder is the agent's, and its timestamps are meaningless.
 """
 
@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Final
 
-from sleipnir.errors import NodeFailed
+from sleipnir.errors import NodeFailed, UsageError
 
 PREFIX = "sleipnir_agent_"
 
@@ -31,10 +31,17 @@ PREFIX = "sleipnir_agent_"
 _loading = threading.local()
 
 
-def loaded_file() -> str | None:
-    """The file whose top level runs in this thread; None if no agent's file is being loaded."""
+GUARD: Final = 'if __name__ == "__main__":'
+
+
+def refuse_while_loading() -> None:
+    """Raises UsageError if the top level of an agent's file runs in this thread."""
     files: list[str] = getattr(_loading, "files", [])
-    return files[0] if files else None
+    if files:
+        name = Path(files[0]).name
+        raise UsageError(
+            f"a run is submitted while {name} is imported, which each worker does: write `{GUARD}` above that call"
+        )
 
 
 def load(path: Path, root: Path | None = None) -> ModuleType:

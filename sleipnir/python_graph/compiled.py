@@ -1,4 +1,4 @@
-"""A compiled graph: run it here (`invoke`, `stream`), draw it, write it as a graph.yaml."""
+"""A compiled graph: run it here (`invoke`, `stream`) or on the fleet (`submit`), write it as a graph.yaml."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from sleipnir.graph.model import Graph
+from sleipnir.python_graph.agent_modules import refuse_while_loading
 from sleipnir.python_graph.document import GraphDocument, translate
 from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.python_graph.parts import GraphParts
@@ -76,6 +77,22 @@ class CompiledGraph:
         configs = config if isinstance(config, list) else [config] * len(inputs)
         runs = (self.ainvoke(given, own, **options) for given, own in zip(inputs, configs, strict=True))
         return list(await asyncio.gather(*runs))
+
+    # Run it on the fleet
+
+    def submit(self, input: Any, *, client: Any = None, **options: Any) -> Any:
+        """Submit a run to the deployment of SLEIPNIR_REDIS_URL, or of `client`. Returns its Run: `run.result()` waits
+        for the final state. `options` and errors are those of Client.submit. TypeError for `config` and `context`,
+        which do not travel with a run."""
+        for name in ("config", "context"):
+            if options.pop(name, None) is not None:
+                raise TypeError(f"{name}= does not travel with a run: give what nodes need in the input")
+        refuse_while_loading()
+        if client is None:
+            import sleipnir
+
+            client = sleipnir.Client()
+        return client.submit(self, input, **options)
 
     # Look at it
 

@@ -61,6 +61,11 @@ def unreachable(parts: GraphParts, references: References) -> list[Problem]:
     ]
 
 
+def targets(parts: GraphParts) -> list[Any]:
+    """All functions and classes that the graph refers to."""
+    return [target for _, _, target in _objects(parts)]
+
+
 def _problems(place: Place, what: str, target: Any, references: References) -> Iterator[Problem]:
     if hasattr(target, "invoke"):
         message = f"{what} is a graph of its own: such a node runs only in process, by `invoke`"

@@ -8,6 +8,8 @@ from typing import Any
 
 from sleipnir.errors import UsageError
 from sleipnir.graph.model import Graph
+from sleipnir.graph.plain import first_not_json
+from sleipnir.graph.reducers import is_custom
 from sleipnir.graph.state import StateError, initial
 from sleipnir.messages import MOST_KEYS
 
@@ -35,6 +37,25 @@ def state_at_start(
         begin = initial(graph, {**given, "initial_prompt": prompt}, unchecked)
     except StateError as error:
         raise WrongState(graph.name, error.problems) from None
+    _refuse_size(begin, given, limit_bytes)
+    return begin
+
+
+def first_state_of(graph: Graph, state: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
+    """The state that a graph written in Python has made of its input. Raises UsageError if it cannot be stored."""
+    for key, value in state.items():
+        if reason := first_not_json({key: value}):
+            raise WrongState(graph.name, [f"state key '{key}' {reason}"])
+    _refuse_size(state, state, limit_bytes)
+    return dict(state)
+
+
+def is_folded_by_code(graph: Graph, key: str) -> bool:
+    """Whether only the code of a graph written in Python knows the first value of a key that is given."""
+    return bool(graph.state_classes) and key in graph.state and is_custom(graph.reducer_of(key) or "")
+
+
+def _refuse_size(begin: Mapping[str, Any], given: Collection[str], limit_bytes: int) -> None:
     if len(begin) > MOST_KEYS:
         raise UsageError(f"the state begins with {len(begin):,} keys, at most {MOST_KEYS:,} are possible; nest them")
     size = len(json.dumps({key: begin[key] for key in given}))
@@ -43,7 +64,6 @@ def state_at_start(
             f"the given state has {size:,} bytes, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}. "
             "Store the data in a file and give its path"
         )
-    return begin
 
 
 _NOT_GIVEN = {"initial_prompt": "it is the prompt", "_next": "nodes use it to select the next node"}

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
+import subprocess
+import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,3 +184,152 @@ def test_a_worker_is_killed_while_it_executes_a_graph(own: Stack, tmp_path: Path
         expected = in_process(agent, {"topic": "sea", "hold": str(hold)})
         assert of_run(run.state()) == of_run(expected)
         assert len([step for step in run.history() if step.node == "look" and step.role == "node"]) == 3
+
+
+PIPELINE = """
+import operator
+import sys
+from typing import Annotated, TypedDict
+
+from sleipnir import START, Client, Send, StateGraph
+from pieces.work import join, look
+
+
+class State(TypedDict, total=False):
+    words: list[str]
+    found: Annotated[list[str], operator.add]
+    text: Annotated[str, join]
+
+
+def begin(state: State):
+    return {"text": "begin"}
+
+
+def fan(state):
+    return [Send("look", {"word": word}) for word in state["words"]]
+
+
+builder = StateGraph(State).add_node(begin).add_node(look)
+builder.add_edge(START, "begin").add_conditional_edges("begin", fan)
+graph = builder.compile(name="pipeline")
+INPUT = {"words": ["a", "b"], "text": "input"}
+
+if __name__ == "__main__":
+    if sys.argv[1] == "graph":
+        run = graph.submit(INPUT)
+    else:
+        run = Client().submit(graph, INPUT)
+    result = run.result(60)
+    assert result == run.state() == graph.invoke(INPUT), result
+    print(result["found"], result["text"], run.info().agent)
+"""
+WORK = """
+from .text import upper
+
+
+def look(state):
+    return {"found": [upper(state["word"])], "text": state["word"]}
+
+
+def join(left, right):
+    return f"{left}+{right}" if left else right
+"""
+TEXT = "def upper(text):\n    return text.upper()\n"
+
+
+def program(folder: Path, text: str) -> Path:
+    """A program with a package beside it, and files that it does not use."""
+    write_agent(folder, None, pipeline_py=text, pieces__work_py=WORK, pieces__text_py=TEXT)
+    (folder / "pieces" / "__init__.py").touch()
+    (folder / "unused.py").write_text("raise RuntimeError\n")
+    (folder / "data.bin").write_bytes(b"0" * 1000)
+    return folder / "pipeline.py"
+
+
+def executed(stack: Stack, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, env=stack.environment(), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("how", ["graph", "client"])
+def test_a_program_submits_its_own_graph_and_gets_the_state_of_a_run_in_process(
+    stack: Stack, tmp_path: Path, how: str
+) -> None:
+    done = executed(stack, program(tmp_path / "work", PIPELINE), how)
+    assert (done.stdout, done.stderr) == ("['A', 'B'] input+begin+a+b pipeline\n", "")
+
+
+def test_the_bundle_of_a_program_has_its_python_files_only(stack: Stack, tmp_path: Path) -> None:
+    text = PIPELINE.replace("result = run.result(60)", "print(run.id)\n    raise SystemExit")
+    done = executed(stack, program(tmp_path / "work", text), "graph")
+    with stack.client() as client:
+        spec = client.store.runs.spec(done.stdout.strip())
+        packed = client.store.bundles.get(spec.bundle)
+    assert packed is not None
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert archive.getnames() == [
+            "graph.yaml", "pieces/__init__.py", "pieces/text.py", "pieces/work.py", "pipeline.py",
+        ]  # fmt: skip
+
+
+def test_a_program_without_the_guard_is_refused_before_anything_is_stored(stack: Stack, tmp_path: Path) -> None:
+    text = PIPELINE.replace('if __name__ == "__main__":', "if True:")
+    with stack.client() as client:
+        before = client.run_count()
+        done = executed(stack, program(tmp_path / "work", text), "graph")
+        assert done.returncode == 1
+        line = text.splitlines().index("        run = graph.submit(INPUT)") + 1
+        assert f"pipeline.py:{line}: workers import this file to find its functions" in done.stderr
+        assert 'write `if __name__ == "__main__":` above this call' in done.stderr
+        assert client.run_count() == before
+
+
+def test_functions_that_cannot_travel_are_refused_all_at_once(stack: Stack, tmp_path: Path) -> None:
+    text = PIPELINE.replace(
+        'graph = builder.compile(name="pipeline")',
+        "def made():\n    def inner(state): ...\n    return inner\n\n"
+        'builder.add_node("x", lambda state: None).add_node("y", made()).add_sequence([("z", made())])\n'
+        'builder.add_edge("begin", "x").add_edge("x", "y").add_edge("y", "z")\n'
+        "graph = builder.compile()",
+    )
+    done = executed(stack, program(tmp_path / "work", text), "graph")
+    line = text.splitlines().index("def made():") + 1
+    for expected in (
+        f"pipeline.py:{line + 4}: node 'x' cannot be found by a worker: it is a lambda",
+        f"pipeline.py:{line + 1}: node 'y' cannot be found by a worker: it is defined inside a function",
+        f"pipeline.py:{line + 1}: node 'z' cannot be found by a worker: it is defined inside a function",
+    ):
+        assert expected in done.stderr
+
+
+def test_a_notebook_cannot_submit_its_cells(stack: Stack) -> None:
+    code = PIPELINE.partition("from pieces")[0] + (
+        "class State(TypedDict):\n    n: int\n"
+        "def double(state): ...\n"
+        "StateGraph(State).add_node(double).add_edge(START, 'double').compile().submit({'n': 1})\n"
+    )
+    done = executed(stack, "-c", code)
+    assert "node 'double' cannot be found by a worker: it is defined in a notebook or an interactive" in done.stderr
+
+
+def test_input_from_the_command_line_goes_through_the_reducers(stack: Stack, tmp_path: Path) -> None:
+    agent = planner(tmp_path)
+    given = {"topic": "sea", "best": "x", "found": ["first"], "seen": ["given"]}
+    words = [word for key, value in given.items() for word in ("--state", f"{key}={json.dumps(value)}")]
+    done = stack.sleipnir("submit", str(agent), *words)
+    with stack.client() as client:
+        run = client.run(done.stdout.split()[0])
+        completed(run.wait(60))
+        assert of_run(run.state()) == of_run(in_process(agent, {**given, "seen": {"given"}}))
+        assert run.state()["found"][0] == "first"
+
+
+def test_rows_of_a_batch_are_runs_of_a_graph_in_python(stack: Stack, tmp_path: Path) -> None:
+    with stack.client() as client:
+        batch = client.batch(
+            planner(tmp_path), [{"topic": "a"}, {"topic": "b"}, {"best": "x"}], on_bad=(bad := []).append
+        )
+        batch.wait(60)
+        assert [result.status for result in batch.results()] == ["completed", "completed"]
+        assert client.run(batch.run_id(1)).state()["answer"] == "B-0, B-1, B-2; B-1B-1"
+        assert [row.message for row in bad] == ["rows cannot give 'best': its reducer is a function of the graph"]
