@@ -23,6 +23,7 @@ from tests.unit.workers.visits import visit
 
 PYTHON = blocks("python")
 PRINTED = {
+    "docs/python-graphs.md": "Hello, Ada",
     "README.md": "completed Likely cause",
     "docs/batches.md": "19 completed a cracked bell (urgent: true)",
     "docs/operations.md": '{"topic": "a cracked bell", "urgent": true}',
@@ -30,6 +31,9 @@ PRINTED = {
 
 
 def functions_of(block: Block) -> list[str]:
+    """The functions that the page's tests call; none of a program, which the guard shows."""
+    if 'if __name__ == "__main__":' in block.text:
+        return []
     return [each.name for each in ast.parse(block.text).body if isinstance(each, ast.FunctionDef)]
 
 

@@ -34,7 +34,7 @@ _FORMATS = ("text", "json", "github", "sarif")
 def validate(options: GlobalOptions, target: str | None, form: str | None, as_data: bool, code: str | None) -> int:
     """Check an agent's graph, templates and code, and report every problem with its place and its code.
 
-    The agent's code is not run. `# sleipnir: ignore CODE` at the end of a line suppresses a warning.
+    Of the agent's code only a graph.py is run. `# sleipnir: ignore CODE` at the end of a line suppresses a warning.
 
     Exit codes: 0 no error, 1 an error, 2 wrong usage.
     """
