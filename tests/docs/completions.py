@@ -145,6 +145,7 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
             Run(output="draft", start="spread"),
         ],
     ),
+    ("docs/graph-language.md", "report"): Completion(runs=[Run({"notes": "bells"}, output="")]),
     ("docs/graph-language.md", "plan write"): Completion(
         files={"steps.py": STEPS}, runs=[Run({"topic": "bells"}, output="")]
     ),
