@@ -15,7 +15,7 @@ from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError, NodeError
 from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.objects import instance
-from sleipnir.python_graph.runtime import Call, Interrupt, Runtime, current
+from sleipnir.python_graph.runtime import Call, Interrupt, Runtime, current, merged_config
 from sleipnir.runs.events import Resulted
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Transition
@@ -46,7 +46,8 @@ class Run:
         above = current.get()
         self.output = output
         self._graph = graph
-        self._config = _config(config, above)
+        below: dict[str, Any] = {"configurable": {}, "metadata": {}, "tags": None}
+        self._config = merged_config(below, above.config if above is not None else {}, graph.config, config or {})
         self._limit = self._config.get("recursion_limit", RECURSION_LIMIT)
         if self._limit < 1:
             raise ValueError("recursion_limit must be at least 1")
@@ -227,13 +228,3 @@ def answers(run_id: str, gates: Collection[Gate], resume: Any) -> Iterator[tuple
         )
     else:
         yield from ((gate, resume) for gate in by_id.values())
-
-
-def _config(given: Mapping[str, Any] | None, above: Call | None) -> dict[str, Any]:
-    """The configuration of a call: what is given, over that of the call above."""
-    config: dict[str, Any] = {"configurable": {}, "metadata": {}, "tags": None}
-    for part in (above.config if above is not None else {}, given or {}):
-        for key, value in part.items():
-            merges = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
-            config[key] = {**config[key], **value} if merges else value
-    return config

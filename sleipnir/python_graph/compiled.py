@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
 from sleipnir.graph.model import Graph
 from sleipnir.python_graph.agent_modules import refuse_while_loading
 from sleipnir.python_graph.document import GraphDocument, translate
+from sleipnir.python_graph.drawing import Form, GraphDrawing, drawn
 from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.python_graph.parts import GraphParts
 from sleipnir.python_graph.references import References
+from sleipnir.python_graph.runtime import merged_config
 
 DEFAULT_NAME = "LangGraph"
 
@@ -34,6 +37,7 @@ class CompiledGraph:
         self.model: Graph = document.graph
         self._document = document.data
         self.objects = GraphObjects(parts.keys, self.references.find)
+        self.config: dict[str, Any] = {}
         self.threads: dict[str, Any] = {}
         """The last run of each thread, in this process."""
         self.run_numbers = itertools.count(1)
@@ -78,6 +82,12 @@ class CompiledGraph:
         runs = (self.ainvoke(given, own, **options) for given, own in zip(inputs, configs, strict=True))
         return list(await asyncio.gather(*runs))
 
+    def with_config(self, config: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """The same graph, with a configuration below that of each call. Both have the same threads."""
+        bound = copy.copy(self)
+        bound.config = merged_config(self.config, config or {}, more)
+        return bound
+
     # Run it on the fleet
 
     def submit(self, input: Any, *, client: Any = None, **options: Any) -> Any:
@@ -95,6 +105,14 @@ class CompiledGraph:
         return client.submit(self, input, **options)
 
     # Look at it
+
+    def draw(self, form: Form = "mermaid") -> str:
+        """A drawing of the graph: Mermaid, DOT for Graphviz, SVG or text."""
+        return drawn(self.model, form)
+
+    def get_graph(self, config: Mapping[str, Any] | None = None, *, xray: bool | int = False) -> GraphDrawing:
+        """The graph for `draw_mermaid()`. A graph that is a node is one node of it, with any `xray`."""
+        return GraphDrawing(self.model)
 
     def to_yaml(self) -> str:
         """The graph as the text of a graph.yaml."""

@@ -86,6 +86,16 @@ NO_CALL: Final = Call({}, Runtime())
 current: Final[contextvars.ContextVar[Call | None]] = contextvars.ContextVar("sleipnir_call", default=None)
 
 
+def merged_config(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """One configuration of several: later ones replace values, and add to mappings."""
+    config: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            merges = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
+            config[key] = {**config[key], **value} if merges else value
+    return config
+
+
 def _current() -> Call:
     call = current.get()
     if call is None:

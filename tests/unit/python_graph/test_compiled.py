@@ -1,0 +1,104 @@
+"""A compiled graph: its drawings, its configuration, batches, and the async forms of its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from sleipnir import END, START, GraphRecursionError, InMemorySaver, StateGraph
+from sleipnir.graph import draw
+
+
+class State(TypedDict):
+    n: int
+    seen: Annotated[list[Any], operator.add]
+
+
+def note(state: State, config: Any) -> dict[str, Any]:
+    return {"seen": [config["configurable"].get("who"), config["tags"]]}
+
+
+def counting() -> StateGraph:
+    graph = StateGraph(State).add_node("up", lambda state: {"n": state["n"] + 1}).add_edge(START, "up")
+    return graph.add_conditional_edges("up", lambda state: END if state["n"] > 3 else "up", ["up", END])
+
+
+def test_a_graph_is_drawn_in_the_forms_of_the_command_line() -> None:
+    graph = counting().compile()
+    forms = {"mermaid": draw.mermaid, "dot": draw.dot, "svg": draw.svg, "text": draw.outline}
+    for form, writer in forms.items():
+        assert graph.draw(form) == writer(graph.model)  # type: ignore[arg-type]
+    assert graph.draw() == graph.get_graph(xray=True).draw_mermaid(with_styles=False) == draw.mermaid(graph.model)
+    assert graph.get_graph().draw_ascii() == draw.outline(graph.model)
+    assert "up" in graph.draw()
+    with pytest.raises(ValueError, match="unknown form 'png': there are mermaid, dot, svg and text"):
+        graph.draw("png")  # type: ignore[arg-type]
+
+
+def test_a_bound_configuration_is_below_that_of_a_call() -> None:
+    graph = StateGraph(State).add_node("note", note).add_edge(START, "note").compile()
+    bound = graph.with_config({"configurable": {"who": "ann"}}, tags=["t"])
+    assert graph.invoke({})["seen"] == [None, None]
+    assert bound.invoke({})["seen"] == ["ann", ["t"]]
+    assert bound.with_config(tags=["u"]).invoke({})["seen"] == ["ann", ["u"]]
+    assert bound.invoke({}, {"configurable": {"who": "bob"}})["seen"] == ["bob", ["t"]]
+    assert bound.invoke({}, {"configurable": {"other": 1}})["seen"] == ["ann", ["t"]]
+
+
+def test_a_bound_limit_of_steps_is_in_force() -> None:
+    with pytest.raises(GraphRecursionError):
+        counting().compile().with_config(recursion_limit=2).invoke({"n": 0})
+
+
+def test_a_bound_thread_is_a_thread_of_the_graph() -> None:
+    graph = StateGraph(State).add_node("note", note).add_edge(START, "note").compile(checkpointer=InMemorySaver())
+    bound = graph.with_config(configurable={"thread_id": "1", "who": "ann"})
+    bound.invoke({})
+    assert graph.invoke({}, {"configurable": {"thread_id": "1"}})["seen"] == ["ann", None, None, None]
+
+
+def test_a_batch_gives_the_results_in_the_order_of_the_inputs() -> None:
+    graph = StateGraph(State).add_node("note", note).add_edge(START, "note").compile()
+    inputs = [{"n": number} for number in range(5)]
+    assert [each["n"] for each in graph.batch(inputs)] == [0, 1, 2, 3, 4]
+    configs = [{"configurable": {"who": str(number)}} for number in range(5)]
+    assert [each["seen"][0] for each in graph.batch(inputs, configs)] == ["0", "1", "2", "3", "4"]
+    assert asyncio.run(graph.abatch(inputs, configs)) == graph.batch(inputs, configs)
+
+
+def test_async_calls_give_what_the_others_give() -> None:
+    async def up(state: State) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"n": state["n"] + 1}
+
+    async def route(state: State) -> str:
+        return END if state["n"] > 2 else "up"
+
+    graph = StateGraph(State).add_node("up", up).add_edge(START, "up").add_conditional_edges("up", route).compile()
+
+    async def chunks() -> list[Any]:
+        return [chunk async for chunk in graph.astream({"n": 0})]
+
+    assert graph.invoke({"n": 0})["n"] == asyncio.run(graph.ainvoke({"n": 0}))["n"] == 3
+    assert asyncio.run(chunks()) == list(graph.stream({"n": 0})) == [{"up": {"n": number}} for number in (1, 2, 3)]
+
+
+def test_async_nodes_run_where_an_event_loop_runs() -> None:
+    async def up(state: State) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"n": 7}
+
+    graph = StateGraph(State).add_node("up", up).add_edge(START, "up").compile()
+
+    async def main() -> Any:
+        return graph.invoke({"n": 0})["n"]
+
+    assert asyncio.run(main()) == 7
+
+
+def test_the_name_of_a_graph_has_a_default() -> None:
+    assert counting().compile().name == "LangGraph"
+    assert counting().compile(name="mine").model.name == "mine"
