@@ -49,6 +49,13 @@ def test_the_returned_dict_is_merged(tmp_path: Path) -> None:
     )
 
 
+def test_a_function_of_a_class_is_named_with_the_class(tmp_path: Path) -> None:
+    steps = "class Steps:\n    @staticmethod\n    def count(state): return {'n': 1}\n"
+    assert run(tmp_path, steps, call="steps.py:Steps.count").delta == {"n": 1}
+    lost = run(tmp_path, steps, call="steps.py:Steps.other.gone")
+    assert lost.error == "Function 'steps.py:Steps.other.gone' not found: 'steps.py' defines no 'Steps.other.gone'"
+
+
 @pytest.mark.conformance("RT-20")
 def test_none_is_an_empty_dict_and_takes_the_edges(tmp_path: Path) -> None:
     assert run(tmp_path, "def step(state): pass") == VisitResult(ok=True, notes=("running function 'steps.py:step'",))

@@ -69,7 +69,9 @@ def function(name: str, folder: Path) -> Callable[..., Any]:
     module_name, colon, own_name = name.rpartition(":")
     if not colon or not module_name or not own_name:
         raise NodeFailed(f"Function call '{name}' must be 'file.py:name' or 'package.module:name'", "not_found")
-    value = getattr(_module(name, module_name, folder), own_name, None)
+    value = _module(name, module_name, folder)
+    for part in own_name.split("."):
+        value = getattr(value, part, None)
     if value is None:
         raise NodeFailed(f"Function '{name}' not found: '{module_name}' defines no '{own_name}'", "not_found")
     if not callable(value):
