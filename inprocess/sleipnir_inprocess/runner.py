@@ -77,11 +77,9 @@ class Runner:
         """The same, one commit at a time; the visits that a commit starts are executed after it is yielded."""
         while True:
             if self.store.inbox:
-                visits = self._apply(self.store.inbox.popleft())
-                if self.store.effects:
-                    self.store.deliver_effects(self.begin)
+                calls = self.advance()
                 yield
-                self._start(visits)
+                self._start(calls)
             elif self._running:
                 self._collect()
                 if self.look_s is not None:
@@ -98,8 +96,14 @@ class Runner:
             self._pool = None
         self._running.clear()
 
+    def advance(self) -> list[VisitCall]:
+        """Plan and commit the next event, and deliver the effects of that. Returns the visits to execute."""
+        calls = self._apply(self.store.inbox.popleft())
+        if self.store.effects:
+            self.store.deliver_effects(self.begin)
+        return calls
+
     def _apply(self, entry: Entry) -> list[VisitCall]:
-        """Plan and commit one event. Returns the visits to execute."""
         run, delta = self.store.runs[entry.run], self.store.delta_of(entry)
         graph = self.graph_of(run.view.spec)
         outcome = plan(graph, run.view, entry.event, entry.at_ms)

@@ -288,7 +288,7 @@ class MemoryStore:
         return StoredConversation(items.get(f"{part.loop}.first", ""), tuple(turns), follow_ups, announced)
 
     def deliver(self, call: VisitCall, header: ResultHeader, values: Texts) -> bool:
-        """Take the result of a visit. False: refused, the visit is over or another attempt owns it."""
+        """Take the result of a visit, once. False: refused, the visit is over or another attempt owns it."""
         run = self.runs.get(call.run)
         visit = run.view.frontier.get(call.seq) if run is not None else None
         if run is None or visit is None or not call.attempt == visit.attempt == run.claims.get(call.seq):
@@ -296,6 +296,8 @@ class MemoryStore:
                 late = {"seq": call.seq, "node": call.node, "attempt": call.attempt, "worker": header.worker}
                 self._tell(run, "late_result", late)
             return False
+        if (call.seq, call.attempt) in run.deltas:
+            return True
         run.deltas[call.seq, call.attempt] = values
         self._post(call.run, Resulted(call.seq, call.attempt, header))
         return True
