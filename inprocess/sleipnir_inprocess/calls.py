@@ -34,7 +34,9 @@ def invoke(
         return list(stream(graph, input, config, **more, **options))
     _check(options)
     names = graph.parts.output_schema
-    default = None if names is graph.parts.state_schema else list(keys_of(names))
+    # The classes of nodes add keys of their own, which are no output.
+    is_whole = names is graph.parts.state_schema and len(graph.parts.classes) == 1
+    default = None if is_whole else list(keys_of(names))
     run = Run(graph, input, config, context, Form(()), Output(output_keys, default))
     run.drive()
     value, interrupts = run.output.of(run.state()), run.interrupts

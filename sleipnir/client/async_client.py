@@ -23,6 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
 from sleipnir.messages import RunStatus
+from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.runs.actor import Actor
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
@@ -195,7 +196,7 @@ class AsyncClient:
         await self.close()
 
     async def batch(
-        self, agent: str | Path, rows: Iterable[Given] | AsyncIterable[Given], **options: Any
+        self, agent: str | Path | CompiledGraph, rows: Iterable[Given] | AsyncIterable[Given], **options: Any
     ) -> AsyncBatch:
         """As Client.batch; `rows` may also be an asynchronous iterable."""
         client = await self._opened()

@@ -128,7 +128,7 @@ class Client:
 
     def batch(
         self,
-        agent: str | Path,
+        agent: str | Path | CompiledGraph,
         rows: Iterable[Given],
         *,
         id: str | None = None,  # as everywhere, it is what a thing is known by

@@ -93,21 +93,32 @@ def _files(start: Any, root: Path) -> set[Path]:
         if path not in found:
             found.add(path)
             for name in _imports(path):
-                for candidate in (root / f"{name}.py", root / name):
-                    if candidate.exists():
-                        waiting += _whole(candidate, root)
+                if _is_imported_from(name, root):
+                    waiting += [part for each in (root / f"{name}.py", root / name) for part in _whole(each, root)]
     return found
 
 
 def _whole(path: Path, root: Path) -> Sequence[Path]:
-    """A file at the top of `root`, or all Python files of the package that `path` is in."""
+    """A file at the top of `root`, or all Python files of the package that `path` is in; none if it does not exist."""
     top = root / path.relative_to(root).parts[0]
     if not top.is_dir():
-        return [top]
+        return [top] if top.is_file() else []
     return [
         file for file in sorted(top.rglob("*.py"))
         if file.is_file() and not any(is_left_out(part) for part in file.relative_to(root).parts)
     ]  # fmt: skip
+
+
+def _is_imported_from(name: str, root: Path) -> bool:
+    """False for a module that this process has from elsewhere: a file of its name in `root` is another one."""
+    if sources.is_installed(root / name):
+        return False
+    module = sys.modules.get(name)
+    if module is None:
+        return True  # imported later, by a function
+    own = getattr(module, "__file__", None)
+    places = [own] if own else list(getattr(module, "__path__", ()))
+    return any(Path(place).resolve().is_relative_to(root) for place in places)
 
 
 def _imports(path: Path) -> Iterator[str]:

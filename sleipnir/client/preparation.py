@@ -99,13 +99,20 @@ class Preparation:
         )
         return PreparedRun(self._new_id(spec), spec, begin, roster)
 
-    def batch(self, agent: str | Path, batch_id: str | None, plan: BatchPlan, options: RunOptions) -> PreparedBatch:
+    def batch(
+        self, agent: str | Path | CompiledGraph, batch_id: str | None, plan: BatchPlan, options: RunOptions
+    ) -> PreparedBatch:
         """A batch that rows can be added to; its bundles are offered. Raises as Client.batch describes."""
         refuse_unknown(options)
         refuse_while_loading()
         check_plan(plan)
         if batch_id is not None:
-            known = self._spec_of_batch(batch_id, finding.look_up(agent, self._settings).name)
+            name = (
+                self.agents.agent(agent).folder.name
+                if isinstance(agent, CompiledGraph)
+                else finding.look_up(agent, self._settings).name
+            )
+            known = self._spec_of_batch(batch_id, name)
             if known is not None:
                 with self._store.errors():
                     return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known))

@@ -6,13 +6,15 @@ that: schedulers and workers read the document that it made.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import yaml
 
@@ -26,12 +28,15 @@ TIMEOUT_S: Final = 60.0
 
 CODE: Final = "SLP107"
 
+_Signature: TypeAlias = tuple[tuple[str, int, int], ...]
+
 
 def answer_of(file: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """What the file defines: `document` and `places`, or `problems` (python_graph/__main__.py). Never raises because of
-    the file."""
+    the file. It is executed again when a file of its folder has changed."""
     try:
-        return _asked(file, "", timeout_s)
+        answer = _answer_once(file.absolute(), _signature(file.absolute().parent), timeout_s)
+        return {**answer, "problems": _problems(answer, file)}
     except _NoAnswer as error:
         return {"problems": [Problem("error", str(error), str(file), code=CODE)]}
 
@@ -43,9 +48,27 @@ def first_state(file: Path, given: Mapping[str, Json], timeout_s: float = TIMEOU
     except _NoAnswer as error:
         raise UsageError(f"{file}: {error}") from None
     if "state" not in answer:
-        raise UsageError("the input cannot be used:" + "".join(f"\n  {problem}" for problem in answer["problems"]))
+        listed = "".join(f"\n  {problem}" for problem in _problems(answer, file))
+        raise UsageError(f"the input cannot be used:{listed}")
     state: dict[str, Json] = answer["state"]
     return state
+
+
+@functools.lru_cache(maxsize=64)
+def _answer_once(file: Path, _signature: _Signature, timeout_s: float) -> dict[str, Any]:
+    """One command reads an agent several times."""
+    return _asked(file, "", timeout_s)
+
+
+def _signature(folder: Path) -> _Signature:
+    """Changes when a file of the folder does."""
+    found = []
+    for path in folder.rglob("*"):
+        if "__pycache__" not in path.parts:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                status = path.stat()
+                found.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(sorted(found))
 
 
 class _NoAnswer(Exception):
@@ -68,9 +91,11 @@ def _asked(file: Path, given: str, timeout_s: float) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(ended.stdout)
     except ValueError:
         raise _NoAnswer(f"{file.name} ended its process with exit code {ended.returncode}") from None
-    for problem in answer.setdefault("problems", []):
-        problem["file"] = _named(problem["file"], file)
-    return {**answer, "problems": [Problem(**problem) for problem in answer["problems"]]}
+    return answer
+
+
+def _problems(answer: Mapping[str, Any], file: Path) -> list[Problem]:
+    return [Problem(**{**each, "file": _named(each["file"], file)}) for each in answer.get("problems", ())]
 
 
 def _named(path: str, file: Path) -> str:

@@ -1,0 +1,207 @@
+"""Forms of state, functions and edges of graphs in Python: a program runs each on the fleet and in process, and the
+final states are equal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.processes import Stack
+
+PROGRAM = '''
+import json
+import operator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Annotated, Any, TypedDict
+
+from pydantic import BaseModel
+
+from sleipnir import END, START, Client, Command, MessagesState, RetryPolicy, Runtime, Send, StateGraph, get_config
+
+
+class Order(BaseModel):
+    amount: int = 0
+    names: Annotated[list[str], operator.add] = []
+
+
+def count(order: Order):
+    assert isinstance(order, Order) and isinstance(order.amount, int)
+    return {"amount": order.amount + 1, "names": ["count"]}
+
+
+def whole(order: Order) -> Order:
+    return Order(amount=order.amount * 2, names=["whole"])
+
+
+pydantic = StateGraph(Order).add_sequence([count, whole]).add_edge(START, "count"), {"amount": "4"}
+
+
+@dataclass
+class Trip:
+    begin: datetime
+    days: int = 1
+    stops: Annotated[list[str], operator.add] = field(default_factory=list)
+    end: datetime | None = None
+
+
+def travel(trip: Trip):
+    return {"end": trip.begin + timedelta(days=trip.days), "stops": ["travelled"]}
+
+
+dataclasses = StateGraph(Trip).add_node(travel).add_edge(START, "travel"), {"begin": datetime(2026, 1, 1)}
+
+
+class Public(TypedDict, total=False):
+    question: str
+    answer: str
+
+
+class Private(TypedDict, total=False):
+    secret: str
+
+
+def hide(state: Public):
+    return {"secret": state["question"][::-1]}
+
+
+def tell(state: Private):
+    return {"answer": f"{sorted(state)} {state['secret']}"}
+
+
+private = StateGraph(Public).add_sequence([hide, tell]).add_edge(START, "hide"), {"question": "abc"}
+
+
+class Flaky(Exception):
+    pass
+
+
+class Lists(TypedDict, total=False):
+    n: int
+    log: Annotated[list[Any], operator.add]
+
+
+def fails_twice(state: Lists, runtime: Runtime):
+    if runtime.execution_info.node_attempt < 3:
+        raise Flaky("again")
+    return {"log": ["third"]}
+
+
+def is_flaky(error):
+    return isinstance(error, Flaky)
+
+
+QUICK = dict(initial_interval=0.01, max_attempts=3, jitter=False)
+retries = (
+    StateGraph(Lists)
+    .add_node("by_class", fails_twice, retry_policy=RetryPolicy(retry_on=Flaky, **QUICK))
+    .add_node("by_function", fails_twice, retry_policy=RetryPolicy(retry_on=is_flaky, **QUICK))
+    .add_edge(START, "by_class").add_edge("by_class", "by_function"),
+    {},
+)
+
+
+def is_small(state: Lists) -> bool:
+    return state["n"] < 3
+
+
+def grow(state: Lists):
+    return {"n": state["n"] + 1, "log": [state["n"]]}
+
+
+loop = (
+    StateGraph(Lists).add_node(grow)
+    .add_conditional_edges(START, is_small, {True: "grow", False: END})
+    .add_conditional_edges("grow", is_small, {True: "grow", False: END}),
+    {"n": 0, "log": ["begin"]},
+)
+
+
+class Steps:
+    """Functions of a class are found by its name."""
+
+    @staticmethod
+    async def left(state: Lists):
+        return {"log": ["left"]}
+
+    @classmethod
+    def right(cls, state: Lists, config: dict):
+        assert get_config()["configurable"]["thread_id"] is None
+        return {"log": ["right"]}
+
+
+def both(state: Lists):
+    return [Command(update={"log": ["both"]}), Command(goto=[Send("note", {"n": n}) for n in (1, 2)])]
+
+
+def note(sent):
+    return {"log": [sent]}
+
+
+joins = (
+    StateGraph(Lists)
+    .add_node("left", Steps.left).add_node("right", Steps.right).add_node(both).add_node(note)
+    .add_edge(START, "left").add_edge(START, "right").add_edge(["left", "right"], "both"),
+    {},
+)
+
+inner = loop[0].compile()
+
+
+def calls_a_graph(state: Lists):
+    return {"log": inner.invoke({"n": state["n"]})["log"]}
+
+
+calls = StateGraph(Lists).add_node(calls_a_graph).add_edge(START, "calls_a_graph"), {"n": 1}
+
+
+def reply(state: MessagesState):
+    return {"messages": [{"role": "assistant", "content": state["messages"][-1].content.upper(), "id": "2"}]}
+
+
+messages = (
+    StateGraph(MessagesState).add_node(reply).add_edge(START, "reply"),
+    {"messages": [{"role": "user", "content": "hello", "id": "1"}]},
+)
+
+if __name__ == "__main__":
+    forms = {
+        "pydantic": pydantic, "dataclasses": dataclasses, "private": private, "retries": retries, "loop": loop,
+        "joins": joins, "calls": calls, "messages": messages,
+    }
+    graphs = {name: builder.compile(name=name) for name, (builder, _) in forms.items()}
+    states = {}
+    with Client() as client:
+        runs = {name: client.submit(graph, forms[name][1]) for name, graph in graphs.items()}
+        for name, graph in graphs.items():
+            here = graph.invoke(forms[name][1], {"configurable": {"thread_id": None}})
+            states[name] = [runs[name].result(60), graph.objects.encoded(here)]
+    print(json.dumps(states))
+'''
+
+EXPECTED = {
+    "pydantic": {"amount": 10, "names": ["count", "whole"]},
+    "dataclasses": {"begin": "2026-01-01T00:00:00", "end": "2026-01-02T00:00:00", "stops": ["travelled"]},
+    "private": {"question": "abc", "answer": "['secret'] cba"},
+    "retries": {"log": ["third", "third"]},
+    "loop": {"n": 3, "log": ["begin", 0, 1, 2]},
+    "joins": {"log": ["left", "right", "both", {"n": 1}, {"n": 2}]},
+    "calls": {"n": 1, "log": [1, 2]},
+}
+
+
+def test_every_form_gives_the_state_of_a_run_in_process(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "forms.py"
+    file.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(file)], env=stack.environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    states = json.loads(done.stdout)
+    for fleet, in_process in states.values():
+        assert {key: fleet[key] for key in fleet if key != "secret"} == in_process
+    found = {name: in_process for name, (_, in_process) in states.items()}
+    assert [message["content"] for message in found.pop("messages")["messages"]] == ["hello", "HELLO"]
+    assert found == EXPECTED
