@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
+from collections import abc
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -17,6 +19,12 @@ from sleipnir.python_graph.schema import Key, is_pydantic, is_typed_dict
 Convert = Callable[[Any], Any]
 
 _AS_THEY_ARE = (str, int, float, bool, type(None), list, dict, object, Any)
+
+_OF_JSON = (
+    list, dict, types.UnionType, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Mapping,
+    abc.MutableMapping,
+)  # fmt: skip
+"""Generic types whose values are JSON if those of their arguments are."""
 
 
 class Codec(NamedTuple):
@@ -78,8 +86,8 @@ def _needs_codec(hint: Any) -> bool:
     origin = get_origin(hint)
     if origin is not None:
         inner = any(_needs_codec(argument) for argument in get_args(hint) if argument is not ...)
-        return inner or (isinstance(origin, type) and origin not in (list, dict) and _needs_codec(origin))
-    if hint in _AS_THEY_ARE or not isinstance(hint, type) or is_typed_dict(hint):
+        return inner or (isinstance(origin, type) and origin not in _OF_JSON and _needs_codec(origin))
+    if hint in (*_AS_THEY_ARE, *_OF_JSON) or not isinstance(hint, type) or is_typed_dict(hint):
         return False
     return is_pydantic(hint) or dataclasses.is_dataclass(hint) or not issubclass(hint, (str, int, float, list, dict))
 

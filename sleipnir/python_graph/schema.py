@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import operator
 import types
+from collections import abc
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
@@ -16,8 +17,6 @@ Reducer = Callable[[Any, Any], Any]
 
 ABSENT: Final = object()
 """The first value of a key that begins absent."""
-
-_EMPTY: Final[tuple[type, ...]] = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,20 +31,20 @@ class Key:
 
     @property
     def first(self) -> Any:
-        """The value before the first write: the empty value of the type of a key with a reducer; else ABSENT."""
-        if self.reducer is None:
-            return ABSENT
+        """The value before the first write: the empty value of the type of a key with a reducer; else ABSENT, as for a
+        type that cannot be made without arguments."""
         origin = get_origin(self.type) or self.type
-        if origin in _EMPTY:
-            return origin()
-        if isinstance(origin, type) and issubclass(origin, (list, dict, set)):
-            return origin()
-        return _EMPTY_OF_ABC.get(getattr(origin, "__name__", ""), lambda: ABSENT)()
+        if self.reducer is None or not isinstance(origin, type) or origin is object:
+            return ABSENT
+        try:
+            return _EMPTY_OF_ABC.get(origin, origin)()
+        except Exception:
+            return ABSENT
 
 
-_EMPTY_OF_ABC: Final[Mapping[str, Callable[[], Any]]] = {
-    "Sequence": list, "MutableSequence": list, "Iterable": list, "Collection": list,
-    "Mapping": dict, "MutableMapping": dict, "Set": set, "MutableSet": set,
+_EMPTY_OF_ABC: Final[Mapping[type, type]] = {
+    abc.Sequence: list, abc.MutableSequence: list, abc.Iterable: list, abc.Collection: list, abc.Mapping: dict,
+    abc.MutableMapping: dict, abc.Set: set, abc.MutableSet: set,
 }  # fmt: skip
 
 

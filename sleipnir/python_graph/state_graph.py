@@ -46,9 +46,8 @@ class StateGraph:
         self._parts = GraphParts(
             _caller(), state_schema, context_schema, input_schema or state_schema, output_schema or state_schema
         )
-        for schema in (state_schema, input_schema, output_schema):
-            if schema is not None:
-                self._add_keys(schema)
+        for schema in (state_schema, input_schema or state_schema, output_schema or state_schema):
+            self._add_keys(schema)
 
     def add_node(
         self,
