@@ -36,14 +36,39 @@ class Codec(NamedTuple):
 
 def codec_of(key: Key) -> Codec | None:
     """The codec of a key. None: its values are JSON."""
-    if key.validated:
-        return None  # its class converts the JSON form itself
     if key.reducer is messages.add_messages:
         return Codec(_messages_to_json, _messages_from_json)
     try:
-        return _codec(key.type)
+        codec = _codec(key.type)
     except TypeError:  # an annotation that cannot be hashed
         return None
+    if codec is None or not key.validated:
+        return codec
+    return Codec(codec.encode, _raw if _holds_instances(key.type) else _or_raw(codec.decode))
+
+
+def _raw(value: Any) -> Any:
+    """For a key of a pydantic model, which makes instances itself: a mapping that was given is one in the output."""
+    return value
+
+
+def _holds_instances(hint: Any) -> bool:
+    """Whether values of the type are, or hold, instances of models or dataclasses."""
+    if get_origin(hint) is not None:
+        return any(_holds_instances(argument) for argument in get_args(hint))
+    return is_pydantic(hint) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
+
+
+def _or_raw(decode: Convert) -> Convert:
+    """For a key of a pydantic model, which reports wrong values itself, when a node reads them."""
+
+    def lenient(value: Any) -> Any:
+        try:
+            return decode(value)
+        except ValueError:
+            return value
+
+    return lenient
 
 
 @functools.lru_cache(maxsize=4096)
@@ -55,7 +80,10 @@ def _codec(hint: Any) -> Codec | None:
     adapter: TypeAdapter[Any] = TypeAdapter(hint)
 
     def encode(value: Any) -> Any:
-        return adapter.dump_python(value, mode="json", warnings=False)
+        try:
+            return adapter.dump_python(value, mode="json", warnings=False)
+        except ValueError as error:
+            raise TypeError(f"Type is not JSON serializable: {error}") from error
 
     return Codec(encode, adapter.validate_python)
 

@@ -161,3 +161,36 @@ def test_a_state_of_messages_takes_every_form_of_a_message() -> None:
 def test_a_type_without_a_json_form_is_known_before_anything_runs(hint: Any) -> None:
     assert is_unstorable(Key("k", hint))
     assert not is_unstorable(Key("k", hint, add_messages))
+
+
+class Dated(BaseModel):
+    at: datetime.datetime | None = None
+    tags: Annotated[set[str], operator.or_] = set()
+    items: list[Item] = []
+    n: int = 0
+
+
+def test_a_model_as_state_holds_objects_and_leaves_wrong_values_to_the_node_that_reads_them() -> None:
+    seen: list[Any] = []
+
+    def first(state: Dated) -> Any:
+        return {"at": NOON, "tags": {"b"}, "items": [Item(name="x", at=NOON)], "n": "4"}
+
+    def second(state: Dated) -> Any:
+        seen.append(state)
+        return {"at": "no date"}
+
+    graph = StateGraph(Dated).add_sequence([first, second]).add_edge(START, "first").compile()
+    out = graph.invoke({"tags": {"a"}})
+    stored = {"name": "x", "at": "2026-01-02T12:00:00Z"}
+    assert out == {"at": "no date", "tags": {"a", "b"}, "items": [stored], "n": "4"}
+    assert seen == [Dated(at=NOON, tags={"a", "b"}, items=[Item(name="x", at=NOON)], n=4)]
+
+
+def test_a_value_of_another_type_than_declared_that_is_no_json_is_a_type_error() -> None:
+    class State(TypedDict):
+        at: datetime.datetime
+
+    graph = StateGraph(State).add_node("n", lambda state: {"at": object()}).add_edge(START, "n").compile()
+    with pytest.raises(TypeError, match="Type is not JSON serializable"):
+        graph.invoke({})
