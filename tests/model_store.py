@@ -1,38 +1,25 @@
 """What planner tests share: a run moved by events, without Redis and without a clock.
 
-`Memory` keeps what the store keeps, and applies transitions as commit.lua does. It is the model of it: tests/store
-holds the two against each other.
+The values are those of the store in memory, which applies transitions as commit.lua does: tests/store holds the two
+against each other.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
-from sleipnir.messages import ResultHeader, ToolCall, overlay_of, overlay_text
+from sleipnir.memory.values import RunValues
+from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, ToolCall, overlay_of, overlay_text
 from sleipnir.runs.events import Answered, Continued, Event, Resulted, Submitted
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import RunSpec, RunView
-from sleipnir.runs.transitions import (
-    DropValue,
-    ForgetConversation,
-    GatherResults,
-    ItemOp,
-    PutValues,
-    SetValue,
-    SplitCommands,
-    Step,
-    TakeResult,
-    Transition,
-    piece_field,
-    usage_fields,
-)
+from sleipnir.runs.transitions import Step, Transition
 from sleipnir.runs.values import KnownValues, WantedValues
-from sleipnir.runs.visits import Backoff, Doubt, Failed, Part, Ready, Visit, Work
+from sleipnir.runs.visits import Backoff, Doubt, Failed, Ready, Visit, Work
 from sleipnir.store.record_text import dumps, record
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 
@@ -78,116 +65,80 @@ def bad(seq: int, error: str = "boom", attempt: int = 1, **more: Any) -> Resulte
 
 
 class Memory:
-    """The values of one run."""
+    """The values of one run: those of the store in memory (sleipnir.memory.values), as objects."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
-        self.state: dict[str, Any] = dict(state)
-        self.journal: list[dict[str, Any]] = [dict(state)]
-        self.entries = [_entry(Step(step=0, kind="submitted", at_ms=0), self.state)]
-        self.items: dict[str, str] = {}
-        self.windows: dict[str, Any] = {}
-        self.costs: dict[str, dict[str, float]] = {}
+        self.values = RunValues(_texts(state))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return _objects(self.values.state)
+
+    @property
+    def windows(self) -> dict[str, Any]:
+        return _objects(self.values.windows)
+
+    @property
+    def items(self) -> dict[str, str]:
+        return self.values.items
+
+    @items.setter
+    def items(self, items: dict[str, str]) -> None:
+        self.values.items = items
+
+    @property
+    def costs(self) -> dict[str, dict[str, float]]:
+        return self.values.costs
+
+    @property
+    def entries(self) -> list[str]:
+        """The journal as it is stored in Redis."""
+        return [_entry(step, texts) for step, texts in self.values.journal]
 
     def fetch(
         self, wanted: WantedValues, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()
     ) -> KnownValues:
-        state = self.state if wanted.whole else {key: self.state[key] for key in wanted.state if key in self.state}
-        return KnownValues(
-            wanted,
-            copy.deepcopy(dict(state)),
-            {key: delta[key] for key in wanted.delta if key in delta},
-            {step: self.journal[step] for step in wanted.steps},
-            {field: self.items[field] for field in wanted.items if field in self.items},
-            {key: self.windows[key] for key in wanted.windows if key in self.windows},
-            tuple(map(_overlay, overlays)) if wanted.updates else (),
-            {child: self.costs[child] for child in wanted.costs if child in self.costs},
-        )
+        return self.values.known(wanted, _delivered(delta, overlays))
 
     def apply(
         self, transition: Transition, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()
     ) -> None:
-        for op in transition.items:
-            self._item(op, delta, overlays)
-        for field in transition.drops:
-            self.items.pop(field, None)
-        if transition.usage_of is not None:
-            total = usage_fields(transition)
-            if total["model_calls"] > self.costs.get(transition.usage_of, {}).get("model_calls", 0):
-                self.costs[transition.usage_of] = total
-        for write in transition.writes:
-            written = {**(delta if write.delta else {})}
-            if write.collect:
-                collect = write.collect
-                fields = [f"{collect.id}.{index}" for index in range(collect.total)]
-                if collect.pieces:
-                    fields = [piece_field(collect.id, piece) for piece in range(collect.pieces)]
-                texts = [self.items.pop(field, "") for field in fields]
-                written[collect.key] = json.loads(f"[{','.join(text for text in texts if text)}]")
-            written |= write.values
-            assert write.step.step == len(self.journal)
-            self.journal.append(written)
-            self.entries.append(_entry(write.step, written))
-            if not write.step.held:
-                self.state |= written
-        for write in transition.writes:
-            copied = write.step.applies if transition.copies is None else transition.copies
-            for step in copied if write.step.applies else ():
-                self.state |= {k: v for k, v in self.journal[step].items() if k not in transition.apart}
-        self.state |= json.loads(json.dumps(dict(transition.folded)))
-        for key, window in transition.windows.items():
-            if window is None:
-                self.windows.pop(key, None)
-            else:
-                self.windows[key] = json.loads(json.dumps(window))
+        numbers = range(len(self.values.journal), len(self.values.journal) + len(transition.writes))
+        assert [write.step.step for write in transition.writes] == list(numbers)
+        self.values.apply(transition, _delivered(delta, overlays))
 
-    def talk(self, part: Part) -> list[Any]:
-        """What a claim gives of a loop's conversation, as claim.lua reads it."""
-        if part.call is not None:
-            return [[self.items.get(f"{part.loop}.{part.turn}")]]
-        talk: list[Any] = [self.items.get(f"{part.loop}.first", "")]
-        for turn in range(part.turn):
-            name = f"{part.loop}.{turn}"
-            said = [self.items.get(name)]
-            while (result := self.items.get(f"{name}.{len(said) - 1}")) is not None:
-                said.append(result)
-            talk.append(said)
-            if (follow_up := self.items.get(f"{name}.user")) is not None:
-                talk.append(follow_up)
+    def talk(self, visit: Visit) -> list[Any]:
+        """What a claim gives of a loop's conversation, in the form of the reply of claim.lua."""
+        said = self.values.talk(visit)
+        turns = [[reply, *results] for reply, results in said.turns]
+        if visit.part is not None and visit.part.call is not None:
+            return turns
+        talk: list[Any] = [said.told]
+        for number, turn in enumerate(turns):
+            talk.append(turn)
+            talk += [texts[number] for texts in (said.follow_ups, said.announced) if number in texts]
         return talk
 
-    def _item(self, op: ItemOp, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...]) -> None:
-        match op:
-            case PutValues(of, values, first):
-                self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(values, first)}
-            case GatherResults(of, first, count, piece):
-                texts = [self.items.pop(f"{of}.{index}", "") for index in range(first, first + count)]
-                self.items[piece_field(of, piece)] = ",".join(text for text in texts if text)
-            case SplitCommands(of):
-                self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(overlays)}
-            case TakeResult(field, None):
-                lines = [text for text in (self.items.get(field), _overlay(delta)) if text]
-                self.items[field] = "\n".join(lines)
-            case TakeResult(field, key):
-                self.items[field] = json.dumps(delta[str(key)])
-            case SetValue(field, text):
-                self.items[field] = text
-            case DropValue(field):
-                self.items.pop(field, None)
-            case ForgetConversation(id, turn, calls):
-                gone = {f"{id}.first", *(f"{id}.{number}" for number in range(turn + 1))}
-                for field in list(self.items):
-                    of, _, call = field.rpartition(".")
-                    if field in gone or (of in gone and (of != f"{id}.{turn}" or call == "user" or int(call) < calls)):
-                        del self.items[field]
 
-
-def _entry(step: Step, written: Mapping[str, Any]) -> str:
+def _entry(step: Step, texts: Mapping[str, str]) -> str:
     """A journal entry as it is stored."""
-    return "\n".join([record(step), *(part for key, value in written.items() for part in (dumps(key), dumps(value)))])
+    return "\n".join([record(step), *(part for key, text in texts.items() for part in (dumps(key), text))])
 
 
-def _overlay(values: Mapping[str, Any]) -> str:
-    return overlay_text({key: json.dumps(value) for key, value in values.items()})
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: json.dumps(value) for key, value in values.items()}
+
+
+def _objects(texts: Mapping[str, str]) -> dict[str, Any]:
+    return {key: json.loads(text) for key, text in texts.items()}
+
+
+def _delivered(delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
+    """A result as a worker delivers it."""
+    texts = _texts(delta)
+    if overlays:
+        texts[OVERLAYS] = OVERLAY_END.join(overlay_text(_texts(values)) for values in overlays)
+    return texts
 
 
 def fetch_and_plan(

@@ -19,7 +19,6 @@ from sleipnir.memory.slots import MemorySlots
 from sleipnir.memory.values import RunValues, Texts, json_text
 from sleipnir.messages import FINAL, RESULT, ResultHeader, RunStatus, VisitCall, overlay_of
 from sleipnir.runs.claims import Claim, ClaimRefused
-from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.events import (
     Answered,
     Cancelled,
@@ -263,29 +262,7 @@ class MemoryStore:
         overlay = values.items.get(visit.overlay, "") if visit.overlay else ""
         state = values.state if wanted is None else {key: values.state[key] for key in wanted if key in values.state}
         state = {**state, **overlay_of(overlay)} if overlay else dict(state)
-        talk = self._talk(values, visit) if part is not None or visit.body.given is not None else SILENCE
-        return Claim(run.view.spec, self.clock(), state, item, part, talk)
-
-    def _talk(self, values: RunValues, visit: Visit) -> StoredConversation:
-        """The conversation of a loop, or the value that a visit is given."""
-        items, part = values.items, visit.part
-        if isinstance(visit.body, Work) and visit.body.given is not None:
-            return StoredConversation(items.get(visit.body.given, ""))
-        assert part is not None
-        if part.call is not None:
-            return StoredConversation(turns=((items.get(f"{part.loop}.{part.turn}", ""), ()),))
-        turns: list[tuple[str, tuple[str, ...]]] = []
-        follow_ups: dict[int, str] = {}
-        announced: dict[int, str] = {}
-        for turn in range(part.turn):
-            name = f"{part.loop}.{turn}"
-            results: list[str] = []
-            while (result := items.get(f"{name}.{len(results)}")) is not None:
-                results.append(result)
-            turns.append((items.get(name, ""), tuple(results)))
-            if (text := items.get(f"{name}.user")) is not None:
-                (announced if results else follow_ups)[turn] = text
-        return StoredConversation(items.get(f"{part.loop}.first", ""), tuple(turns), follow_ups, announced)
+        return Claim(run.view.spec, self.clock(), state, item, part, values.talk(visit))
 
     def deliver(self, call: VisitCall, header: ResultHeader, values: Texts) -> bool:
         """Take the result of a visit, once. False: refused, the visit is over or another attempt owns it."""

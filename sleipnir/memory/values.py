@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sleipnir.messages import OVERLAY_END, OVERLAYS, Usage, overlay_text
+from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.transitions import (
     CollectResults,
     DropValue,
@@ -26,6 +27,7 @@ from sleipnir.runs.transitions import (
     usage_fields,
 )
 from sleipnir.runs.values import KnownValues, WantedValues
+from sleipnir.runs.visits import Visit, Work
 
 json_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 """Compact JSON of a value."""
@@ -40,7 +42,7 @@ class RunValues:
 
     def __init__(self, state: Texts) -> None:
         self.state: dict[str, str] = dict(state)
-        self.journal: list[tuple[Step | None, Texts]] = [(None, dict(state))]
+        self.journal: list[tuple[Step, Texts]] = [(Step(step=0, kind="submitted", at_ms=0), dict(state))]
         self.items: dict[str, str] = {}
         self.windows: dict[str, str] = {}
         self.costs: dict[str, dict[str, float]] = {}
@@ -68,6 +70,28 @@ class RunValues:
             tuple(_overlays(delta)) if wanted.updates else (),
             {child: self.costs[child] for child in wanted.costs if child in self.costs},
         )
+
+    def talk(self, visit: Visit) -> StoredConversation:
+        """The conversation of the loop that a visit is part of, or the value that it is given; SILENCE for others."""
+        items, part = self.items, visit.part
+        if isinstance(visit.body, Work) and visit.body.given is not None:
+            return StoredConversation(items.get(visit.body.given, ""))
+        if part is None:
+            return SILENCE
+        if part.call is not None:
+            return StoredConversation(turns=((items.get(f"{part.loop}.{part.turn}", ""), ()),))
+        turns: list[tuple[str, tuple[str, ...]]] = []
+        follow_ups: dict[int, str] = {}
+        announced: dict[int, str] = {}
+        for turn in range(part.turn):
+            name = f"{part.loop}.{turn}"
+            results: list[str] = []
+            while (result := items.get(f"{name}.{len(results)}")) is not None:
+                results.append(result)
+            turns.append((items.get(name, ""), tuple(results)))
+            if (text := items.get(f"{name}.user")) is not None:
+                (announced if results else follow_ups)[turn] = text
+        return StoredConversation(items.get(f"{part.loop}.first", ""), tuple(turns), follow_ups, announced)
 
     def apply(self, transition: Transition, delta: Texts) -> None:
         """Apply what a transition changes. `delta` is the delivered result that it applies."""

@@ -207,7 +207,7 @@ class _Test:
 
     def _visits(self) -> Iterator[EndedVisit]:
         for (step, texts), after in zip(self._run.record.values.journal, self._snapshots, strict=True):
-            if step is None or step.seq is None or step.node is None:
+            if step.seq is None or step.node is None:
                 continue
             item = None if step.item is None else step.item[1]
             about = (step.node, step.ok, step.error, step.role, item, step.attempt, step.took_ms)

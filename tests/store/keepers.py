@@ -250,8 +250,6 @@ class MemoryKeeper:
     def steps(self, run: str) -> list[tuple[str, str | None, bool, dict[str, Any]]]:
         return [
             (step.kind, step.node, step.ok, {key: json.loads(text) for key, text in texts.items()})
-            if step is not None
-            else ("submitted", None, True, {key: json.loads(text) for key, text in texts.items()})
             for step, texts in self._store.run(run).values.journal
         ]
 

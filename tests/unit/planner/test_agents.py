@@ -266,7 +266,7 @@ def test_a_prompt_that_can_no_longer_be_rendered_fails_if_the_child_was_removed(
     driver = started()
     driver.send(over("failed", error="no"))
     driver.send(Retried())
-    del driver.state["who"]
+    del driver.memory.values.state["who"]
     failed = driver.send(ChildGone(2, 1, CHILD))
     assert "Failed to interpolate prompt for agent 'helper'" in str(failed.error)
     assert failed.effects == ()

@@ -106,7 +106,7 @@ def written(driver: Driver, visit: Visit) -> dict[str, Any]:
 def name_of_talk(driver: Driver, visit: Visit) -> str:
     """What was said in a loop before this visit, and which part of the loop it is; the order of visits apart."""
     assert visit.part is not None
-    said = repr((driver.memory.talk(visit.part), visit.part.turn, visit.part.call))
+    said = repr((driver.memory.talk(visit), visit.part.turn, visit.part.call))
     return str(zlib.crc32(said.encode()))
 
 

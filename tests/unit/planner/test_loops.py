@@ -133,7 +133,7 @@ def test_a_continued_turn_is_followed_immediately_by_the_next_with_the_continuat
     answer(turn(driver, A), 0)
     [third] = parts(driver, "turn")
     assert third.part is not None
-    assert driver.memory.talk(third.part)[2] == json.dumps(FURTHER)
+    assert driver.memory.talk(third)[2] == json.dumps(FURTHER)
     turn(driver, said="all is well")
     assert (driver.run.status, driver.output, driver.memory.items) == ("completed", "all is well", {})
     assert [json.loads(entry.split("\n")[0]).get("goes_on") for entry in driver.memory.entries][1:3] == [True, None]

@@ -423,7 +423,7 @@ class HostileWorld(RuleBasedStateMachine):
                 said = self.said.get(visit.part.loop, [""])
                 whole = [*said[:1], *self._with_follow_ups(visit.part.loop, said[1:])]
                 asked = [said[visit.part.turn + 1][:1]] if visit.part.call is not None else whole
-                assert self.memory.talk(visit.part) == asked
+                assert self.memory.talk(visit) == asked
         bodies = [visit.body for visit in self.run.frontier.values()]
         bodies += [body.was for body in bodies if isinstance(body, Failed)]
         kept = {body.id for body in bodies if isinstance(body, Loop)}
