@@ -34,6 +34,8 @@ def main() -> None:
     answer = _defined(file, json.loads(given) if given else None)
     json.dump(answer, out, default=dataclasses.asdict)
     out.flush()
+    sys.stderr.flush()
+    os._exit(0)  # without waiting for threads that the file has started
 
 
 def _defined(file: Path, given: dict[str, Any] | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sleipnir.errors import RunFailure
 from sleipnir.python_graph.agent_modules import load
 from sleipnir.runs.views import RunInfo
 from tests.processes import RedisServer, Stack, wait_until, write_agent
@@ -300,6 +301,48 @@ def test_functions_that_cannot_travel_are_refused_all_at_once(stack: Stack, tmp_
         f"pipeline.py:{line + 1}: node 'z' cannot be found by a worker: it is defined inside a function",
     ):
         assert expected in done.stderr
+
+
+def test_a_module_of_a_package_that_runs_as_a_program_submits_its_graph(stack: Stack, tmp_path: Path) -> None:
+    file = program(tmp_path / "work", PIPELINE.replace("from pieces.work", "from .pieces.work"))
+    package = tmp_path / "work"
+    (package / "__init__.py").touch()
+    (package / "unused.py").write_text("")
+    command = [sys.executable, "-m", f"work.{file.stem}", "graph"]
+    done = subprocess.run(command, env=stack.environment(), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("['A', 'B'] input+begin+a+b pipeline\n", "")
+
+
+def test_functions_of_two_folders_are_refused(stack: Stack, tmp_path: Path) -> None:
+    file = program(tmp_path / "work", "import sys\nsys.path.append('../other')\n" + PIPELINE)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "work" / "pieces").rename(tmp_path / "other" / "pieces")
+    file.write_text(file.read_text().replace("'../other'", repr(str(tmp_path / "other"))))
+    done = executed(stack, file, "graph")
+    assert "UsageError: the functions of the graph are imported from several folders; move them to one:" in done.stderr
+
+
+def test_a_failure_names_the_line_of_the_graphs_own_code(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "linear", None, graph_py=LINEAR)
+    with stack.client() as client:
+        run = client.submit(agent, state={"n": [None]})
+        assert run.wait(60).status == "completed"
+        failing = client.submit(agent)
+        info = failing.wait(60)
+        assert info.status == "failed"
+        assert "Function 'graph.py:double' raised KeyError: 'n' (graph.py:13: return {\"n\": state[\"n\"] * 2})" in str(
+            info.error
+        )
+        with pytest.raises(RunFailure, match=f"run {failing.id} failed: .*KeyError"):
+            failing.result()
+
+
+def test_code_that_a_worker_cannot_load_fails_the_visit(stack: Stack, tmp_path: Path) -> None:
+    text = "import sys\nif 'sleipnir_workers.app' in sys.modules:\n    raise OSError('not here')\n" + LINEAR
+    agent = write_agent(tmp_path / "linear", None, graph_py=text)
+    with stack.client() as client:
+        info = client.submit(agent, state={"n": 4}).wait(60)
+        assert (info.status, "raised OSError: not here (graph.py:3" in str(info.error)) == ("failed", True), info.error
 
 
 def test_a_notebook_cannot_submit_its_cells(stack: Stack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -115,6 +116,19 @@ def test_what_was_given_comes_before_the_graphs_own_value_and_that_before_the_de
     declared = {name: StateField(type="int", default=1) for name in ("given", "own", "both", "neither")}
     state = initial(graph({"own": 2, "both": 2, "free": 2}, **declared), {"given": 3, "both": 3, "other": 3})
     assert state == {"own": 2, "both": 3, "free": 2, "given": 3, "other": 3, "neither": 1}
+
+
+def test_what_is_given_to_a_graph_in_python_is_a_write_to_its_first_state() -> None:
+    written = graph(
+        most=StateField(type="int", reducer="max", default=0),
+        items=StateField(type="list", reducer="append", default=[]),
+        own=StateField(type="any", reducer="graph.py:join"),
+        plain=StateField(type="any", reducer="single"),
+    )
+    given = {"most": -5, "items": ["a"], "plain": 1}
+    assert initial(written, given) == {**given, "own": None}
+    in_python = replace(written, state_classes=["graph.py:State"])
+    assert initial(in_python, given) == {"most": 0, "items": ["a"], "plain": 1}
 
 
 @pytest.mark.parametrize("reducer", ["first", "min", "max"])
