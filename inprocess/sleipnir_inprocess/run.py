@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -157,6 +158,9 @@ class Run:
     def _committed(self, entry: Entry, transition: Transition, run: MemoryRun) -> None:
         """A commit was applied: add its chunks, and check the limit where it ends a super-step."""
         event = entry.event
+        for notice in transition.notices:
+            if notice.type == "join_starved":
+                warnings.warn(notice.data["message"], stacklevel=2)
         if not isinstance(event, Resulted):
             self._steps = transition.steps
             return

@@ -581,9 +581,9 @@ class Graph(SkillKeys):
         return joins
 
     @property
-    def folds_sends_last(self) -> bool:
-        """Whether writes of visits that commands started fold after those of all others of a super-step, as in graphs
-        written in Python; else all fold by the names of their nodes."""
+    def is_state_graph(self) -> bool:
+        """Whether the graph is one written in Python, with two rules of LangGraph: writes of visits that commands
+        started fold after those of all others of a super-step, and a join may stay without some of its sources."""
         return bool(self.state_classes)
 
     @cached_property

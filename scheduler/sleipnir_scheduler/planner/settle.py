@@ -181,9 +181,11 @@ def _end_if_done(context: Context) -> None:
         return  # something is live, or the run has not begun
     is_stopped = steps_are_used_up(context)
     starved = None if is_stopped else joins.starved(graph, draft.arrived)
-    if starved is not None:
+    if starved is not None and not graph.is_state_graph:
         context.fail(starved)
     elif graph.is_loki and not is_stopped:
         context.fail(f"Graph '{graph.name}' frontier emptied without reaching an End node")
     else:
+        if starved is not None:
+            draft.record.notice("join_starved", message=starved)
         context.end("completed")

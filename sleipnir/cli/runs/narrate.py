@@ -155,6 +155,10 @@ def _max_steps(data: Data) -> list[str]:
     return [f"{MARK}stopped after {data['limit']} {data['what']} (limits.max_steps)"]
 
 
+def _join_starved(data: Data) -> list[str]:
+    return [f"{MARK}{data['message']}"]
+
+
 def _visit_retrying(data: Data) -> list[str]:
     failed = _failure(
         data, f"attempt {data['attempt']} of {data['max_attempts']} failed: {data.get('error') or 'no reason'}"
@@ -283,6 +287,7 @@ _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "map_progress": _map_progress,
     "visit_put_off": _visit_put_off,
     "max_steps": _max_steps,
+    "join_starved": _join_starved,
     "gate_opened": _gate_opened,
     "visit_retrying": _visit_retrying,
     "visit_handed_back": _visit_handed_back,

@@ -239,6 +239,10 @@ def test_a_run_that_its_step_limit_stopped_reports_it() -> None:
     ]
 
 
+def test_a_join_that_lacks_sources_at_the_end_is_reported() -> None:
+    assert narrate(event("join_starved", message="the join can never fire")) == ["▸ the join can never fire"]
+
+
 def test_a_tool_call_is_reported_and_its_end_only_if_it_failed() -> None:
     call = {"seq": 4, "node": "ask", "call": "c1", "name": "fs_cat"}
     narrator = Narrator()

@@ -246,3 +246,21 @@ def test_an_edge_into_a_join_comes_again_in_each_round_of_a_loop(engine: str) ->
     for n in (1, 2, 3):
         driver.does("split").does("a").does("b").does("join", n=n)
     assert (driver.run.status, driver.run.counts["join"]) == ("completed", 3)
+
+
+def test_a_graph_in_python_completes_with_a_join_that_lacks_sources_and_says_so() -> None:
+    text = """
+name: g
+version: sleipnir/1
+start: a
+state_classes: ["g.py:State"]
+nodes:
+  a: {type: function, call: "g.py:a", protocol: state_graph}
+  b: {type: function, call: "g.py:b", protocol: state_graph}
+  c: {type: function, call: "g.py:c", protocol: state_graph, wait_for: [a, b]}
+"""
+    driver = Driver(text).start().does("a")
+    assert driver.run.status == "completed"
+    assert driver.last is not None
+    [message] = [notice.data["message"] for notice in driver.last.notices if notice.type == "join_starved"]
+    assert message.startswith("the join before node 'c' can never fire: 'a' arrived, and 'b' did not")

@@ -157,3 +157,12 @@ def test_the_removal_of_an_unknown_message_is_a_value_error() -> None:
     graph = StateGraph(MessagesState).add_node("n", lambda state: {"messages": [RemoveMessage(id="x")]})
     with pytest.raises(ValueError, match="doesn't exist \\('x'\\)"):
         graph.add_edge(START, "n").compile().invoke({"messages": ["hi"]})
+
+
+def test_a_join_that_lacks_sources_at_the_end_warns_and_names_them() -> None:
+    graph = StateGraph(Log)
+    for name in "abc":
+        graph.add_node(name, lambda state, name=name: {"log": [name]})  # type: ignore[misc]
+    graph.add_conditional_edges(START, lambda state: "a", ["a", "b"]).add_edge(["a", "b"], "c")
+    with pytest.warns(UserWarning, match="the join before node 'c' can never fire: 'a' arrived, and 'b' did not"):
+        assert graph.compile().invoke({})["log"] == ["a"]

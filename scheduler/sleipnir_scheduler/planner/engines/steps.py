@@ -200,7 +200,7 @@ def _folds(context: Context, keys: Sequence[str]) -> dict[str, str] | None:
 
 def _apply(context: Context, members: list[Member], step: int, reduced: Member | None) -> bool:
     """Let the writes of these visits count. False: reducers of the agent's own have to run first."""
-    if context.graph.folds_sends_last and len(members) > 1:
+    if context.graph.is_state_graph and len(members) > 1:
         members = sorted(members, key=_place_among_sends)
     writers = [
         Writer(rank[1], rank, ended.step, ended.keys)
