@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from sleipnir.python_graph.policies import CachePolicy, RetryPolicy
@@ -60,3 +60,16 @@ class GraphParts:
     keys: dict[str, Key] = field(default_factory=dict)
     classes: list[type] = field(default_factory=list)
     mistakes: list[tuple[Place, str]] = field(default_factory=list)
+
+    def copy(self) -> GraphParts:
+        """The same parts, to which a builder adds nothing more."""
+        return replace(
+            self,
+            nodes=dict(self.nodes),
+            edges=[*self.edges],
+            joins=[*self.joins],
+            routers={source: [*routers] for source, routers in self.routers.items()},
+            keys=dict(self.keys),
+            classes=[*self.classes],
+            mistakes=[*self.mistakes],
+        )

@@ -7,8 +7,10 @@ compiled (document.py), in one error.
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args, get_origin, get_type_hints
@@ -22,6 +24,8 @@ from sleipnir.python_graph.schema import add_keys, is_state_class
 if TYPE_CHECKING:
     from sleipnir.python_graph.compiled import CompiledGraph
 
+
+_log = logging.getLogger(__name__)
 
 _EDGES: Final = frozenset({"branch", "id", "next", "type", "wait_for"})
 """The fields of nodes in a graph.yaml that a builder has methods and parameters for."""
@@ -46,6 +50,8 @@ class StateGraph:
         self._parts = GraphParts(
             _caller(), state_schema, context_schema, input_schema or state_schema, output_schema or state_schema
         )
+        self._defaults: tuple[Policies | None, CachePolicy | None, float | None] = (None, None, None)
+        self._is_compiled = False
         for schema in (state_schema, input_schema or state_schema, output_schema or state_schema):
             self._add_keys(schema)
 
@@ -160,6 +166,17 @@ class StateGraph:
         """Conditional edges from START."""
         return self.add_conditional_edges(START, path, path_map)
 
+    def set_node_defaults(
+        self,
+        *,
+        retry_policy: Policies | None = None,
+        cache_policy: CachePolicy | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """What applies to functions and graphs without a policy or a timeout of their own."""
+        self._defaults = (retry_policy, cache_policy, timeout)
+        return self
+
     # Node types of the graph language
 
     def add_llm_node(self, name: str, *, prompt: str, **fields: Any) -> Self:
@@ -232,6 +249,9 @@ class StateGraph:
         """
         from sleipnir.python_graph.compiled import CompiledGraph
 
+        for names in (interrupt_before, interrupt_after):
+            for unknown in () if names is None or names == "*" else set(names) - self._parts.nodes.keys():
+                raise GraphBuildError(f"Interrupt node `{unknown}` not found")
         for given, what in (
             (cache, "cache="),
             (store, "store="),
@@ -240,9 +260,25 @@ class StateGraph:
         ):
             if given:
                 raise GraphBuildError(f"compile({what}...) is not supported yet")
-        return CompiledGraph(self._parts, name=name, engine=engine, max_steps=max_steps, remembers=bool(checkpointer))
+        self._is_compiled = True
+        parts = self._parts.copy()
+        parts.nodes = {name: self._with_defaults(node) for name, node in parts.nodes.items()}
+        return CompiledGraph(parts, name=name, engine=engine, max_steps=max_steps, remembers=bool(checkpointer))
+
+    def _with_defaults(self, node: NodeSpec) -> NodeSpec:
+        if node.action is None:
+            return node
+        retry_policy, cache_policy, timeout = self._defaults
+        return replace(
+            node,
+            retry_policy=retry_policy if node.retry_policy is None else node.retry_policy,
+            cache_policy=cache_policy if node.cache_policy is None else node.cache_policy,
+            timeout=timeout if node.timeout is None else node.timeout,
+        )
 
     def _check_new(self, name: str) -> None:
+        if self._is_compiled:
+            _log.warning("node '%s' is added to a graph that is compiled already: the compiled graph stays", name)
         if name in self._parts.nodes:
             raise ValueError(f"Node `{name}` already present.")
         if name in (START, END):

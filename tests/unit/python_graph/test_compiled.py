@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from sleipnir import END, START, GraphRecursionError, InMemorySaver, StateGraph
+from sleipnir import END, START, GraphRecursionError, InMemorySaver, RetryPolicy, StateGraph
 from sleipnir.graph import draw
 
 
@@ -102,3 +102,29 @@ def test_async_nodes_run_where_an_event_loop_runs() -> None:
 def test_the_name_of_a_graph_has_a_default() -> None:
     assert counting().compile().name == "LangGraph"
     assert counting().compile(name="mine").model.name == "mine"
+
+
+def test_what_is_added_after_the_compilation_is_logged_and_not_in_the_compiled_graph(caplog: Any) -> None:
+    graph = counting()
+    compiled = graph.compile()
+    before = compiled.to_yaml()
+    graph.add_node("late", note).add_edge("up", "late")
+    assert "node 'late' is added to a graph that is compiled already" in caplog.text
+    assert compiled.translated(compiled.references).graph == compiled.model
+    assert compiled.to_yaml() == before
+    assert "late" in graph.compile().model.nodes
+
+
+def test_defaults_apply_to_functions_without_a_policy_of_their_own() -> None:
+    graph = StateGraph(State).add_node("one", note).add_node("two", note, retry_policy=RetryPolicy(max_attempts=9))
+    graph.add_llm_node("ask", prompt="x").add_edge(START, "one")
+    nodes = graph.set_node_defaults(retry_policy=RetryPolicy(max_attempts=5), timeout=7).compile().model.nodes
+    assert [[policy.max_attempts for policy in nodes[name].retry] for name in ("one", "two")] == [[5], [9]]
+    assert (nodes["one"].timeout, nodes["two"].timeout, nodes["ask"].retry) == (7, 7, None)
+
+
+def test_an_unknown_breakpoint_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Interrupt node `z` not found"):
+        counting().compile(interrupt_before=["z"])
+    with pytest.raises(ValueError, match=r"compile\(interrupt_after=\.\.\.\) is not supported yet"):
+        counting().compile(interrupt_after="*")
