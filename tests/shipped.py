@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sleipnir.runs.views import GateInfo, RunInfo
+from sleipnir.settings import Settings
 from sleipnir.testing import ModelServer, Reply, Request, Rule, Script
 from sleipnir.testing.script import Chooser
+from sleipnir_inprocess.agent_run import AgentRun
 from tests.processes import RedisServer, Stack, wait_until
 
 AGENTS = Path(__file__).parents[1] / "agents"
@@ -90,3 +92,54 @@ class Lab:
         info = run.wait(60)
         visited = [step.node for step in run.history() if step.node]
         return Ended(info, run.output or "", run.state(), questions, asked, visited)
+
+
+class InProcessLab:
+    """The same for runs that this process executes."""
+
+    def __init__(self, home: Path) -> None:
+        self._choose: Chooser = Script().chooser()
+        self.model = ModelServer(lambda request: self._choose(request))
+        self._settings = Settings.from_env(home=home, model="openai:gpt-test")
+
+    def __enter__(self) -> InProcessLab:
+        self.model.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.model.__exit__(None, None, None)
+
+    def run(
+        self,
+        agent: str,
+        prompt: str = "",
+        *,
+        says: Sequence[Reply | str] = (),
+        rules: Sequence[Rule] = (),
+        answers: Sequence[tuple[str, str]] = (),
+        here: Path,
+        **variables: str,
+    ) -> Ended:
+        """As Lab.run."""
+        chooser = Script(rules, says).chooser()
+        asked: list[Request] = []
+
+        def reply(request: Request) -> Reply | str:
+            asked.append(request)
+            return chooser(request)
+
+        self._choose = reply
+        options: dict[str, Any] = {"variables": variables, "caller_dir": here}
+        run = AgentRun(AGENTS / agent, prompt, settings=self._settings, env=self.model.env(), **options)
+        questions: list[str] = []
+        left = list(answers)
+        for _ in run.steps(inline=False):
+            for gate in run.gates():
+                assert left, f"{agent} asks at {gate.node!r}: {gate.question}"
+                node, text = left.pop(0)
+                assert gate.node == node, (gate.node, run.error, [request.prompt for request in asked])
+                questions.append(gate.question)
+                run.answer(text, gate)
+        assert not left, f"{agent} did not ask at {left}"
+        visited = [step.node for step, _ in run.record.values.journal if step.node]
+        return Ended(run.info(), run.output or "", run.state(), questions, asked, visited)

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
-from sleipnir.testing import Call, ModelServer, Reply, Rule, Script, run
+import pytest
+
+from sleipnir.testing import Call, ModelServer, Reply, Request, Rule, Script, run
 
 
 def agent(folder: Path, graph: str, **files: str) -> Path:
@@ -140,3 +142,29 @@ def test_importing_the_test_kit_imports_neither_the_workers_nor_redis() -> None:
     roots = {name.partition(".")[0] for name in json.loads(done.stdout)}
     dear = {"redis", "celery", "kombu", "litellm", "sleipnir_scheduler", "sleipnir_workers", "sleipnir_inprocess"}
     assert not roots & dear
+
+
+def test_a_model_spawns_an_agent_and_collects_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process: a child that waits for a model does not keep its parent's turns from going on."""
+    helper = (
+        "name: helper\ndescription: Helps.\nstart: f\nnodes: {f: {type: end, output: 'helped {{initial_prompt}}'}}\n"
+    )
+    agent(tmp_path / "helper", helper)
+    boss = tmp_path / "boss"
+    boss.mkdir()
+    (boss / "config.yaml").write_text(
+        "name: boss\nmodel: openai:gpt-test\ninstructions: Lead.\ncan_spawn_agents: true\n"
+    )
+    monkeypatch.setenv("SLEIPNIR_AGENTS_DIR", str(tmp_path))
+
+    def lead(request: Request) -> Reply | str:
+        results = [json.loads(result.text) for result in request.tool_results]
+        match request.turn:
+            case 1:
+                return Reply(calls=[Call("agent__spawn", {"agent": "helper", "prompt": "Ann"})])
+            case 2:
+                return Reply(calls=[Call("agent__collect", {"id": results[-1]["id"]})])
+        return f"it says: {results[-1]['output']}"
+
+    result = run("boss", "help Ann", model=lead)
+    assert (result.status, result.output) == ("completed", "it says: helped Ann"), result.error
