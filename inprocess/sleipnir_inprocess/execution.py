@@ -40,21 +40,18 @@ class Executor:
     thread: str | None = None
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
+    _executions: dict[str, Execution] = field(default_factory=dict)
 
     def __call__(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Executed:
         """The result of a visit, and the JSON texts that it writes. None: it was lost."""
-        execution = Execution(
+        execution = changed(
+            self._first_of(call),
             run=call.run,
-            node=self.graph.model.nodes[call.node],
             seq=call.seq,
             attempt=call.attempt,
-            agent=call.agent,
-            graph=self.graph.model,
-            folder=HERE,
             state=StoredState(claim.state),
             lost=lost,
             role=call.role,
-            objects=self.graph.objects,
             observer=_Observer(self, call),
         )
         token = current.set(Call(self.config, self._runtime(call), _Below(self.stream, call)))
@@ -63,6 +60,24 @@ class Executor:
         finally:
             current.reset(token)
         return None if result is None else encoded(result, call.node, 2**31)
+
+    def _first_of(self, call: VisitCall) -> Execution:
+        """The first execution of the node, which has the fields that all of its executions share."""
+        execution = self._executions.get(call.node)
+        if execution is None:
+            model = self.graph.model
+            execution = self._executions[call.node] = Execution(
+                run=call.run,
+                node=model.nodes[call.node],
+                seq=call.seq,
+                attempt=call.attempt,
+                agent=call.agent,
+                graph=model,
+                folder=HERE,
+                state=StoredState({}),
+                objects=self.graph.objects,
+            )
+        return execution
 
     def _runtime(self, call: VisitCall) -> Runtime[Any]:
         info = ExecutionInfo(call.run, self.thread, call.task_id, call.attempt)

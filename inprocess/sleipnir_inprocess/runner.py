@@ -59,6 +59,8 @@ class Runner:
     expire: bool = False
     look_s: float | None = None
     _pool: ThreadPoolExecutor | None = None
+    _never_lost: threading.Event = field(default_factory=threading.Event)
+    """Of visits in the caller's thread, which nothing can stop."""
     _running: dict[Future[Executed], tuple[VisitCall, Claim, threading.Event]] = field(default_factory=dict)
 
     @property
@@ -141,10 +143,10 @@ class Runner:
             claim = self.store.claim(call, () if call.role in READ_NOTHING else None)
             if isinstance(claim, ClaimRefused):
                 continue
-            lost = threading.Event()
             if is_single:
-                self._finish(call, claim, partial(self.execute, call, claim, lost))
+                self._finish(call, claim, partial(self.execute, call, claim, self._never_lost))
                 return
+            lost = threading.Event()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="sleipnir-visit")
             context = contextvars.copy_context()
