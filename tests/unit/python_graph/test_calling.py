@@ -66,16 +66,13 @@ def ran(node: Any, input: Any = None, config: Any = None, **options: Any) -> Any
         ([Command(update={"n": 1}), {"text": "x"}], [("n", 1), ("text", "x")], [{"n": 1}, {"text": "x"}]),
         ((Command(), None), [], [None, None]),
     ],
-    ids=str,
 )
 def test_a_return_value_is_read_as_writes_and_as_updates(returned: Any, writes: Any, updates: Any) -> None:
     result = calling.read(returned, KEYS)
     assert (result.writes, result.updates, result.targets) == (writes, updates, [])
 
 
-@pytest.mark.parametrize(
-    "returned", [7, "text", [{"n": 1}], [Send("a", {})], [1], (1, 2), Command(update=7), object()], ids=str
-)
+@pytest.mark.parametrize("returned", [7, "text", [{"n": 1}], [Send("a", {})], [1], (1, 2), Command(update=7), object()])
 def test_what_is_no_update_is_refused(returned: Any) -> None:
     with pytest.raises(InvalidUpdateError, match="Expected dict, got"):
         ran(lambda state: returned)
@@ -171,7 +168,6 @@ def routed(path: Any, *path_map: Any) -> Any:
         (3, {3: "two"}, ["two"]), (["a", "b"], {"a": "one", "b": "two"}, ["one", "two"]), ("one", ["one"], ["one"]),
         ([Send("two", {}), "a"], {"a": "one"}, ["one", "two"]),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_router_chooses_by_name_label_list_or_send(chosen: Any, path_map: Any, log: list[str]) -> None:
     assert routed(lambda state: chosen, *([path_map] if path_map is not None else [])) == log
@@ -185,7 +181,6 @@ def test_a_router_chooses_by_name_label_list_or_send(chosen: Any, path_map: Any,
         ("other", {"a": "one"}, KeyError, "other"),
         (Send(END, {}), None, InvalidUpdateError, "Cannot send a packet to the END node"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_wrong_choice_is_an_error(chosen: Any, path_map: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
@@ -229,7 +224,7 @@ def test_a_node_that_is_triggered_twice_in_a_step_runs_once_and_each_send_once_m
     assert graph.compile().invoke({})["log"] == ["c", "c"]
 
 
-@pytest.mark.parametrize("given", [7, "text", [], [{"n": 1}], Command(update={"n": 1})], ids=str)
+@pytest.mark.parametrize("given", [7, "text", [], [{"n": 1}], Command(update={"n": 1})])
 def test_an_input_that_is_no_update_is_refused(given: Any) -> None:
     with pytest.raises(InvalidUpdateError, match="Expected dict, got"):
         ran(lambda state: None, given)

@@ -82,7 +82,6 @@ def test_what_is_no_state_class_is_refused_where_it_is_named(candidate: Any) -> 
         (Typed, {}), (Record, ABSENT), (object, ABSENT), (decimal.Decimal, decimal.Decimal()),
         (collections.Counter, collections.Counter()), (datetime.datetime, ABSENT),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_key_with_a_reducer_begins_with_the_empty_value_of_its_type(type_: Any, first: Any) -> None:
     begun = Key("k", type_, add).first
@@ -99,7 +98,6 @@ def test_a_key_with_a_reducer_begins_with_the_empty_value_of_its_type(type_: Any
         (Key("k", str, operator.add), None), (Key("k", set[int], operator.or_), None), (Key("k", list, add), None),
         (Key("k", Any, operator.add), None), (Key("k", list, add_messages), None),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_reducer_of_python_is_one_of_the_language_if_both_do_the_same(key: Key, name: str | None) -> None:
     assert built_in(key) == name
