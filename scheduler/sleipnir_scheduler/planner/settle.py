@@ -188,4 +188,5 @@ def _end_if_done(context: Context) -> None:
     else:
         if starved is not None:
             draft.record.notice("join_starved", message=starved)
+        draft.deferred = {}  # if the run has stopped early
         context.end("completed")

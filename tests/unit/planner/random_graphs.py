@@ -145,4 +145,7 @@ def drawn_graphs(draw: st.DrawFn, talkative: bool = False) -> Drawn:
         ),
     }
     version = draw(st.sampled_from([SLEIPNIR, SLEIPNIR, LOKI]))
+    if version == SLEIPNIR and ours_too["engine"] == "bsp":
+        for name in draw(st.sampled_from([(), (), NAMES[:1], NAMES[-2:], ("end", *NAMES[1:2])])):
+            made[name] = dataclasses.replace(made[name], defer=True)
     return Drawn(Graph(**common, nodes=made, version=version, **ours_too))

@@ -364,6 +364,11 @@ class HostileWorld(RuleBasedStateMachine):
             assert self.run.counts.get("join", 0) <= min(self.completed["a"], self.completed["b"])
 
     @invariant()
+    def a_deferred_node_waits_only_while_others_are_left(self) -> None:
+        if self.run.deferred and self.run.status not in ("failed", "cancelled"):
+            assert any(visit.is_branch for visit in self.run.frontier.values())
+
+    @invariant()
     def functions_of_the_agents_own_run_where_functions_do(self) -> None:
         own = [visit for visit in self.run.frontier.values() if visit.role in ("branch", "reduce")]
         assert all(visit.queue in (None, "functions") for visit in own)
@@ -389,7 +394,7 @@ class HostileWorld(RuleBasedStateMachine):
     def nothing_private_outlives_its_visit(self) -> None:
         if self.run.status != "completed":
             return
-        assert self.run.tops == {}
+        assert (self.run.tops, self.run.deferred) == ({}, {})
         # By Loki's rules an end node of a `dag` ends what is live; what that had goes with the run's keys (commit.lua).
         if self.graph.engine == "bsp" or not self.graph.is_loki:
             assert (self.memory.items, self.memory.windows) == ({}, {})
