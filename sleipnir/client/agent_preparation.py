@@ -32,6 +32,8 @@ from sleipnir.local.same_directory import System
 from sleipnir.models.clients import clients_here
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.initial_state import first_state
+from sleipnir.python_graph.objects import CONTEXT, stored_context
+from sleipnir.python_graph.sources import references_to
 from sleipnir.runs import sessions
 from sleipnir.runs.initial_state import first_state_of, is_folded_by_code, state_at_start
 from sleipnir.runs.run import RunSpec
@@ -120,11 +122,18 @@ class AgentPreparation:
             begin |= {key: folded[key] for key in reduced if key in folded}
         return begin
 
-    def state_of_input(self, agent: PreparedAgent, graph: CompiledGraph, input: Any) -> dict[str, Any]:
-        """The first state of a run of a graph. Raises what `graph.invoke` raises for the input, and UsageError."""
-        return first_state_of(
-            agent.graph, first_state(graph.parts, graph.objects, input), self._settings.max_output_bytes
-        )
+    def state_of_input(
+        self, agent: PreparedAgent, graph: CompiledGraph, input: Any, context: Any = None
+    ) -> dict[str, Any]:
+        """The first state of a run of a graph, with the context. Raises what `graph.invoke` raises for the input, and
+        UsageError."""
+        state = first_state(graph.parts, graph.objects, input)
+        if context is not None:
+            references = references_to(agent.folder.path)
+            state[CONTEXT] = stored_context(context, graph.parts.context_schema, references.to)
+            if references.unreachable:
+                raise UsageError(f"workers cannot find the class of the context: {type(context).__qualname__}")
+        return first_state_of(agent.graph, state, self._settings.max_output_bytes)
 
     def spec(self, roster: Roster, options: RunOptions, knowledge: Mapping[str, str]) -> RunSpec:
         """The specification of runs, without a session. `knowledge` is as in RunSpec."""

@@ -26,6 +26,7 @@ from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, ro
 from sleipnir.client.texts import refuse_text
 from sleipnir.errors import BatchNotFound, GateError, Problem, RunFailure, RunNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
+from sleipnir.python_graph.objects import CONTEXT
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import BUDGET, Budget, read_budget_answer
 from sleipnir.runs.run import ID_LENGTH, Hold, read_effect_answer
@@ -96,6 +97,7 @@ class Client:
         session: str | None = None,
         max_cost_usd: float | None = None,
         max_tokens: int | None = None,
+        context: Any = None,
         **options: Unpack[RunOptions],
     ) -> Run:
         """Submit a run of `agent` (a name, the path of its folder, or a compiled graph).
@@ -104,7 +106,8 @@ class Client:
         Python files that its functions are in, and what these import from the same folder; submitting fails with
         GraphError, before anything is stored, for functions that they could not find there: lambdas, functions inside
         functions, those of notebooks. A program is imported by workers, so it submits below
-        `if __name__ == "__main__":`.
+        `if __name__ == "__main__":`. `context` is what its nodes get as `runtime.context`: a dict, or an instance of a
+        class that workers find; it is stored with the run.
 
         `prompt` becomes `{{initial_prompt}}`. `state` has initial values, which override the graph's `initial_state`:
         JSON, or datetime and bytes objects for keys declared so. `session` names a conversation: the run of a
@@ -120,7 +123,9 @@ class Client:
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
         budget = Budget(max_cost_usd, max_tokens)
-        run = self._preparation.run(agent, prompt, state=state, session=session, budget=budget, options=options)
+        run = self._preparation.run(
+            agent, prompt, state=state, session=session, budget=budget, options=options, context=context
+        )
         with tracing.submitting(run.spec.agent, run.id), self.store.errors():
             self._preparation.offer(run.roster)
             self.store.runs.create(run.id, run.spec, run.state)
@@ -430,7 +435,7 @@ class Run:
         info = self.wait(timeout_s)
         if info.status != "completed":
             raise RunFailure(f"run {self.id} {info.status}" + (f": {info.error}" if info.error else ""))
-        return self.state()
+        return {key: value for key, value in self.state().items() if key != CONTEXT}
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
         """Block until the run ends. Raises TimeoutError after `timeout_s`; a run that waits for an answer has not

@@ -77,6 +77,7 @@ class Preparation:
         session: str | None,
         budget: Budget,
         options: RunOptions,
+        context: Any = None,
     ) -> PreparedRun:
         """A run that can be stored once its bundles are offered. Raises as Client.submit describes."""
         refuse_unknown(options)
@@ -86,7 +87,9 @@ class Preparation:
         if isinstance(agent, CompiledGraph):
             if state is not None:
                 raise UsageError("a graph gets its input as the second argument; leave `state` out")
-            begin = self.agents.state_of_input(roster.agent, agent, prompt)
+            begin = self.agents.state_of_input(roster.agent, agent, prompt, context)
+        elif context is not None:
+            raise UsageError("only a graph that a program has built has a context; give an agent `state` or variables")
         else:
             begin = self.agents.state_at_start(roster.agent, prompt, state)
         in_session = _session(roster.agent.graph, roster.agent.folder.name, session)

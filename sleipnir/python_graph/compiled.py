@@ -92,11 +92,10 @@ class CompiledGraph:
 
     def submit(self, input: Any, *, client: Any = None, **options: Any) -> Any:
         """Submit a run to the deployment of SLEIPNIR_REDIS_URL, or of `client`. Returns its Run: `run.result()` waits
-        for the final state. `options` and errors are those of Client.submit. TypeError for `config` and `context`,
-        which do not travel with a run."""
-        for name in ("config", "context"):
-            if options.pop(name, None) is not None:
-                raise TypeError(f"{name}= does not travel with a run: give what nodes need in the input")
+        for the final state. `options`, among them `context`, and errors are those of Client.submit. TypeError for
+        `config`, which does not travel with a run."""
+        if options.pop("config", None) is not None:
+            raise TypeError("config= does not travel with a run: give what nodes need in the input, or as context=")
         refuse_while_loading()
         if client is None:
             import sleipnir

@@ -9,9 +9,9 @@ from typing import Any, Final
 from sleipnir.commands import Overwrite
 from sleipnir.graph.reducers import OVERWRITE, ReducerError, overwritten
 from sleipnir.python_graph.calling import Several
-from sleipnir.python_graph.codec import Codec, codecs_of
+from sleipnir.python_graph.codec import Codec, codec_of, codecs_of
 from sleipnir.python_graph.errors import InvalidUpdateError
-from sleipnir.python_graph.schema import Key, is_pydantic
+from sleipnir.python_graph.schema import Key, is_pydantic, is_state_class
 
 SENT: Final = "__send__"
 """The key of a visit's overlay that holds the argument of a Send: the visit's whole input."""
@@ -19,6 +19,10 @@ SENT: Final = "__send__"
 
 SEVERAL: Final = "__writes__"
 """The only key of a stored value that stands for several writes of one visit, in order."""
+
+
+CONTEXT: Final = "__context__"
+"""The key of a run's state that holds the context of a submitted graph."""
 
 
 class GraphObjects:
@@ -77,3 +81,26 @@ def instance(state_class: type | None, values: dict[str, Any]) -> Any:
     if is_pydantic(state_class):
         return state_class.model_validate(values)  # type: ignore[attr-defined]
     return state_class(**values)
+
+
+def stored_context(context: Any, schema: type | None, reference: Callable[[type], str]) -> dict[str, Any]:
+    """A context as a run stores it, with the `reference` to its class. A mapping is made an instance of `schema`, as in
+    process. Raises what the class raises."""
+    declared = schema if schema is not None and not issubclass(schema, dict) else None
+    if isinstance(context, Mapping):
+        context = dict(context) if declared is None else instance(declared, dict(context))
+    elif declared is None and is_state_class(type(context)):
+        declared = type(context)
+    codec = None if declared is None else codec_of(Key("context", declared))
+    return {
+        "class": None if declared is None else reference(declared),
+        "value": context if codec is None else codec.encode(context),
+    }
+
+
+def context_of(stored: Mapping[str, Any], find: Callable[[str], Any]) -> Any:
+    """The context that a run stores, as nodes get it."""
+    if stored["class"] is None:
+        return stored["value"]
+    codec = codec_of(Key("context", find(stored["class"])))
+    return stored["value"] if codec is None else codec.decode(stored["value"])

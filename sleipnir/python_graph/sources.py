@@ -89,6 +89,8 @@ def _objects(parts: GraphParts) -> Iterator[tuple[Place, str, Any]]:
     """What the graph refers to: the place of the call, its role in messages, and the object."""
     for declared in parts.classes:
         yield parts.place, f"the state class {declared.__qualname__}", declared
+    if parts.context_schema is not None:
+        yield parts.place, f"the context class {parts.context_schema.__qualname__}", parts.context_schema
     for key in parts.keys.values():
         if key.reducer is not None:
             yield parts.place, f"the reducer of state key '{key.name}'", key.reducer

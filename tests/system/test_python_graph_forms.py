@@ -166,17 +166,43 @@ messages = (
     {"messages": [{"role": "user", "content": "hello", "id": "1"}]},
 )
 
+@dataclass
+class Who:
+    name: str
+    born: datetime
+
+
+def greet(state: Lists, runtime: Runtime[Who]):
+    assert isinstance(runtime.context, Who)
+    return {"log": [f"{runtime.context.name} {runtime.context.born:%Y}"]}
+
+
+def is_known(state: Lists, runtime: Runtime[Who]) -> bool:
+    return runtime.context.name == "Ada"
+
+
+context = (
+    StateGraph(Lists, context_schema=Who).add_node(greet).add_edge(START, "greet")
+    .add_conditional_edges("greet", is_known, {True: END, False: "greet"}),
+    {},
+)
+
 if __name__ == "__main__":
+    contexts = {"context": Who("Ada", datetime(1815, 12, 10))}
     forms = {
         "pydantic": pydantic, "dataclasses": dataclasses, "private": private, "retries": retries, "loop": loop,
-        "joins": joins, "calls": calls, "messages": messages,
+        "joins": joins, "calls": calls, "messages": messages, "context": context,
     }
     graphs = {name: builder.compile(name=name) for name, (builder, _) in forms.items()}
     states = {}
     with Client() as client:
-        runs = {name: client.submit(graph, forms[name][1]) for name, graph in graphs.items()}
+        runs = {
+            name: client.submit(graph, forms[name][1], context=contexts.get(name)) for name, graph in graphs.items()
+        }
         for name, graph in graphs.items():
-            here = graph.invoke(forms[name][1], {"configurable": {"thread_id": None}})
+            here = graph.invoke(
+                forms[name][1], {"configurable": {"thread_id": None}}, context=contexts.get(name)
+            )
             states[name] = [runs[name].result(60), graph.objects.encoded(here)]
     print(json.dumps(states))
 '''
@@ -188,6 +214,7 @@ EXPECTED = {
     "retries": {"log": ["third", "third"]},
     "loop": {"n": 3, "log": ["begin", 0, 1, 2]},
     "joins": {"log": ["left", "right", "both", {"n": 1}, {"n": 2}]},
+    "context": {"log": ["Ada 1815"]},
     "calls": {"n": 1, "log": [1, 2]},
 }
 

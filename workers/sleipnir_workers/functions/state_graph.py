@@ -9,7 +9,8 @@ attempt has failed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sleipnir.commands import END, Send
@@ -20,8 +21,8 @@ from sleipnir.messages import Send as Visit
 from sleipnir.messages import VisitResult
 from sleipnir.python_graph import calling
 from sleipnir.python_graph.errors import ParentCommand
-from sleipnir.python_graph.objects import SENT, GraphObjects, instance
-from sleipnir.python_graph.runtime import NO_CALL, Call, ExecutionInfo, Runtime, current
+from sleipnir.python_graph.objects import CONTEXT, SENT, GraphObjects, context_of, instance
+from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current
 from sleipnir.python_graph.schema import keys_of
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.lazy_state import StoredState
@@ -31,10 +32,9 @@ from sleipnir_workers.functions.graph_objects import objects_of
 
 def run(node: FunctionNode, execution: Execution) -> VisitResult:
     """Call the node's function and its routers. Raises NodeFailed and VisitLost."""
-    token = None if current.get() is not None else current.set(_call(execution))
     try:
         return python_call.call(
-            node.call, execution, lambda function: _visit(node, execution, function), timeout_s=node.timeout
+            node.call, execution, lambda function: _called(node, execution, function), timeout_s=node.timeout
         )
     except KeyboardInterrupt as interrupt:
         if execution.observer is None:
@@ -43,9 +43,6 @@ def run(node: FunctionNode, execution: Execution) -> VisitResult:
     except NodeFailed as failure:
         failure.retried_as = _retried_as(execution, execution.graph.retries_of(node), failure)
         raise
-    finally:
-        if token is not None:
-            current.reset(token)
 
 
 def _retried_as(execution: Execution, policies: Sequence[Retry], failure: NodeFailed) -> str | None:
@@ -71,8 +68,15 @@ def _applies(name: str, error: Exception, objects: GraphObjects) -> bool:
     return isinstance(error, retry_on) if isinstance(retry_on, type) else bool(retry_on(error))
 
 
-def _visit(node: FunctionNode, execution: Execution, function: Callable[..., Any]) -> VisitResult:
-    objects, call = _objects(execution), current.get() or NO_CALL
+def _called(node: FunctionNode, execution: Execution, function: Callable[..., Any]) -> VisitResult:
+    objects = _objects(execution)
+    with _call_of(execution, objects) as call:
+        return _visit(node, execution, objects, call, function)
+
+
+def _visit(
+    node: FunctionNode, execution: Execution, objects: GraphObjects, call: Call, function: Callable[..., Any]
+) -> VisitResult:
     state = _state(execution.state, objects)
     writer = "" if hasattr(function, "invoke") else f"node '{node.id}'"  # a graph's own keys stay in it
     returned = calling.read(_returned(function, _input(node, execution, objects, state), call), objects.keys, writer)
@@ -136,18 +140,14 @@ def labels(branch: Branch, execution: Execution) -> list[str]:
     """What the conditional edge of a node that is no function chooses. Its function gets the state as routers do.
     Raises NodeFailed."""
     assert branch.call is not None
-    token = None if current.get() is not None else current.set(_call(execution))
-    try:
-        return python_call.call(branch.call, execution, lambda path: _labels(path, branch, execution))
-    finally:
-        if token is not None:
-            current.reset(token)
+    return python_call.call(branch.call, execution, lambda path: _labels(path, branch, execution))
 
 
 def _labels(path: Callable[..., Any], branch: Branch, execution: Execution) -> list[str]:
-    state = _state(execution.state, _objects(execution))
-    targets = {label: label for label in branch.to}
-    chosen = calling.chosen(calling.call(path, state, current.get() or NO_CALL), targets, str)
+    objects = _objects(execution)
+    state, targets = _state(execution.state, objects), {label: label for label in branch.to}
+    with _call_of(execution, objects) as call:
+        chosen = calling.chosen(calling.call(path, state, call), targets, str)
     if sent := next((target for target in chosen if isinstance(target, Send)), None):
         raise NodeFailed(f"it chose a Send to '{sent.node}': only the conditional edge of a function may", "output")
     return [str(label) for label in chosen]
@@ -178,8 +178,24 @@ def _objects(execution: Execution) -> GraphObjects:
     return objects_of(tuple(execution.graph.state_classes), execution.folder)
 
 
-def _call(execution: Execution) -> Call:
+@contextmanager
+def _call_of(execution: Execution, objects: GraphObjects) -> Iterator[Call]:
+    """The call that the visit belongs to: that of the caller's process, or on a worker that of the run."""
+    known = current.get()
+    if known is not None:
+        yield known
+        return
+    call = _call(execution, objects)
+    token = current.set(call)
+    try:
+        yield call
+    finally:
+        current.reset(token)
+
+
+def _call(execution: Execution, objects: GraphObjects) -> Call:
     """What a node is told of its run on a worker. No run is in a thread there."""
+    context = context_of(execution.state[CONTEXT], objects.find) if CONTEXT in execution.state else None
     info = ExecutionInfo(execution.run, None, f"{execution.run}/{execution.seq}", execution.attempt)
     config = {"configurable": {"thread_id": None}, "metadata": {}, "tags": None, "run_id": execution.run}
-    return Call(config, Runtime(execution_info=info))
+    return Call(config, Runtime(context, execution_info=info))
