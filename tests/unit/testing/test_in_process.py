@@ -259,3 +259,26 @@ def test_mistakes_are_said_before_anything_runs(tmp_path: Path, letters: Path) -
     assert (4, "one") in [(problem.line, problem.node) for problem in caught.value.problems]
     with pytest.raises(UsageError, match="initial_prompt"):
         run(letters, state={"initial_prompt": "twice"})
+
+
+def test_a_missing_knowledge_base_is_refused_with_the_command_that_builds_it(tmp_path: Path) -> None:
+    folder = agent(
+        tmp_path / "bells",
+        """
+        name: bells
+        start: look
+        nodes:
+          look:
+            type: rag
+            query: "{{initial_prompt}}"
+            documents: ["*.md"]
+            embedding_model: openai:emb
+            chunk_size: 200
+            chunk_overlap: 10
+            next: e
+          e: {type: end}
+        """,
+        {"a.md": "The old bell"},
+    )
+    with pytest.raises(UsageError, match=r"'bells/look' is not built.*Build it first: sleipnir kb build bells"):
+        run(folder, "where?")
