@@ -27,6 +27,8 @@ from sleipnir.graph.model import (
     NODE_TYPES,
     SLEIPNIR,
     SLEIPNIR_KEYS,
+    STATE_GRAPH,
+    STATE_GRAPH_TIMEOUT_S,
     VERSIONS,
     FunctionNode,
     Graph,
@@ -343,6 +345,8 @@ class _GraphReader:
         values["id"] = key
         if timeout is not None and model in _TIMED:
             values.setdefault("timeout", timeout)
+        if model is FunctionNode and values.get("protocol") == STATE_GRAPH:
+            values.setdefault("timeout", STATE_GRAPH_TIMEOUT_S)
         for name, part in self._node_parts(model).items():
             if name in values:
                 values[name] = part(values[name], (*path, name))

@@ -185,6 +185,9 @@ Effect: TypeAlias = Literal["once"]
 repeated automatically: a person is asked."""
 
 
+STATE_GRAPH_TIMEOUT_S: Final = 3_600
+"""Added: `timeout` of a function node of the protocol state_graph that declares none."""
+
 STATE_GRAPH: Final = "state_graph"
 
 Protocol: TypeAlias = Literal["plain", "state_graph"]

@@ -145,11 +145,11 @@ def test_an_async_node_runs_under_invoke() -> None:
     assert graph_of(node).invoke({"notes": []}) == {"notes": [1]}
 
 
-def test_a_timeout_applies_to_nodes_that_are_not_async_and_is_30_s_without_one() -> None:
+def test_a_timeout_applies_to_nodes_that_are_not_async_and_is_an_hour_without_one() -> None:
     bounded, unbounded = graph_of(lambda state: time.sleep(3), timeout=1), graph_of(lambda state: None)
     with pytest.raises(SleipnirError, match="timed out after 1s"):
         bounded.invoke({"notes": []})
-    assert getattr(unbounded.model.nodes["node"], "timeout") == 30  # noqa: B009  (nodes of other types have none)
+    assert getattr(unbounded.model.nodes["node"], "timeout") == 3600  # noqa: B009  (nodes of other types have none)
 
 
 def test_an_unknown_keyword_or_stream_mode_is_an_error() -> None:
