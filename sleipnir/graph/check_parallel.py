@@ -159,7 +159,8 @@ def every_edge_into_a_join_is_waited_for(case: Case) -> None:
                 f"the edge to '{edge.target}' bypasses its join: '{edge.target}' waits for {names}, not '{source}'"
             )
             hint = f"Add '{source}' to the `wait_for` of '{edge.target}', or use another target for this edge."
-            case.findings.error(edge_path(case, edge), message, hint)
+            report = case.findings.warning if case.graph.is_state_graph else case.findings.error
+            report(edge_path(case, edge), message, hint)
 
 
 def every_join_node_waits(case: Case) -> None:

@@ -585,8 +585,9 @@ class Graph(SkillKeys):
 
     @property
     def is_state_graph(self) -> bool:
-        """Whether the graph is one written in Python, with two rules of LangGraph: writes of visits that commands
-        started fold after those of all others of a super-step, and a join may stay without some of its sources."""
+        """Whether the graph is one written in Python, with rules of LangGraph: writes of visits that commands started
+        fold after those of all others of a super-step; a join may stay without some of its sources; an edge starts its
+        target even if that waits for the source; joins and edges together start a node once per super-step."""
         return bool(self.state_classes)
 
     @cached_property

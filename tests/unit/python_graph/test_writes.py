@@ -166,3 +166,29 @@ def test_a_join_that_lacks_sources_at_the_end_warns_and_names_them() -> None:
     graph.add_conditional_edges(START, lambda state: "a", ["a", "b"]).add_edge(["a", "b"], "c")
     with pytest.warns(UserWarning, match="the join before node 'c' can never fire: 'a' arrived, and 'b' did not"):
         assert graph.compile().invoke({})["log"] == ["a"]
+
+
+def joining(*edges: tuple[Any, str]) -> list[Any]:
+    """What ran, in a graph of the nodes a to e with these edges."""
+    graph = StateGraph(Log)
+    for name in "abcde":
+        graph.add_node(name, lambda state, name=name: {"log": [name]})  # type: ignore[misc]
+    for source, target in edges:
+        graph.add_edge(source, target)
+    log: list[Any] = graph.compile().invoke({})["log"]
+    return log
+
+
+def test_two_joins_that_fire_in_one_super_step_start_their_node_once() -> None:
+    parts = [(START, "a"), (START, "b"), (START, "c")]
+    assert joining(*parts, (["a", "b"], "d"), (["b", "c"], "d")) == ["a", "b", "c", "d"]
+
+
+def test_an_edge_and_a_join_that_lead_to_a_node_in_one_super_step_start_it_once() -> None:
+    assert joining((START, "a"), (START, "b"), (["a", "b"], "d"), ("a", "d")) == ["a", "b", "d"]
+
+
+def test_an_edge_into_a_node_that_also_waits_for_others_starts_it_by_itself() -> None:
+    edges = [(START, "a"), (START, "b"), ("b", "c")]
+    assert joining(*edges, (["a", "c"], "d"), ("a", "d")) == ["a", "b", "c", "d", "d"]
+    assert joining(*edges, (["a", "b"], "d"), ("c", "d")) == ["a", "b", "c", "d", "d"]

@@ -81,9 +81,10 @@ def open_step(
         number = (
             position if way.command is not None else -1
         )  # edges to one node open one visit, each command opens its own
-        if number < 0 and (way.target, way.join, -1) in places:
+        join = None if context.graph.is_state_graph else way.join
+        if number < 0 and (way.target, join, -1) in places:
             continue
-        places.setdefault((way.target, way.join, number), (way, sources[position] if position < len(sources) else None))
+        places.setdefault((way.target, join, number), (way, sources[position] if position < len(sources) else None))
     last_index: dict[str, int] = {}
     first_index: dict[int, dict[str, int]] = {}
     for _, (way, source) in sorted(places.items(), key=lambda place: (place[0][0], place[0][2], place[0][1] or "")):

@@ -6,7 +6,7 @@ that failing.py names, or takes the same edges as a success. A name is looked up
 among the nodes.
 
 An edge into a node whose `wait_for` names the source opens no visit: the source arrives at that join by ending
-(joins.py). Commands always become visits.
+(joins.py). Commands always become visits, and so do the edges of graphs written in Python.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def _plain_ways(context: Context, visit: Visit, ended: Ended, labels: Sequence[s
             targets += [_labelled(context, node, label) for label in chosen_labels if label]
     graph = context.graph
     ways = [NextVisit(target) for target in dict.fromkeys(targets) if not graph.ends_branch(target)]
-    return [way for way in ways if not graph.waits_for(way.target, node.id)] if graph.joins else ways
+    if not graph.joins or graph.is_state_graph:
+        return ways
+    return [way for way in ways if not graph.waits_for(way.target, node.id)]
 
 
 def command_targets(context: Context, visit: Visit, ended: Ended) -> list[str]:
