@@ -76,7 +76,12 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "SLP107": Code(
         "The agent's file cannot be read",
-        "The file does not exist, is not UTF-8, or the folder has both a graph.yaml and a config.yaml.",
+        "The file does not exist, is not UTF-8, or the folder has both a graph.yaml and a config.yaml or a graph.py.",
+    ),
+    "SLP108": Code(
+        "A graph.py defines no graph",
+        "It is executed when the agent is read, and ends with `graph = builder.compile()`. The message has what it "
+        "raised instead, with the last line of the agent's own code.",
     ),
     # --- keys and values
     "SLP200": Code("The definition is not valid", "The message shows the value and what is expected instead."),
@@ -217,6 +222,11 @@ CODES: Final[Mapping[str, Code]] = {
         "the new value, `def name(current, incoming):`. Neither may be async.",
     ),
     "SLP506": Code("A script without a runtime", "The extension selects the runtime: `.sh`, `.py` or `.ts`."),
+    "SLP507": Code(
+        "A worker cannot find a function or a class of a graph in Python",
+        "Workers import its file and look for its name, so it is defined at the top level of a file. Lambdas, "
+        "functions inside functions, functions of a notebook, and compiled graphs as nodes work in process only.",
+    ),
     # --- models, tools, agents
     "SLP601": Code("A model without its client", "Write `client:model`, for example `openai:gpt-4o-mini`."),
     "SLP602": Code(

@@ -26,7 +26,7 @@ from sleipnir.graph.model import Json
 TIMEOUT_S: Final = 60.0
 """Libraries of models take ten seconds to import on a busy machine."""
 
-CODE: Final = "SLP107"
+CODE: Final = "SLP108"
 
 _Signature: TypeAlias = tuple[tuple[str, int, int], ...]
 

@@ -24,7 +24,7 @@ from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.sources import references_to, unreachable
 from sleipnir.python_graph.state_graph import StateGraph
 
-CODE = "SLP107"
+CODE = "SLP108"
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from sleipnir.python_graph.parts import GraphParts, Place
 from sleipnir.python_graph.policies import RetryPolicy
 from sleipnir.python_graph.references import References
 
-CODE: Final = "SLP505"
+CODE: Final = "SLP507"
 
 _WAY_OUT: Final = "Define it with `def` at the top level of a file, and name it there."
 

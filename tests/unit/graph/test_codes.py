@@ -11,7 +11,7 @@ from sleipnir.graph import codes
 from sleipnir.graph.check import RULES, validate
 
 ROOT = Path(__file__).parents[3]
-SOURCES = sorted((ROOT / "sleipnir" / "graph").rglob("*.py"))
+SOURCES = sorted(file for name in ("graph", "python_graph") for file in (ROOT / "sleipnir" / name).rglob("*.py"))
 
 
 def test_every_rule_has_a_code_that_exists() -> None:
