@@ -44,7 +44,8 @@ class AgentExecutor:
         execution = self._execution(call, claim, lost)
         with executing_for(self.host), self._text_sink(execution) as sink:
             try:
-                result = guard.execute(replace(execution, text_sink=sink))
+                in_main = threading.current_thread() is threading.main_thread()  # Ctrl-C reaches no other
+                result = guard.execute(replace(execution, text_sink=sink), interruptible=in_main)
             except (MachineFailed, DirectoryMissing) as error:  # there is no other machine that could take it
                 result = guard.failed(execution, str(error), "machine")
         return None if result is None else encoded(result, call.node, self.host.settings.max_output_bytes)

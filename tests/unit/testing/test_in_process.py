@@ -282,3 +282,14 @@ def test_a_missing_knowledge_base_is_refused_with_the_command_that_builds_it(tmp
     )
     with pytest.raises(UsageError, match=r"'bells/look' is not built.*Build it first: sleipnir kb build bells"):
         run(folder, "where?")
+
+
+@pytest.mark.parametrize(("raised", "passes"), [("KeyboardInterrupt", True), ("SystemExit", False)])
+def test_an_interrupt_ends_the_test_and_not_only_the_visit(tmp_path: Path, raised: str, passes: bool) -> None:
+    graph = 'name: bad\nstart: f\nnodes: {f: {type: function, call: "s.py:f", next: e}, e: {type: end}}\n'
+    folder = agent(tmp_path / "bad", graph, {"s.py": f"def f(state):\n    raise {raised}\n"})
+    if passes:
+        with pytest.raises(KeyboardInterrupt):
+            run(folder)
+    else:
+        assert not run(folder).visit("f").ok

@@ -18,9 +18,9 @@ from sleipnir_workers.machine import health
 from sleipnir_workers.results import items, output, typed_state
 
 
-def execute(execution: Execution) -> VisitResult | None:
+def execute(execution: Execution, *, interruptible: bool = False) -> VisitResult | None:
     """Run the visit's executor. None means that the visit was lost. Raises ProcessLost, MachineFailed and
-    DirectoryMissing, nothing else."""
+    DirectoryMissing, nothing else; if it is `interruptible` also what interrupts this thread, such as Ctrl-C."""
     usage: Usage | None = None
     try:
         result = executor_of(execution)(execution.node, execution)
@@ -35,6 +35,8 @@ def execute(execution: Execution) -> VisitResult | None:
     except NodeFailed as error:
         return failed(execution, str(error), error.kind, usage)
     except BaseException as error:
+        if interruptible and not isinstance(error, Exception | SystemExit):
+            raise
         if failure := health.failure_behind(error):
             raise failure from error
         # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: if one leaves a Celery task, it
