@@ -91,9 +91,9 @@ def test_answers_by_node(letters: Path) -> None:
 
 
 def test_a_test_of_five_nodes_takes_less_than_50_ms(letters: Path) -> None:
-    """The best of some, as others use this machine too."""
-    took_s = []
-    for _ in range(7):
+    """One of some, as others use this machine too. It takes about 5 ms of a processor."""
+    took_s: list[float] = []
+    while len(took_s) < 20 and min(took_s, default=1) >= 0.05:
         begun_s = time.perf_counter()
         assert run(letters, "bell", answers=["yes"]).status == "completed"
         took_s.append(time.perf_counter() - begun_s)
