@@ -17,14 +17,12 @@ from sleipnir.errors import MachineFailed
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import VisitCall
 from sleipnir.runs.claims import Claim
+from sleipnir_inprocess import executors  # noqa: F401
 from sleipnir_inprocess.runner import Executed
 from sleipnir_workers.execution.execution import DirectoryMissing, Execution, TextSink
 from sleipnir_workers.execution.lazy_state import StoredState
-from sleipnir_workers.llm import extraction, node, summary, turn  # noqa: F401  (they register their executors)
 from sleipnir_workers.machine.host import Host, executing_for
-from sleipnir_workers.nodes import condition, function, rag, reduction, script  # noqa: F401
 from sleipnir_workers.results.encoding import encoded
-from sleipnir_workers.tools import node as tool  # noqa: F401
 from sleipnir_workers.visits import guard
 
 OpenText = Callable[[Execution], AbstractContextManager[TextSink | None]]

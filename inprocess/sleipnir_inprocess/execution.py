@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from sleipnir.errors import NodeFailed
-from sleipnir.messages import VisitCall
+from sleipnir.errors import MachineFailed, NodeFailed
+from sleipnir.graph.model import FunctionNode, JoinNode, RouterNode
+from sleipnir.messages import VisitCall, VisitResult
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current
 from sleipnir.runs.claims import Claim
 from sleipnir.runs.run import changed
+from sleipnir.settings import Settings
 from sleipnir_inprocess.runner import Executed
 from sleipnir_inprocess.streams import Chunk, Stream
-from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.execution import DirectoryMissing, Execution
 from sleipnir_workers.execution.lazy_state import StoredState
+from sleipnir_workers.machine.host import Host, executing_for
 from sleipnir_workers.nodes import condition, function, reduction  # noqa: F401  (they register their executors)
 from sleipnir_workers.results.encoding import encoded
 from sleipnir_workers.visits import guard
-
-HERE = Path()
 
 TASKS: Final = uuid.UUID(int=0)
 """The namespace of the ids of visits in chunks."""
@@ -52,14 +55,38 @@ class Executor:
             state=StoredState(claim.state),
             lost=lost,
             role=call.role,
+            item=claim.item,
+            part=claim.part,
+            talk=claim.talk,
             observer=_Observer(self, call),
         )
         token = current.set(Call(self.config, self._runtime(call), _Below(self.stream, call)))
         try:
-            result = guard.execute(execution)
+            result = guard.execute(execution) if call.node in self._functions else self._elsewhere(execution)
         finally:
             current.reset(token)
         return None if result is None else encoded(result, call.node, 2**31)
+
+    @cached_property
+    def _functions(self) -> frozenset[str]:
+        """The nodes that only call Python functions."""
+        nodes = self.graph.model.nodes.items()
+        return frozenset(name for name, node in nodes if isinstance(node, FunctionNode | RouterNode | JoinNode))
+
+    @cached_property
+    def _host(self) -> Host:
+        """What nodes that are no functions use of this machine: its environment and settings."""
+        from sleipnir_inprocess import executors  # noqa: F401  (it imports what calls models)
+
+        return Host(os.environ, Settings.from_env())
+
+    def _elsewhere(self, execution: Execution) -> VisitResult | None:
+        """Execute a node that calls a model, a script or a search."""
+        with executing_for(self._host):
+            try:
+                return guard.execute(execution)
+            except (MachineFailed, DirectoryMissing) as error:  # there is no other machine that could take it
+                return guard.failed(execution, str(error), "machine")
 
     def _first_of(self, call: VisitCall) -> Execution:
         """The first execution of the node, which has the fields that all of its executions share."""
@@ -73,7 +100,9 @@ class Executor:
                 attempt=call.attempt,
                 agent=call.agent,
                 graph=model,
-                folder=HERE,
+                folder=Path(self.graph.parts.place[0]).parent,
+                cwd=Path.cwd(),
+                caller_dir=Path.cwd(),
                 state=StoredState({}),
                 objects=self.graph.objects,
             )

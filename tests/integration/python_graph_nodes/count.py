@@ -1,0 +1,4 @@
+import json
+import os
+
+print(json.dumps({"count": len(json.loads(os.environ["GRAPH_STATE"])["topic"])}))
