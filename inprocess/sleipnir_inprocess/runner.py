@@ -24,6 +24,7 @@ from sleipnir.runs.visits import Backoff, Delay, Question, Receipt
 from sleipnir_inprocess.clocks import RealClock, RunClock
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 from sleipnir_workers.execution.execution import ProcessLost
+from sleipnir_workers.processes import descendants
 
 Executed = tuple[VisitResult, dict[str, str]] | None
 """The result of a visit, and the JSON texts that it writes. None: the visit was lost."""
@@ -97,6 +98,7 @@ class Runner:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
         self._running.clear()
+        descendants.resign()
 
     def advance(self) -> list[VisitCall]:
         """Plan and commit the next event, and deliver the effects of that. Returns the visits to execute."""

@@ -26,7 +26,6 @@ from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, ro
 from sleipnir.client.texts import refuse_text
 from sleipnir.errors import BatchNotFound, GateError, Problem, RunFailure, RunNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
-from sleipnir.python_graph.objects import CONTEXT
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import BUDGET, Budget, read_budget_answer
 from sleipnir.runs.run import ID_LENGTH, Hold, read_effect_answer
@@ -435,6 +434,8 @@ class Run:
         info = self.wait(timeout_s)
         if info.status != "completed":
             raise RunFailure(f"run {self.id} {info.status}" + (f": {info.error}" if info.error else ""))
+        from sleipnir.python_graph.objects import CONTEXT
+
         return {key: value for key, value in self.state().items() if key != CONTEXT}
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:

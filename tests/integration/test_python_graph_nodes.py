@@ -9,6 +9,7 @@ import pytest
 
 from sleipnir import START, StateGraph
 from sleipnir.testing import ModelServer
+from sleipnir_workers.processes import descendants
 
 
 class State(TypedDict, total=False):
@@ -38,4 +39,6 @@ def test_a_script_node_starts_the_script_beside_the_file_of_the_graph() -> None:
     builder = StateGraph(State).add_node(choose)
     builder.add_script_node("count", script="python_graph_nodes/count.py")
     graph = builder.add_edge(START, "choose").add_edge("choose", "count").compile()
+    was_subreaper = descendants.is_subreaper()
     assert graph.invoke({}) == {"topic": "bells", "count": 5}
+    assert descendants.is_subreaper() == was_subreaper, "the orphans of other processes are left to the system"

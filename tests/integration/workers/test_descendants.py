@@ -133,3 +133,19 @@ def test_a_forked_process_has_marks_of_its_own() -> None:
     assert os.read(read, 1) == b"y"
     os.close(read)
     os.close(write)
+
+
+def test_a_process_that_has_resigned_adopts_the_descendants_of_its_next_command(tmp_path: Path) -> None:
+    run(tmp_path, "true\n")
+    assert descendants.is_subreaper()
+    descendants.resign()
+    assert not descendants.is_subreaper()
+    assert run(tmp_path, ESCAPES["setsid"] + WAIT).code == 0
+    assert is_gone((tmp_path / "pid").read_text().strip())
+
+
+def test_no_process_resigns_while_it_runs_a_command() -> None:
+    instance = descendants.of_this_process()
+    with instance.of_command():
+        instance.resign()
+        assert descendants.is_subreaper()

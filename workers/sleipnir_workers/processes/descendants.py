@@ -29,7 +29,7 @@ from pathlib import Path
 
 import structlog
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 MARKS = 100_000
 USUAL_BYTES = 819_200  # the kernel's default, used if this process has no limit
 KILL_S = 5.0  # for processes that fork faster than they are killed
@@ -42,7 +42,9 @@ class Descendants:
         self._lock = threading.Lock()
         self._running: set[int] = set()
         self._next = 0
+        self._was_subreaper = is_subreaper()
         self._highest = _become_subreaper()
+        self._adopts = self._highest >= 0
 
     @contextlib.contextmanager
     def of_command(self) -> Iterator[int]:
@@ -52,6 +54,8 @@ class Descendants:
             yield -1
             return
         with self._lock:
+            if not self._adopts:
+                self._adopts = _set_subreaper(True)
             while True:
                 self._next = (self._next + 1) % MARKS
                 mark = self._highest - self._next
@@ -64,6 +68,13 @@ class Descendants:
             self._end(mark)
             with self._lock:
                 self._running.discard(mark)
+
+    def resign(self) -> None:
+        """Adopt no processes until the next command, if none is running. For programs that execute visits themselves:
+        the orphans of what else they start are not theirs to reap."""
+        with self._lock:
+            if self._adopts and not self._running and not self._was_subreaper:
+                self._adopts = not _set_subreaper(False)
 
     def _end(self, mark: int) -> None:
         """Kill and reap the remaining descendants of a command. A system call for each child."""
@@ -99,9 +110,20 @@ def _become_subreaper() -> int:
     highest = (USUAL_BYTES if hard == resource.RLIM_INFINITY else hard) - 1
     if highest < MARKS or not _children_file().exists():
         return -1
-    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        return -1
-    return highest
+    return highest if _set_subreaper(True) else -1
+
+
+def _set_subreaper(adopts: bool) -> bool:
+    """Whether it could be set."""
+    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0) == 0)
+
+
+def is_subreaper() -> bool:
+    """Whether orphans among its descendants become children of this process."""
+    if sys.platform != "linux":
+        return False
+    value = ctypes.c_int(0)
+    return ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(value), 0, 0, 0) == 0 and bool(value.value)
 
 
 def _children_file() -> Path:
@@ -139,6 +161,12 @@ def of_this_process() -> Descendants:
         with _lock:
             instance = _instance = _instance or Descendants()
     return instance
+
+
+def resign() -> None:
+    """As Descendants.resign, if this process has run commands."""
+    if _instance is not None:
+        _instance.resign()
 
 
 def _after_fork() -> None:
