@@ -129,8 +129,17 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: json.dumps(value) for key, value in values.items()}
 
 
-def _objects(texts: Mapping[str, str]) -> dict[str, Any]:
-    return {key: json.loads(text) for key, text in texts.items()}
+def _objects(texts: Mapping[str, str], known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The values of JSON texts. `known` keeps those of long ones."""
+    return {key: _object(text, known) for key, text in texts.items()}
+
+
+def _object(text: str, known: dict[str, Any] | None) -> Any:
+    if known is None or len(text) < 10_000:
+        return json.loads(text)
+    if text not in known:
+        known[text] = json.loads(text)
+    return known[text]
 
 
 def _delivered(delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
@@ -167,6 +176,8 @@ class Driver:
     def __init__(self, text: str | Graph, state: dict[str, Any] | None = None) -> None:
         self.graph = graph_of(text) if isinstance(text, str) else text
         self.run, self.memory, self.now_ms = new_run(), Memory(state or {}), 1_000
+        self._seen: dict[str, Any] = {}
+        """Values by their text: a list of a million is not parsed for each visit that sees it."""
         self.last: Transition | None = None
         self.own_events = 0
         """How often the run went on with an event of its own."""
@@ -269,7 +280,7 @@ class Driver:
     def sees(self, visit: Visit) -> dict[str, Any]:
         """The state as a worker sees it that claims this visit now."""
         own = overlay_of(self.memory.items.get(visit.overlay or "", ""))
-        return {**self.state, **{key: json.loads(text) for key, text in own.items()}}
+        return _objects({**self.memory.values.state, **own}, self._seen)
 
     def live(self) -> list[str]:
         """The nodes of live visits, by number."""
