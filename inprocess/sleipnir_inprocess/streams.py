@@ -54,8 +54,8 @@ class Form:
 
 @dataclass
 class Stream:
-    """The chunks of one call that nobody has taken yet. `parent` takes those of a graph that is a node, as `forward`
-    decides."""
+    """The chunks of one call that the caller has not taken yet. For a graph that a node calls, `parent` also takes
+    them; `wanted` are the modes that it asks for."""
 
     form: Form
     parent: Callable[[Chunk], None] | None = None

@@ -1,4 +1,4 @@
-"""The streamed text of models in this process: from the threads of visits to whoever follows the run."""
+"""The streamed text of models in this process: from the threads of visits to the caller that follows the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sleipnir_workers.execution.execution import Execution
 
 
 class StreamedTexts:
-    """Pieces that nobody has taken yet, with the fields of views.StreamEvent's `messages`."""
+    """Pieces that are not taken yet, with the fields of views.StreamEvent's `messages`."""
 
     def __init__(self) -> None:
         self._pieces: deque[dict[str, Any]] = deque()

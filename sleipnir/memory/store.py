@@ -118,7 +118,7 @@ class Entry:
 
 
 class MemoryStore:
-    """Runs by their ids, the inbox of events that nobody has planned yet, and the undelivered effects of commits.
+    """Runs by their ids, the inbox of events that are not planned yet, and the undelivered effects of commits.
 
     `clock` gives the time in milliseconds since the epoch.
     """

@@ -91,6 +91,9 @@ class _Document:
         if max_steps is not None:
             self._head["limits"] = {"max_steps": max_steps}
         self.places: dict[KeyPath, Place] = {(): parts.place}
+        self._edges: dict[str, list[tuple[str, Place]]] = {}
+        for source, target, place in parts.edges:
+            self._edges.setdefault(source, []).append((target, place))
         self._end = YAML_END if YAML_END not in parts.nodes else END
 
     @property
@@ -107,8 +110,8 @@ class _Document:
         own: KeyPath = ("nodes", node.name)
         self.places[own] = node.place
         edges: dict[str, Place] = {}
-        for source, target, place in self._parts.edges:
-            if source == node.name and target != END:
+        for target, place in self._edges.get(node.name, ()):
+            if target != END:
                 edges.setdefault(target, place)
         for index, place in enumerate(edges.values()):
             self.places[(*own, "next", index) if len(edges) > 1 else (*own, "next")] = place
@@ -118,7 +121,7 @@ class _Document:
     def data(self) -> dict[str, Any]:
         parts = self._parts
         nodes: dict[str, Any] = {}
-        first = [target for source, target, _ in parts.edges if source == START]
+        first = [target for target, _ in self._edges.get(START, ())]
         if len(first) == 1 and START not in parts.routers and first[0] != END:
             start = first[0]
         else:
@@ -149,7 +152,7 @@ class _Document:
 
     def _node(self, node: NodeSpec) -> dict[str, Any]:
         self._place(node)
-        targets = [target for source, target, _ in self._parts.edges if source == node.name]
+        targets = [target for target, _ in self._edges.get(node.name, ())]
         routers = self._parts.routers.get(node.name, [])
         edges = self._targets(targets)
         if node.action is None:

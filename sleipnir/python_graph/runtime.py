@@ -35,7 +35,7 @@ class ExecutionInfo:
 
 
 def no_writer(_: Any) -> None:
-    """Nobody listens."""
+    """Drops the value: no caller takes it."""
 
 
 @dataclass(frozen=True)

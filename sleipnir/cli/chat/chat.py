@@ -23,9 +23,9 @@ from sleipnir.cli.knowledge.building import BuildView, asker
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
 from sleipnir.cli.runs.follow import STREAM, follow, print_result
-from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, variable_asker
+from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, answer_gate, variable_asker
 from sleipnir.cli.runs.parameters import AGENT, AGENT_VARIABLE, CWD, VAR, Pairs
-from sleipnir.cli.runs.run import answer_gate, leave_waiting
+from sleipnir.cli.runs.run import leave_waiting
 from sleipnir.cli.runs.session import NO_SESSION, SESSION, refuse_session, session_of
 from sleipnir.cli.terminal import terminal
 from sleipnir.errors import SleipnirError, UsageError

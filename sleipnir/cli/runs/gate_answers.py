@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sleipnir.cli.terminal.terminal import ReadLine, can_ask, first_line, note, one_line, printable, typed_line
-from sleipnir.errors import UsageError
+from sleipnir.errors import GateError, UsageError
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
 
 if TYPE_CHECKING:
@@ -161,3 +161,23 @@ def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[G
     commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
     headline = f"run {gate.run} waits for an answer to {gate.node!r}: {first_line(gate.question)}"
     return "\n".join([headline, *commands])
+
+
+class AnswerableRun(Protocol):
+    """A run of a deployment, or one in this process."""
+
+    def answer(self, text: str, gate: GateInfo) -> None:
+        """Answer an open question. Raises GateError."""
+
+
+def answer_gate(run: AnswerableRun, gate: GateInfo, answers: ScriptedAnswers) -> None:
+    """Answer with the next scripted answer, or ask on the terminal. Raises NoAnswer without either."""
+    text = answers.next_for(gate)
+    if text is None:
+        if not can_ask():
+            raise NoAnswer(gate)
+        text = ask(gate)
+    try:
+        run.answer(text, gate)
+    except GateError as late:
+        note(f"note: {late}")  # another person answered first; the run continues with that answer

@@ -9,15 +9,13 @@ from sleipnir.cli import exit_codes
 from sleipnir.cli.options import GlobalOptions
 from sleipnir.cli.runs import agent_warnings
 from sleipnir.cli.runs.follow import follow, print_result, print_result_data
-from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, refuse_unknown
+from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, answer_gate, refuse_unknown
 from sleipnir.cli.runs.timings import summary
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.terminal import MARK
-from sleipnir.errors import GateError
 
 if TYPE_CHECKING:
     from sleipnir.cli.runs.parameters import Pairs
-    from sleipnir.runs.views import GateInfo
     from sleipnir_inprocess.agent_run import AgentRun
 
 NOT_DURABLE = "note: this command executes the run itself; it is not durable: when the command ends, the run is gone"
@@ -42,7 +40,7 @@ def follow_in_process(
     terminal.narrate_lines([f"{MARK}run {run.id}"])
     scripted = ScriptedAnswers(answers)
     try:
-        follow(run, lambda gate: _answer(run, gate, scripted), stream=stream, as_data=as_data, options=options)
+        follow(run, lambda gate: answer_gate(run, gate, scripted), stream=stream, as_data=as_data, options=options)
     except NoAnswer:
         pass
     except KeyboardInterrupt:
@@ -58,20 +56,8 @@ def follow_in_process(
     return print_result(run, as_data=as_data, stream=stream)
 
 
-def _answer(run: AgentRun, gate: GateInfo, answers: ScriptedAnswers) -> None:
-    text = answers.next_for(gate)
-    if text is None:
-        if not terminal.can_ask():
-            raise NoAnswer(gate)
-        text = ask(gate)
-    try:
-        run.answer(text, gate)
-    except GateError as late:
-        terminal.note(f"note: {late}")
-
-
 def _leave(run: AgentRun, *, as_data: bool, stream: bool | None) -> int:
-    """The run waits for answers that nobody gives: say which, and how to give them to the next one."""
+    """The run waits for answers that the command cannot get: say which, and how to give them to the next run."""
     for gate in run.gates():
         question = terminal.first_line(gate.question)
         terminal.note(

@@ -15,7 +15,14 @@ from sleipnir.cli.knowledge.building import BuildView
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
 from sleipnir.cli.runs.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
-from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, how_to_answer, refuse_unknown, variable_asker
+from sleipnir.cli.runs.gate_answers import (
+    NoAnswer,
+    ScriptedAnswers,
+    answer_gate,
+    how_to_answer,
+    refuse_unknown,
+    variable_asker,
+)
 from sleipnir.cli.runs.in_process import follow_in_process
 from sleipnir.cli.runs.parameters import (
     AGENT,
@@ -38,13 +45,12 @@ from sleipnir.cli.runs.timings import summary
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
 from sleipnir.cli.terminal.terminal import MARK
-from sleipnir.errors import GateError, UsageError
+from sleipnir.errors import UsageError
 from sleipnir.runs.budgets import check_budget
 from sleipnir.runs.sessions import TEMP
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Client, Run
-    from sleipnir.runs.views import GateInfo
     from sleipnir_inprocess.agent_run import AgentRun
 
 Command = TypeVar("Command", bound=Callable[..., int])
@@ -244,19 +250,6 @@ def _in_foreground(
         for line in summary(run.info().agent, run.events(follow=False)):
             terminal.note(terminal.printable(line))
     return print_result(run, as_data=as_data, stream=stream)
-
-
-def answer_gate(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
-    """Answer with the next scripted answer, or ask on the terminal. Raises NoAnswer without either."""
-    text = answers.next_for(gate)
-    if text is None:
-        if not terminal.can_ask():
-            raise NoAnswer(gate)
-        text = ask(gate)
-    try:
-        run.answer(text, gate)
-    except GateError as late:
-        terminal.note(f"note: {late}")  # another person answered first; the run continues with that answer
 
 
 def leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool, stream: bool | None) -> int:

@@ -8,7 +8,7 @@ run_values    the values that the planner asks for           services/advance.py
 commits       the transitions that it makes                  services/advance.py
 ownership     who may commit in which partition              services/ownership.py
 parked_runs   runs whose records are unreadable              services/parking.py
-leases        leases that nobody renews                      services/reaper.py
+leases        leases that have lapsed                         services/reaper.py
 timers        deadlines, delays and backoffs                 services/timers.py
 outbox        queued visits that are to be published         services/outbox.py, services/unindexed.py
 ended_runs    ended runs until they expire                   services/archiver.py, services/janitor.py

@@ -1,4 +1,4 @@
-"""Leases of visits that nobody renews: services/reaper.py."""
+"""Leases of visits that have lapsed: services/reaper.py."""
 
 from __future__ import annotations
 
