@@ -6,6 +6,7 @@ import pytest
 
 from sleipnir.messages import ResultHeader
 from sleipnir.runs.events import Cancelled, LeaseLost, Resulted, Retried, TimerFired
+from sleipnir.runs.journal import state_after
 from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver, bad
 
@@ -277,3 +278,57 @@ nodes:
     assert driver.live() == ["q1", "q2", "work"]
     driver.answers("q2", "yes").does("work").answers("q1", "hello")
     assert (driver.run.status, driver.output) == ("completed", "hello")
+
+
+# An event may close a step, and open one that ends at once: the later write counts
+
+
+def test_a_visit_that_fails_as_soon_as_its_step_opens_writes_after_the_step_before() -> None:
+    driver = split(
+        SLEIPNIR.replace(
+            "meet: {type: script, script: s.sh, next: e}",
+            'meet: {type: map, over: "{{one}}", as: x, branch: leaf, collect_into: all, next: e, on_error: continue}\n'
+            '  leaf: {type: script, script: s.sh, state_updates: {output: "{{output}}"}}',
+        ).replace("a: {type: script,", "a: {type: script, on_error: continue,")
+    )
+    driver.does("b", one="no list")
+    driver.fails("a")
+    assert driver.run.status == "completed"
+    assert driver.state["_error"]["node"] == "meet"
+    assert state_after(driver.memory.entries) == driver.state
+
+
+@pytest.mark.parametrize("text", [LOKI, SLEIPNIR], ids=["loki", "sleipnir"])
+@pytest.mark.parametrize("writers", ["a", "ab"])
+def test_an_end_node_writes_after_the_step_before_it(text: str, writers: str) -> None:
+    text = text.replace("next: meet", "next: e").replace("e: {type: end,", "e: {type: end, state_updates: {k: last},")
+    text = text.replace("  meet: {type: script, script: s.sh, next: e}\n", "")
+    driver = Driver(text, {"k": 0}).start().does("split")
+    for node in "ab":
+        driver.does(node, **({"k": 0 if node == "a" else "first"} if node in writers else {}))
+    assert driver.run.status == "completed"
+    assert driver.state["k"] == "last"
+    assert state_after(driver.memory.entries) == driver.state
+
+
+def test_a_write_after_one_that_was_superseded_in_the_same_event_counts() -> None:
+    driver = Driver("""
+name: g
+version: sleipnir/1
+engine: dag
+start: split
+nodes:
+  split: {type: function, call: "f:f", next: [late, early]}
+  early: {type: function, call: "f:f", next: ahead}
+  ahead: {type: function, call: "f:f", next: slow}
+  slow: {type: function, call: "f:f"}
+  late: {type: function, call: "f:f", next: one}
+  one: {type: map, over: "{{none}}", as: x, branch: leaf, collect_into: all, next: two}
+  two: {type: map, over: "{{none}}", as: x, branch: leaf, collect_into: k, next: three}
+  three: {type: function, call: "f:f"}
+  leaf: {type: function, call: "f:f"}
+""", {"none": []}).start()
+    driver.does("split").does("early").does("ahead", k="ahead", other="ahead")
+    driver.does("late", k="late")
+    assert driver.state["k"] == [], "`two` comes after `ahead`, which comes after `late`"
+    assert state_after(driver.memory.entries) == driver.state

@@ -223,7 +223,7 @@ def _apply(context: Context, members: list[Member], step: int, reduced: Member |
         return False
     context.engine.keep_windows(context, folded)
     plain = len(writers) == 1 and own is not None and not own.step.held and not folded.apart
-    if not plain:
+    if not plain or record.copies is not None:
         _let_count(context, writers, folded, step)
     for writer in writers:
         skipped = folded.skips.get(writer.step, ())
@@ -231,6 +231,8 @@ def _apply(context: Context, members: list[Member], step: int, reduced: Member |
             context.values.set_in(writer.step, keys)
     for key, value in folded.values.items():
         context.values.set(key, value)
+    for key in record.apart & context.values.latest.keys():  # it was apart for some steps of this event, not for all
+        record.folded[key] = context.values.current(key)
     if reduced is not None and reduced.ended is not None:
         context.values.set_in(reduced.ended.step, reduced.ended.keys)
     return True
@@ -252,10 +254,14 @@ def _hold(context: Context, writers: list[Writer]) -> None:
 
 
 def _let_count(context: Context, writers: list[Writer], folded: FoldResult, step: int) -> None:
+    """Let held writes count. What an event writes after that counts in this way too: the store copies the writes of
+    held steps after it has stored those of all others."""
     record = context.draft.record
     _hold(context, writers)
-    skips = {str(held): tuple(keys) for held, keys in folded.skips.items()} or None
-    record.amend(step, applies=tuple(writer.step for writer in writers), skips=skips)
+    closing = record.written(step)
+    applied, skipped = (closing.step.applies, closing.step.skips or {}) if closing else ((), {})
+    skips = {**skipped, **{str(held): tuple(keys) for held, keys in folded.skips.items()}}
+    record.amend(step, applies=(*applied, *(writer.step for writer in writers)), skips=skips or None)
     record.copies = _last_writers(writers, folded.apart, record.copies)
     record.apart |= folded.apart
     record.folded |= folded.values
