@@ -1,10 +1,11 @@
-"""Waiting for a condition, which tests do instead of sleeping."""
+"""Waiting for a condition, which tests do instead of sleeping; and whether a process runs."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,3 +21,15 @@ def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 
             return value
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {description}"
         pause.wait(every_s)
+
+
+def is_running(pid: int | str) -> bool:
+    """Whether a process runs. One that has ended, and waits to be reaped, does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # the latter if it is reaped between open and read
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

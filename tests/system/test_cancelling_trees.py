@@ -10,7 +10,8 @@ import pytest
 from ops.chaos import verdict
 from sleipnir.client.client import Client, Run
 from sleipnir.store.connect import connect
-from tests.processes import RedisServer, Stack, wait_until, write_agent
+from tests.processes import RedisServer, Stack, write_agent
+from tests.waiting import is_running, wait_until
 
 TOP = """
 name: top
@@ -79,15 +80,6 @@ def pids(folder: Path) -> list[int]:
     return [int(text) for file in folder.iterdir() if (text := file.read_text().strip())]
 
 
-def is_there(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not yet buried does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
 def below(client: Client, run: Run) -> list[Run]:
     found, level = list[str](), [run.id]
     while level:
@@ -104,7 +96,7 @@ def test_a_cancelled_tree_of_runs_leaves_no_run_process_key_or_lease(own: Stack,
         wait_until(lambda: len(list(marks.glob("*.runs"))) == DESCENDANTS, "all scripts run", 90)
         started, runs = pids(marks), [run, *below(client, run)]
         assert (len(runs), len(started)) == (1 + DESCENDANTS, 2 * DESCENDANTS)
-        assert all(map(is_there, started))
+        assert all(map(is_running, started))
         asked_ms = client.now_ms()
         assert own.sleipnir("cancel", run.id).returncode == 0
         told_ms = client.now_ms()
@@ -114,7 +106,7 @@ def test_a_cancelled_tree_of_runs_leaves_no_run_process_key_or_lease(own: Stack,
         last_ms = max(info.ended_ms or 0 for info in infos)
         print(f"{DESCENDANTS} descendants were over {last_ms - asked_ms} ms after `sleipnir cancel` was started")
         assert last_ms - told_ms < OVER_WITHIN_MS
-        wait_until(lambda: not any(map(is_there, started)), "no process of theirs is left")
+        wait_until(lambda: not any(map(is_running, started)), "no process of theirs is left")
         print(f"their {len(started)} processes were gone after {client.now_ms() - asked_ms} ms")
         redis = connect(own.redis.url)
         wait_until(lambda: not list(verdict.leaks(client, redis)), "no lease, timer or key of theirs is left")

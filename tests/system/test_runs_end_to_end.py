@@ -11,7 +11,8 @@ import pytest
 from sleipnir.client.client import Client
 from sleipnir.errors import AgentNotFound, GateError, GraphError, UsageError
 from sleipnir.runs.views import RunInfo
-from tests.processes import Stack, wait_until, write_agent
+from tests.processes import Stack, write_agent
+from tests.waiting import is_running, wait_until
 
 THREE = """
 name: three
@@ -191,13 +192,9 @@ def test_a_cancel_reaches_a_running_script_and_its_children(stack: Stack, tmp_pa
         run.cancel()
         info = run.wait(60)
         assert (info.status, info.error) == ("cancelled", "Graph 'slow' aborted at 'a'")
-        wait_until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), "the script's child is gone")
+        wait_until(lambda: not is_running(pid), "the script's child is gone")
         with pytest.raises(UsageError, match="already cancelled"):
             run.cancel()
-
-
-def _is_zombie(pid: int) -> bool:
-    return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
 
 
 @pytest.mark.conformance("S04")

@@ -312,7 +312,8 @@ def test_an_end_node_writes_after_the_step_before_it(text: str, writers: str) ->
 
 
 def test_a_write_after_one_that_was_superseded_in_the_same_event_counts() -> None:
-    driver = Driver("""
+    driver = Driver(
+        """
 name: g
 version: sleipnir/1
 engine: dag
@@ -327,7 +328,9 @@ nodes:
   two: {type: map, over: "{{none}}", as: x, branch: leaf, collect_into: k, next: three}
   three: {type: function, call: "f:f"}
   leaf: {type: function, call: "f:f"}
-""", {"none": []}).start()
+""",
+        {"none": []},
+    ).start()
     driver.does("split").does("early").does("ahead", k="ahead", other="ahead")
     driver.does("late", k="late")
     assert driver.state["k"] == [], "`two` comes after `ahead`, which comes after `late`"

@@ -19,7 +19,7 @@ from sleipnir_workers.llm import node as llm
 from sleipnir_workers.machine.host import Host
 from sleipnir_workers.nodes import condition, function, reduction
 from sleipnir_workers.nodes import script as script_
-from tests.waiting import wait_until
+from tests.waiting import is_running, wait_until
 
 # The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -65,11 +65,7 @@ def text_of(path: Path) -> str:
 def is_gone(pid: str) -> bool:
     """The process does not run: it does not exist, or waits to be reaped."""
     assert pid, "the script did not come so far as to write its number"
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
+    return not is_running(pid)
 
 
 class When:

@@ -22,7 +22,7 @@ from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
 from sleipnir_workers.execution.execution import VisitLost
 from sleipnir_workers.mcp import Connections, McpFailed, connection, server_process
 from tests.integration.workers.mcp.servers import HERE, lab_on_http, lab_on_stdio, plain
-from tests.processes import wait_until
+from tests.waiting import is_running, wait_until
 
 KEY = "sk-of-this-worker"
 
@@ -47,14 +47,6 @@ def connections() -> Iterator[Connections]:
 def text_of(result: dict[str, Any]) -> str:
     (content,) = result["content"]
     return str(content["text"])
-
-
-def is_alive(pid: int) -> bool:
-    """A zombie is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def pid_of(connections: Connections, server: StdioServer) -> int:
@@ -272,7 +264,7 @@ def test_a_server_that_answers_nothing_any_more_is_replaced(
     with pytest.raises(McpFailed, match=r"did not answer a call of 'echo' within 0\.2 s"):
         connections.invoke(plain(), "echo", {}, timeout_s=0.2)
     assert int(text_of(connections.invoke(plain(), "stderr", {}))) != first
-    wait_until(lambda: not is_alive(first), "the one that hung is gone")
+    wait_until(lambda: not is_running(first), "the one that hung is gone")
 
 
 def test_a_lost_visit_stops_waiting(connections: Connections) -> None:
@@ -292,7 +284,7 @@ def test_a_lost_visit_stops_waiting(connections: Connections) -> None:
 def test_an_idle_server_is_ended_and_started_again_when_it_is_asked() -> None:
     connections = Connections(idle_s=0.05)
     first = int(text_of(connections.invoke(plain(), "stderr", {})))
-    wait_until(lambda: not is_alive(first), "the idle server has ended")
+    wait_until(lambda: not is_running(first), "the idle server has ended")
     assert int(text_of(connections.invoke(plain(), "stderr", {}))) != first
     connections.close()
 
@@ -305,8 +297,8 @@ def test_closing_ends_servers_and_all_they_started(fault: str, monkeypatch: pyte
     grandchild = int(text_of(connections.invoke(plain(fault), "spawn", {})))
     connections.close()
     connections.close()
-    assert not is_alive(server)
-    wait_until(lambda: not is_alive(grandchild), "the grandchild is dead")
+    assert not is_running(server)
+    wait_until(lambda: not is_running(grandchild), "the grandchild is dead")
     with pytest.raises(McpFailed, match="this worker is stopping"):
         connections.invoke(plain(fault), "echo", {})
 
@@ -340,12 +332,12 @@ def test_servers_die_with_a_worker_that_is_killed() -> None:
     )
     assert worker.stdin and worker.stdout
     pids = [int(worker.stdout.readline()) for _ in range(2)]
-    assert all(is_alive(pid) for pid in pids)
+    assert all(is_running(pid) for pid in pids)
     worker.kill()
     worker.wait()
     worker.stdin.close()
     worker.stdout.close()
-    wait_until(lambda: not any(is_alive(pid) for pid in pids), "server and grandchild died with the worker")
+    wait_until(lambda: not any(is_running(pid) for pid in pids), "server and grandchild died with the worker")
 
 
 # Over HTTP
