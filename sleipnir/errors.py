@@ -58,7 +58,14 @@ class BatchNotFound(UsageError):
 
 
 class RunFailure(SleipnirError):
-    """The run failed or was cancelled, so it has no result."""
+    """The run failed or was cancelled, so it has no result. Where the cause has an exception class that this process
+    knows, the error is an instance of that class too: python_graph.errors.run_failure."""
+
+    def __init__(self, message: str) -> None:
+        Exception.__init__(self, message)  # not that of the other class, which may want other arguments
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class GateError(UsageError):

@@ -188,8 +188,8 @@ class VisitResult:
     the same for a turn without calls: the next turn begins with the FOLLOW_UP, and `notes` give the reason. `later_ms`
     postpones the visit until then, as if it had not started (`ok` is False without further meaning): `error` names the
     limit. `said` is for the run's session. `notes` are narration lines of the body, without the leading marker
-    (`merged: a, b`). `error_kind` is one word, `error_type` the exception behind it (`package.module:Name`), and
-    `transient` means that another try may succeed, for retry policies.
+    (`merged: a, b`). `error_kind` is one word, `error_type` the exception behind it (`package.module:Name`). For retry
+    policies, `transient` means that another try may succeed, and `retried_as` is the entry of their `on` that applies.
     """
 
     ok: bool
@@ -199,6 +199,7 @@ class VisitResult:
     error: str | None = None
     error_kind: str | None = None
     error_type: str | None = None
+    retried_as: str | None = None
     transient: bool = False
     usage: Usage | None = None
     notes: tuple[str, ...] = ()
@@ -223,6 +224,7 @@ class ResultHeader:
     error: str | None = None
     error_kind: str | None = None
     error_type: str | None = None
+    retried_as: str | None = None
     transient: bool = False
     usage: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
@@ -245,6 +247,7 @@ class ResultHeader:
             error=result.error,
             error_kind=result.error_kind,
             error_type=result.error_type,
+            retried_as=result.retried_as,
             transient=result.transient,
             usage=asdict(result.usage) if result.usage else None,
             notes=result.notes,
@@ -285,6 +288,6 @@ def _call_fields(call: Any) -> Any:
 
 
 _HEADER_FIELDS = (
-    "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "transient", "usage", "notes", "calls",
-    "goes_on", "later_ms", "worker", "started_ms", "took_ms", "v",
+    "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "retried_as", "transient", "usage",
+    "notes", "calls", "goes_on", "later_ms", "worker", "started_ms", "took_ms", "v",
 )  # fmt: skip

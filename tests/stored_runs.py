@@ -426,6 +426,10 @@ _OF_THE_RUN: Final = ("status", "seq", "step", "steps", "error", "failed_at", "s
                       "batch")  # fmt: skip
 
 
+_LATER: Final = ("generation", "failure")
+"""Fields of a visit that earlier releases do not store."""
+
+
 def outcome(deployment: Deployment) -> dict[str, Any]:
     """What is stored of all runs in the end, by id, without times and counts of commits."""
     runs: dict[str, Any] = {}
@@ -460,5 +464,5 @@ def _rows_of(batch: Any) -> dict[str, Any]:
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _timeless(each) for key, each in value.items() if not key.endswith("_ms") and key != "generation"}
+        return {key: _timeless(each) for key, each in value.items() if not key.endswith("_ms") and key not in _LATER}
     return [_timeless(each) for each in value] if isinstance(value, list) else value

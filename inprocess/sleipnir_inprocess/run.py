@@ -13,7 +13,7 @@ from sleipnir.commands import START, Command
 from sleipnir.memory.store import Entry, MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
 from sleipnir.python_graph.compiled import CompiledGraph
-from sleipnir.python_graph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError, NodeError
+from sleipnir.python_graph.errors import EmptyInputError, GraphRecursionError, run_failure
 from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.objects import instance
 from sleipnir.python_graph.runtime import Call, Interrupt, Runtime, current, merged_config
@@ -195,10 +195,8 @@ class Run:
         run = self._runner.run
         if run.view.status != "failed":
             return
-        if self._executor.errors:
-            raise self._executor.errors[min(self._executor.errors)]
-        text = run.error or "the run failed"
-        raise InvalidUpdateError(text) if "Can receive only one " in text else NodeError(text)
+        own = self._executor.errors.get(run.failure.seq or 0) if run.failure is not None else None
+        raise own or run_failure(run.error or "the run failed", run.failure)
 
 
 def resumes(input: Any) -> bool:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.client.texts import refuse_text
-from sleipnir.errors import BatchNotFound, GateError, Problem, RunFailure, RunNotFound, UsageError
+from sleipnir.errors import BatchNotFound, GateError, Problem, RunNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import BUDGET, Budget, read_budget_answer
@@ -430,11 +430,14 @@ class Run:
 
     def result(self, timeout_s: float | None = None) -> dict[str, Any]:
         """The final state, in its JSON form; blocks until the run ends. Raises RunFailure for a run that did not
-        complete, TimeoutError after `timeout_s`."""
+        complete, which is also of the class of the cause (python_graph.errors.run_failure), and TimeoutError after
+        `timeout_s`."""
+        from sleipnir.python_graph.errors import run_failure
+        from sleipnir.python_graph.objects import CONTEXT
+
         info = self.wait(timeout_s)
         if info.status != "completed":
-            raise RunFailure(f"run {self.id} {info.status}" + (f": {info.error}" if info.error else ""))
-        from sleipnir.python_graph.objects import CONTEXT
+            raise run_failure(f"run {self.id} {info.status}" + (f": {info.error}" if info.error else ""), info.failure)
 
         return {key: value for key, value in self.state().items() if key != CONTEXT}
 

@@ -51,7 +51,7 @@ from sleipnir.runs.transitions import (
     Transition,
 )
 from sleipnir.runs.views import ChildInfo, GateInfo, RunEvent, RunInfo, SlotInfo
-from sleipnir.runs.visits import Visit, Work
+from sleipnir.runs.visits import Failure, Visit, Work
 
 MOST_EVENTS: Final = 1_000
 """Of a run for watchers; older ones are dropped, as in Redis."""
@@ -93,6 +93,7 @@ class MemoryRun:
     ended_ms: int | None = None
     output: str | None = None
     error: str | None = None
+    failure: Failure | None = None
     stopped_by: str | None = None
     retries: int = 0
     retrying: bool = False
@@ -222,6 +223,7 @@ class MemoryStore:
             started_ms=view.started_ms or None,
             ended_ms=run.ended_ms,
             error=run.error,
+            failure=run.failure,
             step=view.step,
             usage=run.values.usage,
             parent=spec.parent,
@@ -331,8 +333,8 @@ class MemoryStore:
     def _commit_record(self, run: MemoryRun, transition: Transition) -> None:
         if transition.revives:
             run.retries += run.ended_ms is not None and not run.view.is_final
-            run.ended_ms, run.error, run.retrying, run.keeps = None, None, False, True
-        for name in ("ended_ms", "output", "error", "stopped_by"):
+            run.ended_ms, run.error, run.failure, run.retrying, run.keeps = None, None, None, False, True
+        for name in ("ended_ms", "output", "error", "failure", "stopped_by"):
             if (value := getattr(transition, name)) is not None:
                 setattr(run, name, value)
         if transition.timers:

@@ -1,12 +1,14 @@
-"""Errors of graphs that run in this process, with the names that programs written for LangGraph catch."""
+"""Errors of graphs that are written in Python, with the names that programs written for LangGraph catch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from sleipnir.commands import Command
-from sleipnir.errors import Problem, SleipnirError
+from sleipnir.errors import Problem, RunFailure, SleipnirError
+from sleipnir.runs.visits import Failure
 
 
 class GraphBuildError(SleipnirError, ValueError):
@@ -37,13 +39,37 @@ class EmptyInputError(SleipnirError):
     """The run has no input, and its thread has no earlier one."""
 
 
-class NodeError(SleipnirError):
-    """A visit failed without an exception of the graph's own code."""
-
-
 class ParentCommand(SleipnirError):
     """A node addressed the graph above its own. Of a graph that has none above, it is an error."""
 
     def __init__(self, command: Command[Any]) -> None:
         super().__init__(f"a Command addresses the graph above, but there is none: {command}")
         self.command = command
+
+
+_CLASSES: Final[Mapping[str, type[Exception]]] = {"writes": InvalidUpdateError, "steps": GraphRecursionError}
+"""The error of a run by the kind of its failure."""
+
+
+def run_failure(message: str, failure: Failure | None) -> RunFailure:
+    """The error of a failed run. It is also an InvalidUpdateError, a GraphRecursionError, or of the class of the
+    exception that the run failed with, if this process has imported that. Of the exception it has only the text."""
+    cause = _cause(failure) if failure is not None else None
+    try:
+        return RunFailure(message) if cause is None else _with(cause)(message)
+    except Exception:  # a class that cannot be derived from, or not be made from a text
+        return RunFailure(message)
+
+
+def _cause(failure: Failure) -> type[Exception] | None:
+    if failure.error_type is None:
+        return _CLASSES.get(failure.kind)
+    module, _, name = failure.error_type.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def _with(cause: type[Exception]) -> type[RunFailure]:
+    return type(cause.__name__, (RunFailure, cause), {"__module__": cause.__module__, "__doc__": cause.__doc__})

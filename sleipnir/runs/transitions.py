@@ -16,7 +16,7 @@ from sleipnir.messages import VERSION, Role, RunStatus
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Gate, Hold, RunView, Slot, Timing, changed
-from sleipnir.runs.visits import Part, Rank, Visit
+from sleipnir.runs.visits import Failure, Part, Rank, Visit
 
 
 @dataclass(frozen=True)
@@ -354,6 +354,7 @@ class Transition:
     started_ms: int | None = None
     ended_ms: int | None = None
     error: str | None = None
+    failure: Failure | None = None
     stopped_by: str | None = None
     holds: tuple[Hold, ...] = ()
     slot: Slot | None = None

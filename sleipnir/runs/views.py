@@ -11,7 +11,7 @@ from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs.actor import Change
 from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Parked
-from sleipnir.runs.visits import Part
+from sleipnir.runs.visits import Failure, Part
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
@@ -148,7 +148,7 @@ class RunInfo:
     the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are its current limits; None: no limit.
     `stopped_by` is the limit that ended a completed run early (`max_steps`). `failed_visits` are unhandled failures, so
     a completed run may lack their work. `changes` are the last requests of each kind: who paused, resumed, retried or
-    cancelled it, or answered its questions."""
+    cancelled it, or answered its questions. `failure` is why it failed, for programs; None: for another reason."""
 
     id: str
     agent: str
@@ -157,6 +157,7 @@ class RunInfo:
     started_ms: int | None = None
     ended_ms: int | None = None
     error: str | None = None
+    failure: Failure | None = None
     step: int = 0
     visits: tuple[VisitInfo, ...] = ()
     usage: Usage = field(default_factory=Usage)

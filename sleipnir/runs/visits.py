@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from sleipnir.messages import Role
+from sleipnir.messages import VERSION, Role
 
 VisitState: TypeAlias = Literal["ready", "queued", "waiting", "ended", "failed"]
 """The state of a visit, which follows from its body.
@@ -352,13 +352,26 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Why a run failed, for programs. `kind` is `visit`: a visit failed, number `seq`; `writes`: the writes of visits
+    contradict each other, or a reducer refuses one; `steps`: no more steps, or entries into a node, are allowed.
+    `error_type` is the exception that the visit's own code raised, as `package.module:Name`."""
+
+    kind: str
+    seq: int | None = None
+    error_type: str | None = None
+    v: int = VERSION
+
+
+@dataclass(frozen=True)
 class Failed:
     """It has failed for good. `was` is the body from which `retry` goes on (None: it starts anew), `begun` whether its
-    work may have begun."""
+    work may have begun. `failure` is what the run fails for because of it."""
 
     error: str | None = None
     was: Work | Doubt | Fan | Loop | Child | Commands | None = None
     begun: bool = True
+    failure: Failure | None = None
 
     state: ClassVar[VisitState] = "failed"
     due_ms: ClassVar[int | None] = None

@@ -293,6 +293,8 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
             fields[f"by:{what}"] = change_text(Change(what, step.by, step.at_ms, step.reason, step.answer))
     if transition.ended_ms is not None:
         fields["end_version"] = after.version
+    if transition.failure is not None:
+        fields["failure"] = record(transition.failure)
     for name in ("started_ms", "ended_ms", "error", "stopped_by"):
         if (value := getattr(transition, name)) is not None:
             fields[name] = value

@@ -254,15 +254,16 @@ class RunKeys:
 
     run: str
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
-    ended_ms, error, stopped_by (a limit, views.RunInfo), failed_visits (JSON, runs.FailedVisits), failed_at,
-    last_event, paused and holds (JSON, store/holds.py, while a person or its parent holds it), slot (JSON, runs.Slot,
-    while the run has one or waits), budget (JSON, budgets.Budget, if it has one), retrying (after a request of
-    `retry`), idle_ms, steps, arrived, deferred and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls,
-    cost_usd, unpriced_calls, batch (batches.place_of, if it or its root run is a row of one), pieces (the total number
-    in `live`), retries (how often it continued after its end), end_version (its version at its last end), parent_seq
-    and parent_attempt (the visit that waits for it, if not the one of its spec), wishes (tokens of the last eight
-    requests of clients), per kind of effect and source partition `f:<kind>:<partition>` (the last delivered one: an
-    older one changes nothing), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms).
+    ended_ms, error, failure (JSON, visits.Failure), stopped_by (a limit, views.RunInfo), failed_visits (JSON,
+    runs.FailedVisits), failed_at, last_event, paused and holds (JSON, store/holds.py, while a person or its parent
+    holds it), slot (JSON, runs.Slot, while the run has one or waits), budget (JSON, budgets.Budget, if it has one),
+    retrying (after a request of `retry`), idle_ms, steps, arrived, deferred and tops (JSON, runs.RunView), tokens_in,
+    tokens_out, model_calls, cost_usd, unpriced_calls, batch (batches.place_of, if it or its root run is a row of one),
+    pieces (the total number in `live`), retries (how often it continued after its end), end_version (its version at its
+    last end), parent_seq and parent_attempt (the visit that waits for it, if not the one of its spec), wishes (tokens
+    of the last eight requests of clients), per kind of effect and source partition `f:<kind>:<partition>` (the last
+    delivered one: an older one changes nothing), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total
+    and longest ms).
     Dies: run.
     """
 

@@ -28,6 +28,7 @@ from sleipnir.runs.visits import (
     Doubt,
     Ended,
     Failed,
+    Failure,
     Fan,
     Item,
     Loop,
@@ -93,6 +94,7 @@ class _StoredVisit:
     addressee: str | None = None
     spread: Commands | None = None
     generation: str | None = None
+    failure: Failure | None = None
     v: int = VERSION
 
 
@@ -156,13 +158,15 @@ def _put_body(fields: dict[str, Any], body: Body) -> None:
         case Ready(resumes):
             fields["ready"] = True
             _put_earlier(fields, resumes)
-        case Failed(error, was, begun):
+        case Failed(error, was, begun, failure):
             _put_earlier(fields, was)
             fields["failed"] = True
             if error is not None:
                 fields["error"] = error
             if not begun:
                 fields["ready"] = True
+            if failure is not None:
+                fields["failure"] = fields_set(failure)
         case Fan():
             fields["fan"] = fields_set(body)
         case Loop(due_ms=due_ms):
@@ -263,7 +267,7 @@ def _place(stored: _StoredVisit) -> Place:
 
 def _body(stored: _StoredVisit) -> Body:
     if stored.failed:
-        return Failed(stored.error, _was(stored), begun=not stored.ready)
+        return Failed(stored.error, _was(stored), begun=not stored.ready, failure=stored.failure)
     if stored.ended is not None:
         return stored.ended
     if stored.ready:

@@ -13,6 +13,7 @@ from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, Send, Tool
 from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.run import RunSpec, child_id
+from sleipnir.runs.visits import Failure
 from sleipnir.store.store import Store
 from tests.store.keepers import Keeper, MemoryKeeper, RedisKeeper, graphs_of
 
@@ -254,6 +255,7 @@ def test_items_see_their_value_and_are_collected_in_order(keeper: Keeper) -> Non
 COMMANDS = """
 version: sleipnir/1
 name: g
+start: a
 reducers: {seen: append}
 start: split
 nodes:
@@ -370,6 +372,37 @@ def test_a_failed_run_goes_on_where_it_failed(keeper: Keeper) -> None:
     keeper.go_on()
     info = keeper.info(RUN)
     assert (info.status, keeper.output(RUN), info.failed_visits.count) == ("completed", "2", 0)
+
+
+PARALLEL = """
+version: sleipnir/1
+name: g
+start: a
+nodes:
+  a: {type: script, script: a.sh, next: [b, c]}
+  b: {type: script, script: b.sh}
+  c: {type: script, script: c.sh}
+"""
+
+
+def test_the_cause_of_a_failure_is_kept_with_its_visit_and_its_run_until_a_retry(keeper: Keeper) -> None:
+    submit(keeper, PARALLEL)
+    [first] = keeper.go_on()
+    done(keeper, first)
+    second, third = keeper.go_on()
+    keeper.claim(third)
+    header = ResultHeader(ok=False, error="it broke", error_type="builtins:KeyError")
+    assert keeper.deliver(third, header, {})
+    assert keeper.go_on() == []
+    assert (keeper.info(RUN).status, keeper.info(RUN).failure) == ("running", None)
+    done(keeper, second)
+    assert keeper.go_on() == []
+    assert (keeper.info(RUN).status, keeper.info(RUN).failure) == ("failed", Failure("visit", 3, "builtins:KeyError"))
+    keeper.retry(RUN)
+    [again] = keeper.go_on()
+    done(keeper, again)
+    keeper.go_on()
+    assert (keeper.info(RUN).status, keeper.info(RUN).failure) == ("completed", None)
 
 
 PARENT = """

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from sleipnir import InvalidUpdateError
 from sleipnir.errors import RunFailure
 from sleipnir.python_graph.agent_modules import load
 from sleipnir.runs.views import RunInfo
+from sleipnir.runs.visits import Failure
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 LINEAR = """
@@ -333,8 +335,20 @@ def test_a_failure_names_the_line_of_the_graphs_own_code(stack: Stack, tmp_path:
         assert "Function 'graph.py:double' raised KeyError: 'n' (graph.py:13: return {\"n\": state[\"n\"] * 2})" in str(
             info.error
         )
-        with pytest.raises(RunFailure, match=f"run {failing.id} failed: .*KeyError"):
+        with pytest.raises(KeyError, match=f"run {failing.id} failed: .*KeyError") as raised:
             failing.result()
+        assert isinstance(raised.value, RunFailure)
+
+
+def test_contradicting_writes_raise_the_same_error_as_in_process(stack: Stack, tmp_path: Path) -> None:
+    text = LINEAR.replace('START, "double"', 'START, "double").add_edge(START, "again"')
+    text = text.replace(".add_sequence", '.add_node("again", double).add_sequence')
+    agent = write_agent(tmp_path / "linear", None, graph_py=text)
+    with stack.client() as client:
+        run = client.submit(agent, state={"n": 4})
+        with pytest.raises(InvalidUpdateError, match=f"run {run.id} failed: .*At key 'n': Can receive only one value"):
+            run.result(60)
+        assert run.info().failure == Failure("writes")
 
 
 def test_code_that_a_worker_cannot_load_fails_the_visit(stack: Stack, tmp_path: Path) -> None:

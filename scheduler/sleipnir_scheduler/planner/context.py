@@ -17,7 +17,7 @@ from sleipnir.runs.run import RunView, child_id
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import CollectResults, Notice
 from sleipnir.runs.values import KnownValues
-from sleipnir.runs.visits import Body, Branch, Commands, Visit
+from sleipnir.runs.visits import Body, Branch, Commands, Failure, Visit
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.folding import FoldResult, Writer
@@ -28,11 +28,13 @@ STEP_TIMER = "step/"
 
 
 class RunFailed(Exception):
-    """The run cannot go on, even if other visits are live. `node` is the node that caused it, if there is one."""
+    """The run cannot go on, even if other visits are live. `node` is the node that caused it, if there is one; `kind`
+    is that of the Failure, if programs are told of it."""
 
-    def __init__(self, message: str, node: str | None = None) -> None:
+    def __init__(self, message: str, node: str | None = None, *, kind: str | None = None) -> None:
         super().__init__(message)
         self.node = node
+        self.failure = None if kind is None else Failure(kind)
 
 
 class VisitFailed(Exception):
@@ -42,7 +44,8 @@ class VisitFailed(Exception):
 @dataclass(frozen=True)
 class VisitOutcome:
     """How a visit ended: `keys` were delivered by its worker, a map's results are to be collected, `values` are the
-    planner's own. `next` and `sends` are the choices of the node itself. `how` are fields of the journal step."""
+    planner's own. `next` and `sends` are the choices of the node itself. `how` are fields of the journal step.
+    `error_type` is the exception of the node's own code."""
 
     ok: bool = True
     error: str | None = None
@@ -53,6 +56,7 @@ class VisitOutcome:
     sends: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     how: Mapping[str, Any] = field(default_factory=dict)
+    error_type: str | None = None
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -240,18 +244,24 @@ class Context:
     def timed_out(self, where: str) -> str:
         return f"Graph '{self.graph.name}' timed out after {self.graph.settings.timeout}s {where}"
 
-    def fail(self, message: str, node: str | None = None) -> None:
+    def fail(self, message: str, failure: Failure | None = None) -> None:
         """End the run as failed, with Loki's wrapping (spec 2.8)."""
-        message = at_node(node, message)
-        self.end("failed", error=f"Graph execution failed for agent '{self.run.spec.agent}': {message}")
+        error = f"Graph execution failed for agent '{self.run.spec.agent}': {message}"
+        self.end("failed", error=error, failure=failure)
 
     def end(
-        self, status: RunStatus, *, error: str | None = None, output: str | None = None, keeps: bool = False
+        self,
+        status: RunStatus,
+        *,
+        error: str | None = None,
+        failure: Failure | None = None,
+        output: str | None = None,
+        keeps: bool = False,
     ) -> None:
         """The run is over."""
         if self.times_steps:
             self.draft.clock.disarm(f"{STEP_TIMER}{self.draft.steps}")
-        end_run(self.draft, status, error=error, output=output, keeps=keeps)
+        end_run(self.draft, status, error=error, failure=failure, output=output, keeps=keeps)
 
 
 def at_node(node: str | None, message: str) -> str:

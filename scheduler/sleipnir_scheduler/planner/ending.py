@@ -12,6 +12,7 @@ from sleipnir.runs.visits import (
     Commands,
     Doubt,
     Failed,
+    Failure,
     Fan,
     Loop,
     Ready,
@@ -24,7 +25,13 @@ from sleipnir_scheduler.planner.draft.draft import Draft
 
 
 def end_run(
-    draft: Draft, status: RunStatus, *, error: str | None = None, output: str | None = None, keeps: bool = False
+    draft: Draft,
+    status: RunStatus,
+    *,
+    error: str | None = None,
+    failure: Failure | None = None,
+    output: str | None = None,
+    keeps: bool = False,
 ) -> None:
     """End the run. No visit stays open. A failed run, and one that `keeps` them, keeps the visits that ended or are to
     run again."""
@@ -40,7 +47,7 @@ def end_run(
     clock = draft.clock
     if clock.budget is not None:
         clock.allow(changed(clock.budget, asked=None, asked_ms=0))
-    draft.status, draft.ended_ms, draft.error, draft.keeps = status, draft.now_ms, error, keeps
+    draft.status, draft.ended_ms, draft.error, draft.failure, draft.keeps = status, draft.now_ms, error, failure, keeps
     draft.output = draft.output if output is None else output
     draft.record.notice(
         "run_ended",

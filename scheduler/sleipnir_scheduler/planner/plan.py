@@ -42,7 +42,7 @@ from sleipnir.runs.transitions import DropValue, Notice, Transition
 from sleipnir.runs.values import NOTHING, KnownValues, WantedValues
 from sleipnir.runs.visits import Call, ChildWait, Loop, Visit, Work, seq_of_timer
 from sleipnir_scheduler.planner import budgets, concurrency, holds, kinds, retried_run, retry_policy
-from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, RunFailed, VisitOutcome
+from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, RunFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.engines import bsp, dag, steps
@@ -94,7 +94,7 @@ def plan(
             ignored = _plan(context, event)
         except RunFailed as failure:
             if not context.draft.clock.is_held:
-                context.fail(str(failure), failure.node)
+                context.fail(at_node(failure.node, str(failure)), failure.failure)
                 return context.draft.transition()
             # It fails when it goes on. The values that the event brought are kept.
             context = _context(graph, run, now_ms, known, max_redeliveries, generation, defers=True)
@@ -251,7 +251,16 @@ def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> VisitOutcome:
         "worker": header.worker,
         "usage": header.usage,
     }
-    return VisitOutcome(header.ok, header.error, header.keys, None, {}, header.next, header.sends, notes, fields)
+    return VisitOutcome(
+        header.ok,
+        header.error,
+        header.keys,
+        next=header.next,
+        sends=header.sends,
+        notes=notes,
+        how=fields,
+        error_type=header.error_type,
+    )
 
 
 def _retry_or_not(

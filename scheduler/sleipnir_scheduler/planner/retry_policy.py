@@ -91,7 +91,7 @@ def _matches(name: str, failure: ResultHeader) -> bool:
             return failure.transient or failure.error_kind == "timeout"
         case _:
             raised = failure.error_type or ""
-            return name in (failure.error_kind, raised, raised.rpartition(":")[2])
+            return name in (failure.error_kind, failure.retried_as, raised, raised.rpartition(":")[2])
 
 
 def _pause_ms(policy: Retry, tries: int, name: str) -> int:

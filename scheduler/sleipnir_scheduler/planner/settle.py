@@ -175,7 +175,8 @@ def _end_if_done(context: Context) -> None:
             return
         failures = [visit for visit in frontier.values() if visit.state == "failed" and visit.is_branch]
         first = min(failures, key=lambda visit: visit.rank).body
-        context.fail((first.error if isinstance(first, Failed) else None) or "failed")
+        error, failure = (first.error, first.failure) if isinstance(first, Failed) else (None, None)
+        context.fail(error or "failed", failure)
         return
     if any(not isinstance(visit.place, WholeRun) for visit in frontier.values()) or not draft.steps:
         return  # something is live, or the run has not begun

@@ -274,7 +274,7 @@ if control.revives then
     redis.call('PERSIST', key)
   end
   if redis.call('HDEL', run, 'ended_ms') == 1 and not control.expire_ms then redis.call('HINCRBY', run, 'retries', 1) end
-  redis.call('HDEL', run, 'error', 'failed_at', 'retrying')
+  redis.call('HDEL', run, 'error', 'failure', 'failed_at', 'retrying')
   if in_session then
     redis.call('HSET', session, 'busy', 1)
     redis.call('PERSIST', session)

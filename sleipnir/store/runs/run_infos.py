@@ -14,6 +14,7 @@ from sleipnir.runs.actor import changes_of
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Hold, Parked, RunSpec, Slot
 from sleipnir.runs.views import ChildInfo, HoldInfo, RunInfo, RunTree, SlotInfo
+from sleipnir.runs.visits import Failure
 from sleipnir.store.connect import is_lasting
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import member
@@ -23,7 +24,7 @@ from sleipnir.store.visit_records import read_visit
 
 _SUMMARY = (
     "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "holds", "retrying", "retries",
-    "batch", "slot", "budget", "stopped_by", "failed_visits",
+    "batch", "slot", "budget", "stopped_by", "failed_visits", "failure",
 )  # fmt: skip
 _CHANGES = ("by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
@@ -198,7 +199,7 @@ def _info(
         read_text(Budget, record_["budget"], "budget", run_id) if record_["budget"] else submitted.budget or Budget()
     )
     holds = _holds(run_id, record_, budget) if is_live or waits else ()
-    failed = record_["failed_visits"]
+    failed, failure = record_["failed_visits"], record_["failure"] if status == "failed" else None
     return RunInfo(
         id=run_id,
         agent=submitted.agent,
@@ -207,6 +208,7 @@ def _info(
         started_ms=whole_number(record_["started_ms"]),
         ended_ms=whole_number(record_["ended_ms"]),
         error=record_["error"],
+        failure=None if failure is None else read_text(Failure, failure, "failure", run_id),
         step=int(record_["step"] or 0),
         visits=tuple(visit_infos(visits, claims, gates, holds)) if is_live else (),
         usage=_usage_total(record_),

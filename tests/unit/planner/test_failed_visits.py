@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from sleipnir.messages import RESULT, ResultHeader
-from sleipnir.runs.events import ChildEnded, Resulted, Retried
+from sleipnir.runs.events import Cancelled, ChildEnded, Resulted, Retried
 from sleipnir.runs.run import FailedVisit, FailedVisits, RunSpec, changed, child_id
-from sleipnir.runs.visits import Child
+from sleipnir.runs.visits import Child, Failure
 from sleipnir_scheduler.planner.plan import IgnoredEvent
-from tests.model_store import Driver
+from tests.model_store import Driver, bad
 
 CHAIN = """
 name: g
@@ -302,3 +302,51 @@ nodes:
     driver.does("c", sends=[])
     assert driver.run.status == "failed"
     assert "Node 'c' visited 5 times (max_loop_iterations=4)" in str(driver.error)
+
+
+LOOPING = """
+version: sleipnir/1
+name: g
+start: a
+engine: {engine}
+limits: {{max_steps: 2}}
+nodes:
+  a: {{type: script, script: s.sh, next: a}}
+"""
+
+COLLIDING = """
+version: sleipnir/1
+name: g
+start: a
+state: {x: {type: number, reducer: sum}}
+nodes:
+  a: {type: script, script: s.sh, next: [b, c]}
+  b: {type: script, script: s.sh}
+  c: {type: script, script: s.sh}
+"""
+
+
+@pytest.mark.parametrize("engine", ["bsp", "dag"])
+def test_a_run_that_has_used_up_its_steps_says_so_to_programs(engine: str) -> None:
+    driver = Driver(LOOPING.format(engine=engine)).start().does("a").does("a")
+    assert driver.last is not None
+    assert (driver.run.status, driver.last.failure) == ("failed", Failure("steps"))
+
+
+def test_a_reducer_that_refuses_a_write_fails_the_run_for_its_writes() -> None:
+    driver = Driver(COLLIDING).start().does("a").does("b", x=1).does("c", x="one")
+    assert driver.last is not None
+    assert (driver.run.status, driver.last.failure) == ("failed", Failure("writes"))
+
+
+def test_a_run_fails_for_its_first_failed_visit_in_the_visit_order() -> None:
+    driver = Driver(COLLIDING).start().does("a")
+    for node, type_ in (("c", "builtins:KeyError"), ("b", "pkg.x:MyError")):
+        driver.send(bad(driver.visit(node).seq, error_type=type_))
+    assert driver.last is not None
+    assert (driver.run.status, driver.last.failure) == ("failed", Failure("visit", 2, "pkg.x:MyError"))
+
+
+def test_a_run_that_is_cancelled_or_completes_has_no_failure() -> None:
+    assert driver_of().fails("a").does("b").last.failure is None  # type: ignore[union-attr]
+    assert driver_of().send(Cancelled()).failure is None

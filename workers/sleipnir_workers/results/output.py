@@ -59,6 +59,7 @@ def failure(node: ScriptNode | FunctionNode, error: NodeFailed, *, what: str) ->
         error=message,
         error_kind=error.kind,
         error_type=error_type(error),
+        retried_as=error.retried_as,
         transient=error.transient,
         notes=(f"running {what} '{_body_of(node)}'",),
     )
@@ -71,14 +72,13 @@ def failed(error: NodeFailed, message: str) -> VisitResult:
         error=message,
         error_kind=error.kind,
         error_type=error_type(error),
+        retried_as=error.retried_as,
         transient=error.transient,
     )
 
 
 def error_type(error: NodeFailed) -> str | None:
-    """The exception that a node's own code raised, as `module:Name`, or the entry of `retry.on` that applies to it."""
-    if error.retried_as is not None:
-        return error.retried_as
+    """The exception that a node's own code raised, as `module:Name`."""
     cause = error.__cause__ if error.kind == "exception" else None
     return None if cause is None else f"{type(cause).__module__}:{type(cause).__qualname__}"
 

@@ -20,7 +20,7 @@ from sleipnir.runs.events import RUN_DEADLINE
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import FailedVisits, RunView, Slot
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.visits import ChildWait, Fan, Rank, Visit
+from sleipnir.runs.visits import ChildWait, Failure, Fan, Rank, Visit
 from sleipnir_scheduler.planner.draft.clock import Clock
 from sleipnir_scheduler.planner.draft.owed import Changes, Owed, all_of
 from sleipnir_scheduler.planner.draft.record import EventRecord
@@ -48,6 +48,7 @@ class Draft:
     status: RunStatus | None = None
     ended_ms: int | None = None
     error: str | None = None
+    failure: Failure | None = None
     output: str | None = None
     stopped_by: str | None = None
     keeps: bool = False
@@ -121,6 +122,7 @@ class Draft:
             started_ms=clock.started_ms if clock.is_started else None,
             ended_ms=self.ended_ms,
             error=self.error,
+            failure=self.failure,
             holds=() if is_over else clock.holds,
             slot=None if is_over else self.slot,
             idle_ms=clock.idle_ms,

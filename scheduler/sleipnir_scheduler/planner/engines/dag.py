@@ -87,7 +87,7 @@ def _open(context: Context, way: NextVisit, source: Visit | None, *, counts: boo
         if counts:
             count_entry(context, way.target)
     except RunFailed as failure:
-        draft.visits.move(visit, Failed(at_node(failure.node, str(failure))))
+        draft.visits.move(visit, Failed(at_node(failure.node, str(failure)), failure=failure.failure))
 
 
 def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> FoldResult:

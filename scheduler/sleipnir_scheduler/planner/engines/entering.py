@@ -22,7 +22,7 @@ def count_entry(context: Context, node: str) -> None:
     count, cap = context.draft.record.count(node), context.graph.settings.max_loop_iterations
     if count > cap:
         message = f"Node '{node}' visited {count} times (max_loop_iterations={cap}). Possible infinite loop."
-        raise RunFailed(message, node)
+        raise RunFailed(message, node, kind="steps")
     if node not in context.graph.nodes:
         raise RunFailed(f"Node '{node}' not found in graph '{context.graph.name}'")
 
@@ -64,7 +64,8 @@ def check_limit(context: Context, number: int) -> None:
     if limits.max_steps is not None and number > limits.max_steps:
         raise RunFailed(
             f"Graph '{context.graph.name}' is not done after {limits.max_steps} {_unit(context)} "
-            "(limits.max_steps). Raise the limit, or give the loop an exit."
+            "(limits.max_steps). Raise the limit, or give the loop an exit.",
+            kind="steps",
         )
 
 

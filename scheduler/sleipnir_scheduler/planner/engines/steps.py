@@ -30,6 +30,7 @@ from sleipnir.runs.visits import (
     Commands,
     Ended,
     Failed,
+    Failure,
     Fan,
     Ready,
     Visit,
@@ -69,7 +70,7 @@ def ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     if error is not None:
         if not held:
             _apply(context, [_ended_member(visit, Ended(step, keys=outcome.written))], step, None)
-        visits.move(visit, failed_body(visit, at_node(visit.node, error)))
+        visits.move(visit, failed_body(visit, at_node(visit.node, error), outcome.error_type))
         return
     visits.move(visit, Ended(step, outcome.ok, False, outcome.written, outcome.next, outcome.sends))
     if visits.has_ended_step(visit.group):
@@ -91,7 +92,8 @@ def agent_function_ended(context: Context, visit: Visit, outcome: VisitOutcome) 
         **context.engine.journal_fields(context, visit, None),
     )
     if not outcome.ok:
-        visits.move(visit, failed_body(visit, at_node(visit.node, outcome.error or "failed")))
+        error = at_node(visit.node, outcome.error or "failed")
+        visits.move(visit, failed_body(visit, error, outcome.error_type))
         return
     visits.move(visit, Ended(step, keys=outcome.keys, next=outcome.next))
     if visits.has_ended_step(visit.group):
@@ -110,16 +112,17 @@ def refuse(context: Context, visit: Visit, error: str) -> None:
     context.draft.visits.move(visit, failed_body(visit, error))
 
 
-def failed_body(visit: Visit, error: str) -> Failed:
+def failed_body(visit: Visit, error: str, error_type: str | None = None) -> Failed:
     """The body that is kept of a failed visit. Its node has reported the failure, so no work is in doubt."""
+    failure = Failure("visit", visit.seq, error_type)
     match visit.body:
         case Fan() as fan:
-            return Failed(error, fan)
+            return Failed(error, fan, failure=failure)
         case ChildWait(child):
-            return Failed(error, child)
+            return Failed(error, child, failure=failure)
         case Ready(Fan() | Child() as earlier):
-            return Failed(error, earlier)
-    return Failed(error)
+            return Failed(error, earlier, failure=failure)
+    return Failed(error, failure=failure)
 
 
 def close(context: Context, group: int, step: int) -> None:
@@ -214,7 +217,7 @@ def _apply(context: Context, members: list[Member], step: int, reduced: Member |
         folded = context.engine.fold(context, first, writers)
     except FoldError as error:
         _hold(context, writers)
-        raise RunFailed(str(error)) from None
+        raise RunFailed(str(error), kind="writes") from None
     own = record.written(writers[-1].step)
     if folded.open and reduced is None:
         _hold(context, writers)
