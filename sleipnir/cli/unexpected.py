@@ -121,7 +121,7 @@ def _say(text: str) -> None:
 
 
 def _in_one_line(error: BaseException) -> str:
-    from sleipnir.cli.terminal.terminal import one_line
+    from sleipnir.runs.plain_text import one_line
     from sleipnir.store.address import masked
 
     if isinstance(error, OSError) and error.filename is not None:

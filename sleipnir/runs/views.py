@@ -21,7 +21,7 @@ ReasonCode: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason of a visit's position, for programs; `cli.reasons.in_words` formats it for people. None: does not
+    """The reason of a visit's position, for programs; `reasons.in_words` formats it for people. None: does not
     apply.
 
     queued      waits for a worker of `queue`, which `consumers` live ones serve; `position` 1 is next in line, None

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from sleipnir.cli.runs.reasons import places
 from sleipnir.client.client import Client, Run
+from sleipnir.runs.reasons import places
 from sleipnir.runs.views import RunInfo, StepInfo
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from tests.processes import RedisServer, Stack, wait_until, write_agent

@@ -12,6 +12,7 @@ from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json, print_table
+from sleipnir.runs.plain_text import one_line
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import AgentInfo
@@ -68,6 +69,6 @@ def _show(agent: AgentInfo, *, as_data: bool) -> None:
     fields = {"agent": agent.name, "kind": agent.kind, "folder": str(agent.folder), "description": agent.description}
     for title, text in (fields | {"problem": agent.problem or ""}).items():
         if text:
-            click.echo(f"{title:13}{terminal.one_line(text)}")
+            click.echo(f"{title:13}{one_line(text)}")
     for number, starter in enumerate(agent.conversation_starters, 1):
-        click.echo(f"{'starters' if number == 1 else '':13}{number}. {terminal.one_line(starter)}")
+        click.echo(f"{'starters' if number == 1 else '':13}{number}. {one_line(starter)}")

@@ -83,7 +83,7 @@ def _drawn(graph: Graph, progress: RunProgress | None, form: str, direction: Dir
 
 
 def _run(options: GlobalOptions, run_id: str) -> tuple[Graph, RunProgress]:
-    from sleipnir.cli.runs.run_progress import progress_of
+    from sleipnir.runs.run_progress import progress_of
 
     with options.connected(workers=False) as client:
         run = client.run(run_id)

@@ -13,6 +13,7 @@ from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
 from sleipnir.errors import AgentNotFound, UsageError
+from sleipnir.runs.plain_text import one_line
 
 if TYPE_CHECKING:
     from sleipnir.agents.installation import InstalledAgent
@@ -103,7 +104,7 @@ def _line(done: InstalledAgent) -> str:
 
 
 def _files(names: tuple[str, ...]) -> str:
-    shown = ", ".join(terminal.one_line(name) for name in names[:MOST_SHOWN])
+    shown = ", ".join(one_line(name) for name in names[:MOST_SHOWN])
     return shown if len(names) <= MOST_SHOWN else f"{shown} and {len(names) - MOST_SHOWN} more"
 
 

@@ -11,6 +11,7 @@ from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
 from sleipnir.errors import Problem
 from sleipnir.graph.codes import CODES
+from sleipnir.runs.plain_text import printable
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _PROPERTY: Final = {"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": "%2C"}
@@ -19,7 +20,7 @@ _MESSAGE: Final = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 
 def print_text(problems: Sequence[Problem]) -> None:
     for problem in problems:
-        terminal.result(terminal.printable(problem.with_code()))
+        terminal.result(printable(problem.with_code()))
 
 
 def print_github(problems: Sequence[Problem]) -> None:

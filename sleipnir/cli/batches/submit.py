@@ -31,6 +31,7 @@ from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
 from sleipnir.cli.terminal.terminal import MARK
 from sleipnir.errors import SleipnirError, UsageError
+from sleipnir.runs.plain_text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -225,7 +226,7 @@ class SubmitView:
         self.so_far: SubmittedRows | None = None
 
     def refuse(self, bad: BadRow) -> None:
-        terminal.note(terminal.printable(str(bad)))
+        terminal.note(printable(str(bad)))
 
     def see(self, submitted: SubmittedRows) -> None:
         """Show the progress."""

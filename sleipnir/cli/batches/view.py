@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from sleipnir.cli.knowledge.building import counted
 from sleipnir.cli.options import GlobalOptions
 from sleipnir.cli.terminal import terminal
-from sleipnir.cli.terminal.render import as_json, change_in_words, duration, moment
+from sleipnir.cli.terminal.render import as_json, change_in_words, moment
 from sleipnir.cli.terminal.terminal import MARK
+from sleipnir.runs.plain_text import duration, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -48,7 +49,7 @@ def to_data(info: BatchInfo) -> dict[str, Any]:
 
 
 def title(info: BatchInfo) -> str:
-    return terminal.one_line(f"{info.agent} {info.name or info.id}", 50)
+    return one_line(f"{info.agent} {info.name or info.id}", 50)
 
 
 def rows_in_words(info: BatchInfo) -> str:
@@ -169,7 +170,7 @@ class WatchView:
             self._said_s = time.monotonic()
             terminal.narrate_lines([f"{MARK}{line(info)}"])
         if has_changed and (what := what_next(info, self._options)):
-            terminal.note(terminal.printable(what))
+            terminal.note(printable(what))
 
     def _draw(self, info: BatchInfo) -> None:
         if self._live is None:

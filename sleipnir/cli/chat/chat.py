@@ -29,6 +29,7 @@ from sleipnir.cli.runs.run import leave_waiting
 from sleipnir.cli.runs.session import NO_SESSION, SESSION, refuse_session, session_of
 from sleipnir.cli.terminal import terminal
 from sleipnir.errors import SleipnirError, UsageError
+from sleipnir.runs.plain_text import one_line
 from sleipnir.runs.sessions import TEMP, SessionName, checked
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def chat(
 def _welcome(talk: ChatState) -> None:
     terminal.note(f"chat with {talk.name}; .help lists the commands, Ctrl-D leaves")
     for number, starter in enumerate(talk.starters(), 1):
-        terminal.note(f"  .starter {number}  {terminal.one_line(starter, 100)}")
+        terminal.note(f"  .starter {number}  {one_line(starter, 100)}")
 
 
 def _forget_temporary(client: Client, session: SessionName) -> None:

@@ -14,8 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sleipnir.cli.terminal.terminal import note, one_line, printable
+from sleipnir.cli.terminal.terminal import note
 from sleipnir.errors import UsageError
+from sleipnir.runs.plain_text import one_line, printable
 from sleipnir.runs.sessions import NO_SESSION_HERE, NO_SESSIONS, checked
 
 if TYPE_CHECKING:

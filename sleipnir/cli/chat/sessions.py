@@ -12,6 +12,7 @@ from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
+from sleipnir.runs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     pass
@@ -63,7 +64,7 @@ def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
         terminal.note(f"{session_info.dropped:,} older messages were dropped (SLEIPNIR_MAX_SESSION_MESSAGES)")
     for message in messages:
         for line in spoken(message):
-            click.echo(terminal.printable(line))
+            click.echo(printable(line))
 
 
 @sessions.command()
@@ -87,10 +88,10 @@ def spoken(message: dict[str, Any]) -> list[str]:
     """A message in readable form: its role and text; tool calls and their results on one line each."""
     role, content = message["role"], message.get("content")
     if role == "tool":
-        return [f"  result: {terminal.one_line(str(content), 200)}"]
+        return [f"  result: {one_line(str(content), 200)}"]
     lines = [f"{role}: {content}"] if content else []
     called = [call["function"] for call in message.get("tool_calls") or ()]
-    return [*lines, *(f"  calls {each['name']} {terminal.one_line(each['arguments'], 200)}" for each in called)]
+    return [*lines, *(f"  calls {each['name']} {one_line(each['arguments'], 200)}" for each in called)]
 
 
 def _name_of(agent: str) -> str:

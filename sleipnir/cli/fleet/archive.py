@@ -15,6 +15,7 @@ from sleipnir.cli.runs.export import print_lines
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
+from sleipnir.runs.plain_text import printable
 
 
 @click.group()
@@ -68,7 +69,7 @@ def _teller(damaged: list[Path]) -> Callable[[Path, str], None]:
     def tell(file: Path, reason: str) -> None:
         if file not in damaged:
             damaged.append(file)
-            terminal.note(terminal.printable(f"warning: {file} is damaged: {reason}"))
+            terminal.note(printable(f"warning: {file} is damaged: {reason}"))
 
     return tell
 

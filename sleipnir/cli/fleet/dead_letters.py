@@ -14,6 +14,7 @@ from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
+from sleipnir.runs.plain_text import one_line
 
 if TYPE_CHECKING:
     from sleipnir.store.dead_letters import DeadLetter, DeadLetters
@@ -98,5 +99,5 @@ def _act_on_letters(
 
 
 def _row(letter: DeadLetter) -> tuple[str, ...]:
-    effect, reason = (terminal.one_line(text, SHOWN) for text in (letter.effect, letter.reason))
+    effect, reason = (one_line(text, SHOWN) for text in (letter.effect, letter.reason))
     return (letter.id, moment(letter.at_ms), letter.run, effect, reason)

@@ -22,9 +22,10 @@ import click
 
 from sleipnir.cli import exit_codes
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.terminal.render import STATUS_STYLE, duration, print_json, print_table, size
-from sleipnir.cli.terminal.terminal import printable, wants_colour
+from sleipnir.cli.terminal.render import STATUS_STYLE, print_json, print_table, size
+from sleipnir.cli.terminal.terminal import wants_colour
 from sleipnir.errors import ConfigError, SleipnirError
+from sleipnir.runs.plain_text import duration, printable
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import Health

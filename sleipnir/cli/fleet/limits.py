@@ -12,7 +12,8 @@ import click
 from sleipnir.cli import exit_codes
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.terminal import terminal
-from sleipnir.cli.terminal.render import as_json, duration, print_json, print_json_line, print_table
+from sleipnir.cli.terminal.render import as_json, print_json, print_json_line, print_table
+from sleipnir.runs.plain_text import duration, printable
 
 if TYPE_CHECKING:
     from sleipnir.models.limits import Limit, LimitUse
@@ -37,7 +38,7 @@ def limits(options: GlobalOptions, as_data: bool, watch: bool) -> int:
     settings = options.settings()
     loaded, warnings = load(settings)
     for warning in warnings:
-        terminal.note(terminal.printable(str(warning)))
+        terminal.note(printable(str(warning)))
     if not loaded.limits:
         terminal.note(f"no limits: none are written in {limits_file(settings)}")
         return exit_codes.COMPLETED

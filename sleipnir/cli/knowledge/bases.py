@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from sleipnir.cli.knowledge.building import KEYWORDS_ONLY, counted, dollars, spent
-from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_fields, size
+from sleipnir.runs.plain_text import one_line, printable
 
 SHOWN_LINES = 6
 SHOWN_WIDTH = 300
@@ -70,7 +70,7 @@ def _listed(sources: Mapping[str, int], folder: Path) -> str:
 
 def print_hits(hits: Sequence[Mapping[str, Any]], folder: Path, *, full: bool) -> None:
     for number, hit in enumerate(hits, 1):
-        where = terminal.one_line(_relative(hit["source"], folder))
+        where = one_line(_relative(hit["source"], folder))
         lines = f":{hit['lines'][0]}-{hit['lines'][1]}" if hit["lines"] else ""
         click.echo(f"{number}. {click.style(f'{where}{lines}', bold=True)}  {hit['score']:.4f}")
         for line in _shown(hit["text"], full=full):
@@ -83,8 +83,8 @@ def _relative(source: str, folder: Path) -> str:
 
 
 def _shown(text: str, *, full: bool) -> list[str]:
-    lines = terminal.printable(text).splitlines()
+    lines = printable(text).splitlines()
     if full:
         return lines
-    shown = [terminal.one_line(line, SHOWN_WIDTH) for line in lines if line.strip()]
+    shown = [one_line(line, SHOWN_WIDTH) for line in lines if line.strip()]
     return shown if len(shown) <= SHOWN_LINES else [*shown[: SHOWN_LINES - 1], "…"]

@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir.cli.terminal import terminal
-from sleipnir.cli.terminal.render import duration, size
+from sleipnir.cli.terminal.render import size
 from sleipnir.cli.terminal.terminal import MARK, typed_line
 from sleipnir.knowledge.order import BuildDone, BuildMessage, BuildNotice, Progress
 from sleipnir.knowledge.recipe import CHUNK_SIZE, NO_MODEL
+from sleipnir.runs.plain_text import duration, one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -52,7 +53,7 @@ class BuildView:
             case Progress():
                 self._progress(message)
             case BuildNotice(text):
-                self._say(f"note: {terminal.one_line(text)}")
+                self._say(f"note: {one_line(text)}")
             case BuildDone(value):
                 self._end_stage()
                 self._say(summary(value))
@@ -69,7 +70,7 @@ class BuildView:
         is_new, self._stage = self._stage is None, now
         if now.stage == "wait":
             if is_new:
-                self._say(f"waiting: {terminal.one_line(now.what) or 'somebody else builds it'}")
+                self._say(f"waiting: {one_line(now.what) or 'somebody else builds it'}")
         elif terminal.can_redraw():
             self._draw(now)
         elif is_new:
@@ -88,15 +89,15 @@ class BuildView:
             self._say(line)
 
     def _say(self, text: str) -> None:
-        terminal.narrate_lines([f"{MARK}{terminal.one_line(self._base, 40)}: {text}"])
+        terminal.narrate_lines([f"{MARK}{one_line(self._base, 40)}: {text}"])
 
     def _draw(self, now: Progress) -> None:
         if self._bars is None:
             self._bars = _bars()
             self._bars.start()
-        fields: dict[str, Any] = {"amount": _amount(now), "what": _end_of(terminal.one_line(now.what), 32)}
+        fields: dict[str, Any] = {"amount": _amount(now), "what": _end_of(one_line(now.what), 32)}
         if self._bar is None:
-            title = f"{terminal.one_line(self._base, 24)} {_UNDER_WAY[now.stage]}"
+            title = f"{one_line(self._base, 24)} {_UNDER_WAY[now.stage]}"
             self._bar = self._bars.add_task(title, completed=now.done, total=now.total, **fields)
         self._bars.update(self._bar, completed=now.done, total=now.total, **fields)
         if time.monotonic() - self._drawn_s >= DRAW_S:
@@ -263,7 +264,7 @@ def _ask_model(known: list[str]) -> str | None:
     terminal.note("Select embedding model:")
     for number, choice in enumerate(choices, 1):
         free = " (keyword search only; needs no key)" if choice == NO_MODEL else ""
-        terminal.note(f"  {number}. {terminal.one_line(choice)}{free}")
+        terminal.note(f"  {number}. {one_line(choice)}{free}")
     while True:
         typed = typed_line("A number, or the id of another as client:model [1]: ", sys.stdin.readline)
         if typed is None:

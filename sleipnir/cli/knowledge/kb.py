@@ -21,6 +21,7 @@ from sleipnir.cli.options import COUNT, COUNT_OR_NONE, GlobalOptions, pass_optio
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table, size
 from sleipnir.errors import UsageError
+from sleipnir.runs.plain_text import printable
 
 if TYPE_CHECKING:
     from sleipnir.cli.knowledge.building import BuildView
@@ -390,7 +391,7 @@ def _as_built(bases: _Bases, name: str, defaults: Application, carry_out: CarryO
     try:
         base = carry_out(bases.order("show", name), lambda message: None)
     except KnowledgeError as error:
-        terminal.note(terminal.printable(f"note: {error}"))
+        terminal.note(printable(f"note: {error}"))
         return None
     return replace(
         defaults,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from sleipnir.cli.terminal import terminal
 from sleipnir.errors import BundleError, GraphError, UsageError
+from sleipnir.runs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Client
@@ -107,7 +108,7 @@ def tell(warnings: Sequence[Problem], agent: str | Path, given: Collection[str] 
 
 
 def _lines_of(problems: Sequence[Problem], agent: str) -> list[str]:
-    lines = [terminal.one_line(f"warning: {_place(each)} {each.message} ({each.code})", WIDTH) for each in problems]
+    lines = [one_line(f"warning: {_place(each)} {each.message} ({each.code})", WIDTH) for each in problems]
     if len(lines) <= MOST_WARNINGS:
         return lines
     return [
@@ -131,4 +132,4 @@ def _place(problem: Problem) -> str:
 
 
 def _note(text: str) -> None:
-    terminal.note(terminal.printable(f"note: {text}"))
+    terminal.note(printable(f"note: {text}"))

@@ -11,12 +11,12 @@ from sleipnir.cli import exit_codes
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.runs.gate_answers import NoAnswer
 from sleipnir.cli.runs.narrate import Narrator
-from sleipnir.cli.runs.reasons import end_in_words, stopped_in_words
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import as_json, print_json, print_json_line
 from sleipnir.cli.terminal.status_area import StatusArea
 from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.failure_text import without_output
+from sleipnir.runs.reasons import end_in_words, stopped_in_words
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions

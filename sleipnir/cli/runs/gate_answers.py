@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from sleipnir.cli.terminal.terminal import ReadLine, can_ask, first_line, note, one_line, printable, typed_line
+from sleipnir.cli.terminal.terminal import ReadLine, can_ask, first_line, note, typed_line
 from sleipnir.errors import GateError, UsageError
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
+from sleipnir.runs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.agents.variables import Asker

@@ -13,8 +13,9 @@ import click
 
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import COUNT, COUNT_OR_NONE, GlobalOptions, pass_options
-from sleipnir.cli.terminal.render import duration, print_json, print_table
-from sleipnir.cli.terminal.terminal import note, one_line
+from sleipnir.cli.terminal.render import print_json, print_table
+from sleipnir.cli.terminal.terminal import note
+from sleipnir.runs.plain_text import duration, one_line
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import LateResult, StepInfo

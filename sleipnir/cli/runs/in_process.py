@@ -13,6 +13,7 @@ from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, answer_gat
 from sleipnir.cli.runs.timings import summary
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.terminal import MARK
+from sleipnir.runs.plain_text import printable
 
 if TYPE_CHECKING:
     from sleipnir.cli.runs.parameters import Pairs
@@ -52,7 +53,7 @@ def follow_in_process(
         terminal.note(f"note: --answer {node}=... was not used: the run did not ask at {node!r}")
     if options.verbose:
         for line in summary(run.info().agent, run.events()):
-            terminal.note(terminal.printable(line))
+            terminal.note(printable(line))
     return print_result(run, as_data=as_data, stream=stream)
 
 

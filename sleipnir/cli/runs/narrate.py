@@ -25,8 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sleipnir.cli.runs.reasons import slot_in_words
-from sleipnir.cli.terminal.terminal import MARK, first_line, printable
+from sleipnir.cli.terminal.terminal import MARK, first_line
+from sleipnir.runs.plain_text import printable
+from sleipnir.runs.reasons import slot_in_words
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunEvent

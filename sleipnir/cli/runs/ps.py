@@ -8,10 +8,11 @@ import click
 
 from sleipnir.cli.completion import complete_agent, complete_batch
 from sleipnir.cli.options import COUNT, MOMENT, GlobalOptions, pass_options
-from sleipnir.cli.runs.reasons import failed_in_words, places, stopped_in_words
 from sleipnir.cli.terminal import terminal
-from sleipnir.cli.terminal.render import duration, moment, print_json, print_table
+from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.runs.failure_text import in_one_line
+from sleipnir.runs.plain_text import duration, one_line
+from sleipnir.runs.reasons import failed_in_words, places, stopped_in_words
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunInfo
@@ -112,13 +113,13 @@ def took(info: RunInfo, now_ms: int) -> str:
 def _where(info: RunInfo, now_ms: int) -> str:
     """The position of a live run; the error of a failed one."""
     if info.parked is not None:
-        return terminal.one_line(info.parked.reason, 100)
+        return one_line(info.parked.reason, 100)
     if info.unreadable is not None:
-        return terminal.one_line(f"cannot be read here: {info.unreadable}", 100)
+        return one_line(f"cannot be read here: {info.unreadable}", 100)
     if info.error:
-        return terminal.one_line(in_one_line(info.error), 100)
+        return one_line(in_one_line(info.error), 100)
     if info.is_final:
         stopped = [stopped_in_words(info)] if info.stopped_by else []
         failed = [failed_in_words(info)] if info.failed_visits.count else []
-        return terminal.one_line(", ".join([*failed, *stopped]), 100)
+        return one_line(", ".join([*failed, *stopped]), 100)
     return ", ".join(places(info, now_ms, MOST_PLACES))

@@ -47,6 +47,7 @@ from sleipnir.cli.terminal.render import print_json
 from sleipnir.cli.terminal.terminal import MARK
 from sleipnir.errors import UsageError
 from sleipnir.runs.budgets import check_budget
+from sleipnir.runs.plain_text import printable
 from sleipnir.runs.sessions import TEMP
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _in_foreground(
         terminal.note(f"note: --answer {node}=... was not used: the run did not ask at {node!r}")
     if options.verbose:
         for line in summary(run.info().agent, run.events(follow=False)):
-            terminal.note(terminal.printable(line))
+            terminal.note(printable(line))
     return print_result(run, as_data=as_data, stream=stream)
 
 

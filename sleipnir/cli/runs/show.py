@@ -12,9 +12,9 @@ from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import tree
 from sleipnir.cli.runs.gate_answers import how_to_answer
 from sleipnir.cli.runs.ps import status_of, took
-from sleipnir.cli.runs.reasons import failed_in_words, places, retry_in_words, stopped_in_words
-from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import change_in_words, moment, print_fields, print_json
+from sleipnir.runs.plain_text import one_line
+from sleipnir.runs.reasons import failed_in_words, places, retry_in_words, stopped_in_words
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Run
@@ -105,8 +105,7 @@ def _failed_visits(info: RunInfo) -> str:
     """One line for each that the record has."""
     failed = info.failed_visits
     lines = [
-        f"{each.node}: {terminal.one_line(each.error, 200)}{f' (run {each.run})' if each.run else ''}"
-        for each in failed.first
+        f"{each.node}: {one_line(each.error, 200)}{f' (run {each.run})' if each.run else ''}" for each in failed.first
     ]
     left = failed.count - len(lines)
     has = "and those of its child runs have" if failed.of_children else "has"

@@ -11,10 +11,10 @@ from sleipnir.cli import exit_codes
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.failures import report
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.runs.reasons import retry_in_words
 from sleipnir.cli.terminal import render, terminal
 from sleipnir.errors import SleipnirError
 from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.reasons import retry_in_words
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Run

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sleipnir.cli.runs.reasons import failed_in_words
-from sleipnir.cli.terminal.render import as_json, duration
+from sleipnir.cli.terminal.render import as_json
+from sleipnir.runs.plain_text import duration
+from sleipnir.runs.reasons import failed_in_words
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunTree

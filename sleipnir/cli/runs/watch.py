@@ -17,9 +17,9 @@ from sleipnir.cli.options import GlobalOptions, Seconds, pass_options
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, notes, patience_s
 from sleipnir.cli.runs.follow import STREAM, follow, print_result, say_it_goes_on
 from sleipnir.cli.runs.gate_answers import how_to_answer
-from sleipnir.cli.runs.reasons import end_in_words
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
+from sleipnir.runs.reasons import end_in_words
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Client, Run

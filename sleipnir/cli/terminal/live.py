@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sleipnir.cli.terminal.terminal import one_line, printable
+from sleipnir.runs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunEvent

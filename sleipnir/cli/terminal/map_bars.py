@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sleipnir.cli.terminal import terminal
+from sleipnir.runs.plain_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,7 +44,7 @@ class MapBars:
         if self._progress is None:
             self._progress = _progress()
         if seq not in self._bars:
-            self._bars[seq] = self._progress.add_task(terminal.one_line(node, 40), total=total, failed="")
+            self._bars[seq] = self._progress.add_task(one_line(node, 40), total=total, failed="")
         self._progress.update(self._bars[seq], completed=done, failed=f"{failed:,} failed" if failed else "")
 
     def _remove(self, seq: int) -> bool:

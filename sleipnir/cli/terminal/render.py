@@ -1,4 +1,4 @@
-"""Formats values for people and programs: durations, ages, sizes, tables, JSON.
+"""Formats values for people and programs: moments, sizes, tables, JSON.
 
 Rule. A table on a terminal is drawn by rich and fits its width; otherwise it is plain aligned columns, never truncated
 and without colour, for `grep` and `awk`. rich is imported only to draw.
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sleipnir.cli.terminal.terminal import as_json_text, one_line, printable, wants_colour
+from sleipnir.cli.terminal.terminal import as_json_text, wants_colour
+from sleipnir.runs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.runs.actor import Change
@@ -38,20 +39,6 @@ STATUS_STYLE = {
     "unreadable": "red",
     "cancelling": "magenta",
 }
-
-
-def duration(ms: int) -> str:
-    """`850ms`, `2.41s`, `3m12s`, `2h05m`, `3d04h`."""
-    if ms < 1000:
-        return f"{ms}ms"
-    seconds = ms // 1000
-    if seconds < 60:
-        return f"{ms / 1000:.2f}s" if ms < 59_995 else "60.00s"
-    if seconds < 3600:
-        return f"{seconds // 60}m{seconds % 60:02}s"
-    if seconds < 86_400:
-        return f"{seconds // 3600}h{seconds % 3600 // 60:02}m"
-    return f"{seconds // 86_400}d{seconds % 86_400 // 3600:02}h"
 
 
 def size(count: int) -> str:

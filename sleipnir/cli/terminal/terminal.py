@@ -16,11 +16,9 @@ from typing import Any, TextIO
 
 import click
 
-_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Characters that change the text direction: with them a text may display differently from its content."""
-_SHOWN_AS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-_SHOWN_AS |= {code: f"\\u{code:04x}" for code in _TURNS}
-_IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_TURNS)}
+from sleipnir.runs.plain_text import TURNS, printable
+
+_IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *TURNS)}
 _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
@@ -28,11 +26,6 @@ MARK = "▸ "
 """The beginning of a line of narration."""
 
 ReadLine = Callable[[], str]
-
-
-def printable(text: str) -> str:
-    """The text with control characters spelt out (`\\x1b`); newlines and tabs stay."""
-    return text.translate(_SHOWN_AS)
 
 
 def result(text: str, *, end: str = "\n") -> None:
@@ -44,12 +37,6 @@ def result(text: str, *, end: str = "\n") -> None:
 def as_json_text(value: Any, indent: int | None = None) -> str:
     """JSON that is safe on a terminal and the same value to a program: every control character is escaped."""
     return json.dumps(value, indent=indent, ensure_ascii=False).translate(_IN_JSON)
-
-
-def one_line(text: str, limit: int = 0) -> str:
-    """The text on one line, control characters escaped; shortened with `…` to `limit` characters (0: never)."""
-    flat = printable(" ".join(text.split()))
-    return flat if not limit or len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 def first_line(text: str) -> str:

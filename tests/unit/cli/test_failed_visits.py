@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.cli.runs.reasons import end_in_words, failed_in_words
 from sleipnir.cli.runs.show import _failed_visits
 from sleipnir.cli.terminal.render import as_json
 from sleipnir.messages import RunStatus
+from sleipnir.runs.reasons import end_in_words, failed_in_words
 from sleipnir.runs.run import FailedVisits
 from sleipnir.runs.views import RunInfo
 from sleipnir.runs.visits import Child

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sleipnir.cli.terminal.render import duration
-from sleipnir.cli.terminal.terminal import one_line
 from sleipnir.runs.failure_text import in_one_line
+from sleipnir.runs.plain_text import duration, one_line
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import KeptVisit, Reason, RunInfo, VisitInfo

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from sleipnir.cli.runs.reasons import in_words, places, retry_in_words
+from sleipnir.runs.reasons import in_words, places, retry_in_words
 from sleipnir.runs.views import KeptVisit, Reason, ReasonCode, RunInfo, SlotInfo, VisitInfo
 
 NOW_MS = 1_000_000

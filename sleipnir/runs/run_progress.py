@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sleipnir.cli.runs.reasons import failed_in_words, stopped_in_words
-from sleipnir.cli.terminal.render import duration
 from sleipnir.graph.draw import Mark, RunProgress, State
+from sleipnir.runs.plain_text import duration
+from sleipnir.runs.reasons import failed_in_words, stopped_in_words
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunInfo, StepInfo, VisitInfo, VisitState

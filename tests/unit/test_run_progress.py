@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.cli.runs.run_progress import progress_of
 from sleipnir.graph.draw import Mark
 from sleipnir.messages import RunStatus
+from sleipnir.runs.run_progress import progress_of
 from sleipnir.runs.views import Reason, RunInfo, StepInfo, VisitInfo
 from sleipnir.runs.visits import Part
 
