@@ -394,10 +394,21 @@ class Run:
     """A handle on one run. Nothing is cached: every call asks Redis."""
 
     def __init__(self, store: Store, run_id: str, settings: Settings) -> None:
-        self._store, self.id, self._settings = store, run_id, settings
+        self._store, self.id, self.settings = store, run_id, settings
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook: its picture, and a table of its status and its state. It takes a few round trips, and
+        shows what failed if Redis does not answer."""
+        from sleipnir.client import run_page
+
+        return run_page.page_of(self, self._now_ms)
+
+    def _now_ms(self) -> int:
+        with self._store.errors():
+            return self._store.now_ms()
 
     def info(self) -> RunInfo:
         """Status, live visits with their reasons, usage. Raises RunNotFound."""
@@ -523,7 +534,7 @@ class Run:
         the answer to the question about a lost `effect: once` is not `run again`, `fail` or a JSON object, or the
         answer to a budget question is not `yes`, `no` or a number.
         """
-        refuse_text("the answer", text, self._settings.max_prompt_bytes)
+        refuse_text("the answer", text, self.settings.max_prompt_bytes)
         with self._store.errors():
             meant = gate if isinstance(gate, GateInfo) else self._gate(gate)
             if isinstance(meant, int):

@@ -109,6 +109,12 @@ class CompiledGraph:
         """A drawing of the graph: Mermaid, DOT for Graphviz, SVG or text."""
         return drawn(self.model, form)
 
+    def _repr_html_(self) -> str:
+        """The drawing, in a notebook."""
+        from sleipnir.graph.draw.embedded import embedded
+
+        return embedded(self.model)
+
     def get_graph(self, config: Mapping[str, Any] | None = None, *, xray: bool | int = False) -> GraphDrawing:
         """The graph for `draw_mermaid()`. A graph that is a node is one node of it, with any `xray`."""
         return GraphDrawing(self.model)

@@ -8,6 +8,7 @@ from sleipnir.runs.failure_text import in_one_line
 from sleipnir.runs.plain_text import duration, one_line
 
 if TYPE_CHECKING:
+    from sleipnir.messages import Usage
     from sleipnir.runs.views import KeptVisit, Reason, RunInfo, VisitInfo
 
 FEW = 3  # items of one map that are named one by one
@@ -47,6 +48,13 @@ def failed_in_words(info: RunInfo, *, with_errors: bool = True) -> str:
     left = failed.count - len(shown)
     more = f" and {left:,} more" if shown and left else ""
     return _counted(failed.count, "failed visit") + (f": {', '.join(shown)}{more}" if shown else "")
+
+
+def usage_in_words(usage: Usage) -> str:
+    """`2 model calls, 1,200 tokens in, 80 out, $0.0042 (openai:gpt-4o)`."""
+    cost = "cost unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    return f"{_counted(usage.calls, 'model call')}, {tokens}, {cost}" + (f" ({usage.model})" if usage.model else "")
 
 
 def slot_in_words(agent: str, key: str, limit: int) -> str:

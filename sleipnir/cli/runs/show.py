@@ -14,11 +14,10 @@ from sleipnir.cli.runs.gate_answers import how_to_answer
 from sleipnir.cli.runs.ps import status_of, took
 from sleipnir.cli.terminal.render import change_in_words, moment, print_fields, print_json
 from sleipnir.runs.plain_text import one_line
-from sleipnir.runs.reasons import failed_in_words, places, retry_in_words, stopped_in_words
+from sleipnir.runs.reasons import failed_in_words, places, retry_in_words, stopped_in_words, usage_in_words
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Run
-    from sleipnir.messages import Usage
     from sleipnir.runs.run import Parked
     from sleipnir.runs.views import HoldInfo, RunInfo
 
@@ -82,7 +81,7 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     if info.failed_visits.count:
         yield "failed", _failed_visits(info)
     if info.usage.calls:
-        yield "usage", _usage(info.usage)
+        yield "usage", usage_in_words(info.usage)
     if info.error:
         yield "error", info.error
     if info.status == "failed":
@@ -122,9 +121,3 @@ def _held(hold: HoldInfo) -> str:
     """`by ann@host (cli) since 10:20:01: costs`, `with the deployment, by ...`."""
     what = "with the deployment, " if hold.owner == "deployment" else ""
     return f"{what}by {hold.in_words} since {moment(hold.at_ms)}" + (f": {hold.reason}" if hold.reason else "")
-
-
-def _usage(usage: Usage) -> str:
-    cost = "cost unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-    tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return f"{usage.calls} model calls, {tokens}, {cost}" + (f" ({usage.model})" if usage.model else "")

@@ -1,0 +1,131 @@
+"""A run as HTML for a notebook: its picture, and a table of its status and its state.
+
+Rules. What is shown was written by others: every text is escaped, nothing in it runs or is loaded. The size is bounded,
+whatever the run holds. What cannot be read is reported in its place: showing a run raises no SleipnirError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sleipnir.errors import SleipnirError
+from sleipnir.graph.draw.embedded import embedded, html_text
+from sleipnir.python_graph.objects import CONTEXT
+from sleipnir.runs.plain_text import duration, printable
+from sleipnir.runs.reasons import end_in_words, places, usage_in_words
+from sleipnir.runs.run_progress import progress_of
+
+if TYPE_CHECKING:
+    from sleipnir.client.client import Run
+    from sleipnir.runs.views import RunInfo
+
+MOST_STEPS = 2_000  # the last ones: their nodes are marked as done in the picture
+MOST_KEYS, MOST_CHARS = 50, 1_000
+MOST_PLACES, MOST_QUESTIONS = 8, 8
+
+_CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;overflow-wrap:anywhere"
+_NO_FORMULAS = "tex2jax_ignore mathjax_ignore"  # `$...$` in a value is text for MathJax too
+
+
+def page_of(run: Run, now_ms: Callable[[], int]) -> str:
+    """`now_ms` asks Redis for its clock."""
+    return _page(run.id, _reported(lambda: _content(run, now_ms())))
+
+
+def error_page(run_id: str, error: SleipnirError) -> str:
+    """A run that cannot be asked for."""
+    return _page(run_id, _error(error))
+
+
+def _page(run_id: str, content: str) -> str:
+    return f'<div class="sleipnir-run {_NO_FORMULAS}"><div><b>run {_text(run_id)}</b></div>{content}</div>'
+
+
+def _content(run: Run, now_ms: int) -> str:
+    info = run.info()
+    picture = _reported(lambda: _picture(run, info, now_ms))
+    rows = "".join(_row(name, text) for name, text in _about(run, info, now_ms))
+    return f"{picture}<table>{rows}{_state(run)}</table>"
+
+
+def _picture(run: Run, info: RunInfo, now_ms: int) -> str:
+    skipped = max(0, info.step - MOST_STEPS)
+    steps = run.history(after=skipped or None, limit=2 * MOST_STEPS)
+    note = f"<div>The picture leaves out the first {skipped:,} steps.</div>" if skipped else ""
+    return f"<div>{embedded(run.graph(), progress_of(info, steps, now_ms))}</div>{note}"
+
+
+def _about(run: Run, info: RunInfo, now_ms: int) -> Iterator[tuple[str, str]]:
+    yield "agent", info.agent
+    yield "status", end_in_words(info)
+    if info.started_ms is not None:
+        yield "took", duration(max(0, (info.ended_ms or now_ms) - info.started_ms))
+    if info.parked is not None:
+        yield "parked", info.parked.reason
+    if info.unreadable is not None:
+        yield "unreadable", f"this release cannot read its records: {info.unreadable}"
+    for place in [] if info.is_final else places(info, now_ms, MOST_PLACES):
+        yield "at", place
+    for gate in [] if info.is_final else run.gates()[:MOST_QUESTIONS]:
+        yield "question", f"{gate.place}: {gate.question}"
+    if info.error:
+        yield "error", info.error
+    if info.usage.calls:
+        yield "cost", usage_in_words(info.usage)
+    if info.status == "completed" and (output := run.output):
+        yield "output", output
+
+
+def _state(run: Run) -> str:
+    try:
+        state = {key: value for key, value in run.state().items() if key != CONTEXT}
+    except SleipnirError as error:
+        return _row("state", _failure(error))
+    rows = [_row(key, json_text(value, MOST_CHARS), name_of="code") for key, value in _first(state)]
+    if left := len(state) - len(rows):
+        rows.append(_row("…", f"and {left:,} more keys: run.state() has them all"))
+    return _row("state", "empty" if not state else f"{len(state):,} keys") + "".join(rows)
+
+
+def _first(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for _, (key, value) in zip(range(MOST_KEYS), state.items(), strict=False):
+        yield key, value
+
+
+def json_text(value: Any, most: int) -> str:
+    """The value as JSON, of which no more is made than is shown: `most` characters, then `…`."""
+    text = ""
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        text += piece
+        if len(text) > most:
+            return text[:most] + "…"
+    return text
+
+
+def _row(name: str, text: str, name_of: str = "b") -> str:
+    shown = text if len(text) <= MOST_CHARS + 1 else text[:MOST_CHARS] + "…"
+    title = name if len(name) <= MOST_CHARS else name[:MOST_CHARS] + "…"
+    cells = f"<{name_of}>{_text(title)}</{name_of}>", _text(shown)
+    return "<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>"
+
+
+def _reported(make: Callable[[], str]) -> str:
+    """What `make` returns, or why it cannot."""
+    try:
+        return make()
+    except SleipnirError as error:
+        return _error(error)
+
+
+def _error(error: SleipnirError) -> str:
+    return f"<div>{_text(_failure(error)[:MOST_CHARS])}</div>"
+
+
+def _failure(error: SleipnirError) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _text(text: str) -> str:
+    return html_text(printable(text))
