@@ -22,7 +22,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
-from sleipnir.errors import SleipnirError
 from sleipnir.messages import RunStatus
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.runs.actor import Actor
@@ -103,11 +102,7 @@ class AsyncRun:
         """As Run's. A notebook does not await it, so it opens a blocking connection for the time that it takes."""
         from sleipnir.client import run_page
 
-        try:
-            with Client(self.run.settings) as client:
-                return Run(client.store, self.id, client.settings)._repr_html_()
-        except SleipnirError as error:
-            return run_page.error_page(self.id, error)
+        return run_page.page_from(self.run.settings, self.id)
 
     async def _opened(self) -> Run:
         return self.run

@@ -404,11 +404,7 @@ class Run:
         shows what failed if Redis does not answer."""
         from sleipnir.client import run_page
 
-        return run_page.page_of(self, self._now_ms)
-
-    def _now_ms(self) -> int:
-        with self._store.errors():
-            return self._store.now_ms()
+        return run_page.page_of(self._store, self.id)
 
     def info(self) -> RunInfo:
         """Status, live visits with their reasons, usage. Raises RunNotFound."""

@@ -10,54 +10,62 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.client.pinned_graph import pinned_graph
 from sleipnir.errors import SleipnirError
 from sleipnir.graph.draw.embedded import embedded, html_text
 from sleipnir.python_graph.objects import CONTEXT
-from sleipnir.runs.plain_text import duration, printable
+from sleipnir.runs.plain_text import duration, one_line, printable
 from sleipnir.runs.reasons import end_in_words, places, usage_in_words
 from sleipnir.runs.run_progress import progress_of
+from sleipnir.store.store import Store
 
 if TYPE_CHECKING:
-    from sleipnir.client.client import Run
     from sleipnir.runs.views import RunInfo
+    from sleipnir.settings import Settings
 
 MOST_STEPS = 2_000  # the last ones: their nodes are marked as done in the picture
-MOST_KEYS, MOST_CHARS = 50, 1_000
+MOST_KEYS, MOST_NAME, MOST_CHARS = 50, 60, 1_000
 MOST_PLACES, MOST_QUESTIONS = 8, 8
 
-_CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;overflow-wrap:anywhere"
+_CELL, _WRAP = "text-align:left;vertical-align:top", "white-space:pre-wrap;overflow-wrap:anywhere"
 _NO_FORMULAS = "tex2jax_ignore mathjax_ignore"  # `$...$` in a value is text for MathJax too
 
 
-def page_of(run: Run, now_ms: Callable[[], int]) -> str:
-    """`now_ms` asks Redis for its clock."""
-    return _page(run.id, _reported(lambda: _content(run, now_ms())))
+def page_of(store: Store, run_id: str) -> str:
+    """The run as it is now."""
+    return _page(run_id, _reported(store, lambda: _content(store, run_id)))
 
 
-def error_page(run_id: str, error: SleipnirError) -> str:
-    """A run that cannot be asked for."""
-    return _page(run_id, _error(error))
+def page_from(settings: Settings, run_id: str) -> str:
+    """The same, by a connection that is open meanwhile."""
+    try:
+        with Store.open(settings, client_name="sleipnir-client") as store:
+            return page_of(store, run_id)
+    except SleipnirError as error:
+        return _page(run_id, _error(error))
 
 
 def _page(run_id: str, content: str) -> str:
     return f'<div class="sleipnir-run {_NO_FORMULAS}"><div><b>run {_text(run_id)}</b></div>{content}</div>'
 
 
-def _content(run: Run, now_ms: int) -> str:
-    info = run.info()
-    picture = _reported(lambda: _picture(run, info, now_ms))
-    rows = "".join(_row(name, text) for name, text in _about(run, info, now_ms))
-    return f"{picture}<table>{rows}{_state(run)}</table>"
+def _content(store: Store, run_id: str) -> str:
+    [info] = store.explained([store.runs.info(run_id)])
+    now_ms = store.now_ms()
+    picture = _reported(store, lambda: _picture(store, info, now_ms))
+    rows = "".join(_row(name, text) for name, text in _about(store, info, now_ms))
+    return f"{picture}<table>{rows}{_state(store, run_id)}</table>"
 
 
-def _picture(run: Run, info: RunInfo, now_ms: int) -> str:
+def _picture(store: Store, info: RunInfo, now_ms: int) -> str:
     skipped = max(0, info.step - MOST_STEPS)
-    steps = run.history(after=skipped or None, limit=2 * MOST_STEPS)
+    steps = store.runs.history(info.id, skipped or None, 2 * MOST_STEPS)
+    graph = pinned_graph(store, store.runs.spec(info.id))
     note = f"<div>The picture leaves out the first {skipped:,} steps.</div>" if skipped else ""
-    return f"<div>{embedded(run.graph(), progress_of(info, steps, now_ms))}</div>{note}"
+    return f"<div>{embedded(graph, progress_of(info, steps, now_ms))}</div>{note}"
 
 
-def _about(run: Run, info: RunInfo, now_ms: int) -> Iterator[tuple[str, str]]:
+def _about(store: Store, info: RunInfo, now_ms: int) -> Iterator[tuple[str, str]]:
     yield "agent", info.agent
     yield "status", end_in_words(info)
     if info.started_ms is not None:
@@ -68,22 +76,23 @@ def _about(run: Run, info: RunInfo, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "unreadable", f"this release cannot read its records: {info.unreadable}"
     for place in [] if info.is_final else places(info, now_ms, MOST_PLACES):
         yield "at", place
-    for gate in [] if info.is_final else run.gates()[:MOST_QUESTIONS]:
+    for gate in [] if info.is_final else store.runs.gates_below(info.id)[:MOST_QUESTIONS]:
         yield "question", f"{gate.place}: {gate.question}"
     if info.error:
         yield "error", info.error
     if info.usage.calls:
         yield "cost", usage_in_words(info.usage)
-    if info.status == "completed" and (output := run.output):
+    if info.status == "completed" and (output := store.runs.output(info.id)):
         yield "output", output
 
 
-def _state(run: Run) -> str:
+def _state(store: Store, run_id: str) -> str:
     try:
-        state = {key: value for key, value in run.state().items() if key != CONTEXT}
+        with store.errors():
+            state = {key: value for key, value in store.runs.state(run_id).items() if key != CONTEXT}
     except SleipnirError as error:
         return _row("state", _failure(error))
-    rows = [_row(key, json_text(value, MOST_CHARS), name_of="code") for key, value in _first(state)]
+    rows = [_row(key, json_text(value, MOST_CHARS), is_key=True) for key, value in _first(state)]
     if left := len(state) - len(rows):
         rows.append(_row("…", f"and {left:,} more keys: run.state() has them all"))
     return _row("state", "empty" if not state else f"{len(state):,} keys") + "".join(rows)
@@ -104,17 +113,18 @@ def json_text(value: Any, most: int) -> str:
     return text
 
 
-def _row(name: str, text: str, name_of: str = "b") -> str:
+def _row(name: str, text: str, *, is_key: bool = False) -> str:
     shown = text if len(text) <= MOST_CHARS + 1 else text[:MOST_CHARS] + "…"
-    title = name if len(name) <= MOST_CHARS else name[:MOST_CHARS] + "…"
-    cells = f"<{name_of}>{_text(title)}</{name_of}>", _text(shown)
-    return "<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>"
+    weight = "normal" if is_key else "bold"
+    cells = (f"{_CELL};white-space:nowrap;font-weight:{weight}", one_line(name, MOST_NAME)), (f"{_CELL};{_WRAP}", shown)
+    return "<tr>" + "".join(f'<td style="{style}">{_text(content)}</td>' for style, content in cells) + "</tr>"
 
 
-def _reported(make: Callable[[], str]) -> str:
+def _reported(store: Store, make: Callable[[], str]) -> str:
     """What `make` returns, or why it cannot."""
     try:
-        return make()
+        with store.errors():
+            return make()
     except SleipnirError as error:
         return _error(error)
 
