@@ -40,6 +40,7 @@ TOGETHER = (
     (
         "tests/system/test_escape_sequences.py",
         "tests/system/test_hostile_command_lines.py",
+        "tests/system/test_looking_back.py",
         "tests/system/test_metrics.py",
         "tests/system/test_runs_end_to_end.py",
         "tests/system/test_slots.py",

@@ -1,4 +1,4 @@
-"""Tab completion: the scripts for the shells, and the names of agents, runs, batches, dead letters, state keys,
+"""Tab completion: the scripts for the shells, and the names of agents, runs, steps, batches, dead letters, state keys,
 tools and rag nodes.
 
 Rules. A key press must never hang, print an error or start a server. Files are read without a time limit. Redis has
@@ -26,6 +26,7 @@ from sleipnir.cli.options import GlobalOptions, from_context
 VARIABLE = "_SLEIPNIR_COMPLETE"
 TIME_LIMIT_S = 2.0
 SHOWN_RUNS = 50
+SHOWN_STEPS = 500
 
 WHERE = {
     "bash": '# In ~/.bashrc:  eval "$(sleipnir completion bash)"',
@@ -68,6 +69,12 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return _matching(_kept("runs", _runs), ctx, incomplete)
 
 
+def complete_checkpoint(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Steps of the run on the command line at which its state can be shown, with their nodes as help."""
+    run = ctx.params.get("run_id") or next(iter(ctx.args), None)
+    return _matching(lambda options: _checkpoints(options, run), ctx, incomplete) if run else []
+
+
 def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of the runs that were archived last, with agent and status as help."""
     return _matching(_archived, ctx, incomplete)
@@ -107,7 +114,7 @@ def complete_rag_node(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def _matching(candidates: Candidates, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception, _TimeIsUp):
         return [item for item in candidates(from_context(ctx)) if item.value.startswith(incomplete)]
     return []
 
@@ -180,6 +187,12 @@ def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
             raise _NotAsked
         runs = client.runs(limit=SHOWN_RUNS)
     return (CompletionItem(info.id, help=f"{info.agent}, {info.status}") for info in runs)
+
+
+def _checkpoints(options: GlobalOptions, run: str) -> Iterator[CompletionItem]:
+    with _time_limit(), options.connected_if_up() as client:
+        steps = [] if client is None else client.run(run).history(limit=SHOWN_STEPS)
+    return (CompletionItem(str(step.step), help=step.node or step.kind) for step in steps if step.checkpoint)
 
 
 def _archived(options: GlobalOptions) -> Iterator[CompletionItem]:

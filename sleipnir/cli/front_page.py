@@ -26,6 +26,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "ps": ("sleipnir.cli.runs.ps:ps", "List runs."),
         "show": ("sleipnir.cli.runs.show:show", "Show one run: status, where it is, result, state."),
+        "state": ("sleipnir.cli.runs.state:state", "Show a run's state, now or after a step; compare two steps."),
         "history": ("sleipnir.cli.runs.history:history", "List the committed steps of a run."),
         "export": ("sleipnir.cli.runs.export:export", "Write a run as lines of JSON."),
         "archive": ("sleipnir.cli.fleet.archive:archive", "Read runs that were archived."),

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from sleipnir.graph.model import Graph
     from sleipnir.knowledge import preparing as knowledge
     from sleipnir.python_graph.compiled import CompiledGraph
+    from sleipnir.runs.journal import StateDifference
 
 PREFIX_LENGTH = 6
 _BLOCK_MS = 2_000
@@ -515,6 +516,40 @@ class Run:
         """The committed state."""
         with self._store.errors():
             return self._store.runs.state(self.id)
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """The state after the journal step `step` (0: as submitted), computed from the journal. Writes of parallel
+        visits count from the step on that closes their super-step, so at an earlier one the state is that of the last
+        `checkpoint`. Values that were written anew up to `step` are read, but not parsed.
+
+        Raises UsageError for a step that the run does not have, RunNotFound.
+        """
+        with self._store.errors():
+            self._check_steps(step)
+            return self._store.runs.fold(self.id, step)
+
+    def state_difference(self, first: int, second: int) -> StateDifference:
+        """What distinguishes the state after the step `second` from that after `first`: `changed` by key with the two
+        values, `added` and `removed` with the only one. Raises as `state_at`."""
+        with self._store.errors():
+            self._check_steps(first, second)
+            return self._store.runs.difference(self.id, first, second)
+
+    def checkpoint(self, step: int) -> int:
+        """The last checkpoint up to a step: `step` itself, or that before parallel visits which had not all ended.
+        Raises as `state_at`."""
+        with self._store.errors():
+            self._check_steps(step)
+            return self._store.runs.checkpoint(self.id, step)
+
+    def _check_steps(self, *steps: int) -> None:
+        last = self._store.runs.last_step(self.id)
+        for step in steps:
+            if isinstance(step, bool) or not isinstance(step, int):
+                raise UsageError(f"a step is a whole number, not {step!r:.60}")
+            if not 0 <= step <= last:
+                has = f"the steps 0 to {last:,}" if last else "only step 0, its submission"
+                raise UsageError(f"run {self.id!r} has no step {step:,}; it has {has}: `sleipnir history {self.id}`")
 
     def gates(self) -> list[GateInfo]:
         """The open questions, in the order in which they were asked, including those of child runs."""

@@ -8,17 +8,26 @@ Rules:
 not called again: the writes of a visit with the role `reduce` are its result.
 * Steps with a `rank` (those of a `dag`) may end in another order than the visit order, which decides: an update is
 folded at the position of its rank, and a value of a lower rank is ignored.
+* An update `Overwrite` replaces what its super-step would have folded.
+
+A journal may have a million entries: a fold keeps of each key the text of its last value and the updates since, and
+folds these when they are more than the value has elements, so that it needs memory for about one state.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
-from sleipnir.graph.reducers import ABSENT, fold_all, is_custom
+from sleipnir.graph.reducers import ABSENT, OVERWRITE, fold_all, is_custom, overwritten
 from sleipnir.runs.transitions import Step
+
+MOST_UPDATES: Final = 1_000
+"""The updates of a key that a fold keeps as text, unless the key's value has more elements."""
 
 
 def read_entry(element: str) -> tuple[Step, dict[str, str]]:
@@ -29,43 +38,125 @@ def read_entry(element: str) -> tuple[Step, dict[str, str]]:
 
 def state_after(elements: Iterable[str]) -> dict[str, Any]:
     """The state after the first entries of a journal. Values that no longer count are not even parsed."""
-    keys: dict[str, _Key] = {}
-    held: dict[int, tuple[Step, dict[str, str]]] = {}
-    for step, written in map(read_entry, elements):
-        if step.held:
-            held[step.step] = (step, written)
-        else:
-            _count(keys, step, written)
-        for number in step.applies:
-            _count(keys, *held.pop(number), skipped=(step.skips or {}).get(str(number), ()))
-    return {name: key.value() for name, key in keys.items()}
+    return StateFold().over(elements).state()
+
+
+class StateFold:
+    """The state after the entries that were added, from the first one on.
+
+    `step` is the number of the last entry, `checkpoint` that of the last checkpoint (Step.is_checkpoint). -1: none.
+    """
+
+    def __init__(self) -> None:
+        self.step = self.checkpoint = -1
+        self._keys: dict[str, _Key] = {}
+        self._held: dict[int, tuple[Step, dict[str, str]]] = {}
+
+    def over(self, elements: Iterable[str]) -> StateFold:
+        """This fold, with the next entries added. Raises RecordUnreadable."""
+        for step, written in map(read_entry, elements):
+            self.step = step.step
+            if step.is_checkpoint:
+                self.checkpoint = step.step
+            if step.held:
+                self._held[step.step] = (step, written)
+            else:
+                self._count(step, written, step.step)
+            for number in step.applies:
+                held, texts = self._held.pop(number)
+                self._count(held, texts, step.step, skipped=(step.skips or {}).get(str(number), ()))
+        return self
+
+    def state(self) -> dict[str, Any]:
+        return {name: key.value() for name, key in self._keys.items()}
+
+    def difference(self, elements: Iterable[str]) -> StateDifference:
+        """What the next entries, which are added, change in the state. Values of other keys are not parsed."""
+        before = {name: key.copy() for name, key in self._keys.items()}
+        self.over(elements)
+        difference = StateDifference()
+        for name, key in self._keys.items():
+            if name not in before:
+                difference.added[name] = key.value()
+            elif key != before[name] and (values := (before[name].value(), key.value())) and not same(*values):
+                difference.changed[name] = values
+        return difference
+
+    def _count(self, step: Step, written: Mapping[str, str], since: int, *, skipped: Collection[str] = ()) -> None:
+        """Let the writes of a step count since the step `since`."""
+        rank, folds = step.rank or (), step.folds or {}
+        for name, text in written.items():
+            reducer = folds.get(name)
+            if name in skipped or (reducer is not None and is_custom(reducer)):
+                continue
+            key = self._keys.get(name) or self._keys.setdefault(name, _Key())
+            if reducer is not None:
+                key.update(_Update(rank, since, text), reducer, step.strict)
+            elif rank >= key.rank or step.role == "reduce":
+                key.text, key.rank, key.updates = text, rank, []
+
+
+@dataclass(frozen=True)
+class StateDifference:
+    """What distinguishes the state at one step from that at another: by key the values at both, or the only one."""
+
+    changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    added: dict[str, Any] = field(default_factory=dict)
+    removed: dict[str, Any] = field(default_factory=dict)
+
+    def reversed(self) -> StateDifference:
+        """The same from the other step."""
+        changed = {name: (after, before) for name, (before, after) in self.changed.items()}
+        return StateDifference(changed, self.removed, self.added)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are the same JSON: in Python, True equals 1, and 1.0 too."""
+    return left == right and json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+
+
+class _Update(NamedTuple):
+    """An update of a key, which counts since the step `since`."""
+
+    rank: tuple[Any, ...]
+    since: int
+    text: str
 
 
 @dataclass
 class _Key:
-    """A key's last value as JSON text, and the updates since, each with its rank."""
+    """A key's last value as JSON text, and the updates since."""
 
-    base: str | None = None
+    text: str | None = None
     rank: tuple[Any, ...] = ()
-    updates: list[tuple[tuple[Any, ...], str]] = field(default_factory=list)
+    updates: list[_Update] = field(default_factory=list)
+    most: int = 0
     reducer: str = "overwrite"
     strict: bool = False
 
+    def copy(self) -> _Key:
+        return replace(self, updates=[*self.updates])
+
+    def update(self, update: _Update, reducer: str, strict: bool) -> None:
+        self.reducer, self.strict = reducer, strict
+        # Those of one super-step are folded together, and those of a `dag` may get others between them.
+        if (
+            len(self.updates) > max(self.most, MOST_UPDATES)
+            and not update.rank
+            and update.since != self.updates[-1].since
+        ):
+            value = self.value()
+            self.text, self.updates = json.dumps(value), []
+            self.most = len(value) if isinstance(value, (list, dict, str)) else 0
+        self.updates.append(update)
+
     def value(self) -> Any:
-        current = ABSENT if self.base is None else json.loads(self.base)
-        in_order = [json.loads(text) for _, text in sorted(self.updates, key=lambda update: update[0])]
-        return fold_all(self.reducer, current, in_order, strict=self.strict)
-
-
-def _count(keys: dict[str, _Key], step: Step, written: dict[str, str], *, skipped: Collection[str] = ()) -> None:
-    rank = step.rank or ()
-    for name, text in written.items():
-        reducer = (step.folds or {}).get(name)
-        if name in skipped or (reducer is not None and is_custom(reducer)):
-            continue
-        key = keys.setdefault(name, _Key())
-        if reducer is not None:
-            key.reducer, key.strict = reducer, step.strict
-            key.updates.append((rank, text))
-        elif rank >= key.rank or step.role == "reduce":
-            key.base, key.rank, key.updates = text, rank, []
+        value = ABSENT if self.text is None else json.loads(self.text)
+        waiting: list[Any] = []
+        for _, of_one in groupby(sorted(self.updates, key=itemgetter(0)), itemgetter(0, 1)):
+            updates = [json.loads(update.text) for update in of_one]
+            if not self.strict and (replaced := overwritten(updates)) is not None:
+                value, waiting = replaced[OVERWRITE], []
+            else:
+                waiting += updates
+        return fold_all(self.reducer, value, waiting, strict=self.strict) if waiting else value

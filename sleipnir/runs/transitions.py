@@ -20,6 +20,20 @@ from sleipnir.runs.visits import Failure, Part, Rank, Visit
 
 
 @dataclass(frozen=True)
+class Closing:
+    """A super-step closes: all its visits have ended, and the next one opens where they lead (`next`, `routes`).
+
+    What the journal does not have otherwise: `arrived` and `deferred` of the run after that (run.RunView); None: as the
+    last closing has them, {} before the first. `commands` is the number of the visits that open with values of their
+    own.
+    """
+
+    arrived: Mapping[str, Mapping[str, int]] | None = None
+    deferred: Mapping[str, int] | None = None
+    commands: int = 0
+
+
+@dataclass(frozen=True)
 class Step:
     """One journal entry: a visit that ended, or (no `seq`) a request about the run.
 
@@ -34,7 +48,8 @@ class Step:
     rules (graph.reducers). `routes` are the targets of visits that ended in earlier steps, by visit, as decided here.
     `part` is the turn or call of a loop that it was, `calls` are the tools that the model called in it; `failed_visit`:
     it failed, and no fallback, retry or `on_error` node took that over; `goes_on`: the next turn follows although the
-    turn has no calls.
+    turn has no calls. `closing`: its super-step closes with it; None if it does not, and for a visit that was alone in
+    its super-step and leads on, with nothing else to say.
     """
 
     step: int
@@ -68,7 +83,16 @@ class Step:
     gate: int | None = None
     answer: str | None = None
     failed_visit: bool = False
+    closing: Closing | None = None
     v: int = VERSION
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the run was at a consistent point after it: a super-step has closed, or, in a `dag`, a visit has
+        ended. False for some steps of earlier releases, which closed super-steps of several visits."""
+        if self.closing is not None or self.rank is not None or self.step == 0:
+            return True
+        return self.next is not None and self.seq is not None and (not self.held or bool(self.applies))
 
     @classmethod
     def from_json(cls, text: str) -> Step:

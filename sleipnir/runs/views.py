@@ -227,7 +227,8 @@ class StepInfo:
     `gate` the visit of the question if that visit did not end. Step 0 is the submission. `keys` are the state keys it
     wrote, `next` the node or nodes it led to (for parallel visits known when all of them have ended), `item` the number
     of the map's visit and of the item. `goes_on`: a turn without calls that was not the last of its loop
-    (auto-continuation).
+    (auto-continuation). `checkpoint`: the run was at a consistent point after it, so its state there can be read and
+    forked from: each step that closes a super-step, in a `dag` each ended visit.
     """
 
     step: int
@@ -248,6 +249,7 @@ class StepInfo:
     part: Part | None = None
     calls: tuple[str, ...] = ()
     goes_on: bool = False
+    checkpoint: bool = False
     by: str = ""
     reason: str | None = None
     gate: int | None = None

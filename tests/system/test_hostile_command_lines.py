@@ -99,8 +99,8 @@ RUNS: dict[str, tuple[str, str]] = {
 }
 OF_RUNS = (
     ("show", "{}"), ("show", "{}", "--state"), ("watch", "{}"), ("wait", "{}"), ("cancel", "{}"), ("retry", "{}"),
-    ("answer", "{}", "yes"), ("history", "{}"), ("export", "{}"), ("draw", "--run", "{}"), ("pause", "{}"),
-    ("resume", "{}"), ("batch", "show", "{}"), ("batch", "results", "{}"), ("batch", "cancel", "{}"),
+    ("answer", "{}", "yes"), ("history", "{}"), ("state", "{}"), ("export", "{}"), ("draw", "--run", "{}"),
+    ("pause", "{}"), ("resume", "{}"), ("batch", "show", "{}"), ("batch", "results", "{}"), ("batch", "cancel", "{}"),
 )  # fmt: skip
 
 

@@ -172,7 +172,7 @@ def test_a_late_result_is_shown_between_the_steps_where_it_came(stack: Stack, cl
     assert f"late result refused: a, attempt 1, from {late.worker}" in command(stack, "show", run.id)
     lines = command(stack, "history", run.id).splitlines()
     assert [" ".join(line.split()) for line in lines if "late result refused" in line] == [
-        f"- a late result refused - - - 1 {late.worker}"
+        f"- a late result refused - - - - 1 {late.worker}"
     ]
     entries: list[dict[str, Any]] = json.loads(command(stack, "history", run.id, "--json"))
     assert [entry["kind"] for entry in entries] == ["submitted", "function", "end", "late_result"]

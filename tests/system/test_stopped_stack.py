@@ -23,6 +23,7 @@ LOOKS = (
     ["ps", "--json"],
     ["show", "RUN"],
     ["history", "RUN"],
+    ["state", "RUN", "--at", "0"],
     ["gates"],
     ["batch", "ls"],
     ["limits"],

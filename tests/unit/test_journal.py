@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sleipnir.runs.journal import state_after
+import pytest
+
+from sleipnir.runs import journal
+from sleipnir.runs.journal import StateDifference, StateFold, state_after
 
 
 def entry(step: int, values: dict[str, Any] | None = None, **header: Any) -> str:
@@ -123,6 +126,65 @@ def test_in_a_dag_the_last_reduction_counts_for_every_cause() -> None:
         entry(4, {"k": [2, 1]}, role="reduce", rank=[2, "a", "", 0], applies=[3]),
     )
     assert found == [{}, {}, {"k": [1]}, {"k": [1]}, {"k": [2, 1]}]
+
+
+def test_an_update_that_overwrites_replaces_what_came_before_it_and_not_what_came_after() -> None:
+    folds = {"log": "append"}
+    found = states(
+        entry(0, {"log": ["start"]}),
+        entry(1, {"log": ["a"]}, held=True, folds=folds),
+        entry(2, {"log": {"__overwrite__": ["new"]}}, held=True, folds=folds, applies=[1, 2]),
+        entry(3, {"log": ["b"]}, folds=folds),
+        entry(4, {"log": {"__overwrite__": []}}, folds=folds),
+        entry(5, {"log": ["c"]}, folds=folds),
+    )
+    assert [state["log"] for state in found[2:]] == [["new"], ["new", "b"], [], ["c"]]
+
+
+@pytest.mark.parametrize(("reducer", "update"), [("append", ["x"]), ("sum", 1), ("concat", "y")])
+def test_a_long_series_of_updates_is_folded_in_parts(
+    reducer: str, update: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = {"k": update}
+    entries = [entry(number, write, folds={"k": reducer}, strict=reducer == "concat") for number in range(40)]
+    whole = states(*entries)
+    monkeypatch.setattr(journal, "MOST_UPDATES", 3)
+    assert states(*entries) == whole
+    fold = StateFold().over(entries)
+    [key] = fold._keys.values()
+    assert len(key.updates) <= (4 if reducer == "sum" else 25)
+
+
+def test_updates_of_one_super_step_are_never_folded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MOST_UPDATES", 1)
+    folds = {"log": "append"}
+    writes = [entry(number, {"log": [number]}, held=True, folds=folds) for number in range(5)]
+    last = entry(5, {"log": {"__overwrite__": ["new"]}}, held=True, folds=folds, applies=[0, 1, 2, 3, 4, 5])
+    assert state_after([*writes, last]) == {"log": ["new"]}
+
+
+def test_a_difference_has_the_keys_that_later_steps_changed_and_added() -> None:
+    entries = [entry(0, {"a": 1, "same": [1], "log": ["x"], "n": 1}), entry(1, {"a": 2, "new": None, "same": [1]})]
+    entries += [entry(2, {"log": "y"}, folds={"log": "append"}), entry(3, {"n": 1.0})]
+    difference = StateFold().over(entries[:1]).difference(entries[1:])
+    assert difference == StateDifference({"a": (1, 2), "log": (["x"], ["x", "y"]), "n": (1, 1.0)}, {"new": None})
+    back = difference.reversed()
+    assert back == StateDifference({"a": (2, 1), "log": (["x", "y"], ["x"]), "n": (1.0, 1)}, {}, {"new": None})
+    assert StateFold().over(entries[:3]).difference([]) == StateDifference()
+
+
+def test_a_step_is_a_checkpoint_once_its_super_step_has_closed() -> None:
+    entries = [
+        entry(0, seq=None),
+        entry(1, seq=1, node="a", next="b"),
+        entry(2, seq=2, node="b", held=True, next="d"),
+        entry(3, seq=3, node="c", held=True, next="d", applies=[2, 3], closing={}),
+        entry(4, kind="paused"),
+        entry(5, seq=4, node="d", ok=False),
+        entry(6, seq=4, node="d", closing={}),
+    ]
+    found = [StateFold().over(entries[: number + 1]).checkpoint for number in range(len(entries))]
+    assert found == [0, 1, 1, 3, 3, 3, 6]
 
 
 def test_what_a_newer_release_added_to_a_step_is_ignored() -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from sleipnir.runs.views import LateResult, StepInfo
 
 Row: TypeAlias = dict[str, str]
-_EMPTY: Row = dict.fromkeys(("step", "node", "kind", "took", "wrote", "next", "attempt", "worker", "by", "error"), "")
+_COLUMNS = ("step", "node", "kind", "took", "wrote", "next", "checkpoint", "attempt", "worker", "by", "error")
+_EMPTY: Row = dict.fromkeys(_COLUMNS, "")
 
 
 @click.command()
@@ -36,7 +37,10 @@ _EMPTY: Row = dict.fromkeys(("step", "node", "kind", "took", "wrote", "next", "a
 def history(
     options: GlobalOptions, run_id: str, each_item: bool, after: int | None, limit: int | None, as_data: bool
 ) -> None:
-    """List the committed steps of RUN: the writes and the next node of each visit."""
+    """List the committed steps of RUN: the writes and the next node of each visit.
+
+    At a checkpoint no parallel visits were under way: `sleipnir state RUN --at STEP` shows the state there.
+    """
     with options.connected(workers=False) as client:
         run = client.run(run_id)
         steps, info = run.history(after=after, limit=limit), run.info()
@@ -66,7 +70,7 @@ def history_table(
     visits by number, for maps that have not ended."""
     late = any(entry.kind == "late_result" for entry in entries)
     rows = _unfolded(entries) if each_item else _folded(entries, names)
-    columns = ["step", "node", "kind", "took", "wrote", "next"]
+    columns = ["step", "node", "kind", "took", "wrote", "next", "checkpoint"]
     if late or any(row["attempt"] not in ("", "1") for row in rows):
         columns.append("attempt")
     if late:
@@ -115,6 +119,7 @@ def _row(entry: StepInfo | LateResult) -> Row:
         "took": duration(entry.took_ms),
         "wrote": ", ".join(entry.keys),
         "next": ", ".join(entry.targets),
+        "checkpoint": "yes" if entry.checkpoint else "",
         "by": _by(entry),
         "error": entry.error or "",
     }

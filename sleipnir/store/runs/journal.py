@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.errors import RunNotFound
 from sleipnir.messages import Usage
 from sleipnir.runs.views import LateResult, StepInfo
 from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.streams import ms_of
 
 if TYPE_CHECKING:
+    from sleipnir.runs.journal import StateDifference
     from sleipnir.runs.transitions import Step
 
 PAGE_LEAST, PAGE_MOST, PAGE_BYTES = 100, 500, 2**20  # journal entries per command; fewer if they are large
@@ -59,6 +61,35 @@ class RunJournal(RunConnection):
         from sleipnir.runs.journal import state_after  # imports the reducers of the graph language
 
         return state_after(self._journal(run_id, 0, step))
+
+    def difference(self, run_id: str, first: int, second: int) -> StateDifference:
+        """What distinguishes the state at the step `second` from that at `first`; the journal is read once."""
+        from sleipnir.runs.journal import StateFold
+
+        lower, upper = sorted((first, second))
+        fold = StateFold().over(self._journal(run_id, 0, lower))
+        difference = fold.difference(self._journal(run_id, lower + 1, upper))
+        return difference if first == lower else difference.reversed()
+
+    def checkpoint(self, run_id: str, step: int) -> int:
+        """The last checkpoint up to a step, read backwards from there."""
+        from sleipnir.runs.transitions import Step
+
+        journal, last = self._keys.of_run(run_id).journal, step
+        while last > 0:
+            first = max(0, last - PAGE_LEAST + 1)
+            for element in reversed(self._client.lrange(journal, first, last)):
+                if (found := Step.from_json(element.partition("\n")[0])).is_checkpoint:
+                    return found.step
+            last = first - 1
+        return 0
+
+    def last_step(self, run_id: str) -> int:
+        """The number of the last journal step. Raises RunNotFound."""
+        length: int = self._client.llen(self._keys.of_run(run_id).journal)
+        if not length:
+            raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
+        return length - 1
 
     def _journal(self, run_id: str, first: int, last: int | None) -> Iterator[str]:
         """The journal's entries from `first` to `last` (None: the last one), read in pages: there may be millions."""
@@ -112,6 +143,7 @@ def _step(step: Step, written: list[str]) -> StepInfo:
         part=step.part,
         calls=step.calls,
         goes_on=step.goes_on,
+        checkpoint=step.is_checkpoint,
         by=step.by,
         reason=step.reason,
         gate=step.gate,

@@ -19,25 +19,25 @@ def step(number: int, node: str | None, **more: Any) -> StepInfo:
 
 
 STEPS = [
-    step(0, None, kind="submitted", seq=None, took_ms=0, keys=("items",)),
-    step(1, "split", next=("side", "fan")),
+    step(0, None, kind="submitted", seq=None, took_ms=0, keys=("items",), checkpoint=True),
+    step(1, "split", next=("side", "fan"), checkpoint=True),
     step(2, "work", seq=4, item=(3, 0), took_ms=20),
     step(3, "side", seq=2, keys=("a", "b"), next="meet"),
     step(4, "work", seq=6, item=(3, 2), ok=False, error="Boom", took_ms=1_500),
     step(5, "work", seq=5, item=(3, 1)),
-    step(6, "fan", seq=3, kind="map", keys=("results",), next="meet"),
+    step(6, "fan", seq=3, kind="map", keys=("results",), next="meet", checkpoint=True),
 ]
 
 
 def test_the_items_of_a_map_are_one_row_where_the_first_of_them_ended() -> None:
     columns, rows = history_table(STEPS, {3: "fan"}, each_item=False)
     assert plain_table(columns, rows) == [
-        "STEP  NODE   KIND                                          TOOK   WROTE    NEXT       ERROR",
-        "0     -      submitted                                     0ms    items    -          -",
-        "1     split  function                                      10ms   -        side, fan  -",
-        "2-5   fan    items 0-2: 3 visits, 1 failed, slowest 1.50s  1.53s  -        -          Boom",
-        "3     side   function                                      10ms   a, b     meet       -",
-        "6     fan    map                                           10ms   results  meet       -",
+        "STEP  NODE   KIND                                          TOOK   WROTE    NEXT       CHECKPOINT  ERROR",
+        "0     -      submitted                                     0ms    items    -          yes         -",
+        "1     split  function                                      10ms   -        side, fan  yes         -",
+        "2-5   fan    items 0-2: 3 visits, 1 failed, slowest 1.50s  1.53s  -        -          -           Boom",
+        "3     side   function                                      10ms   a, b     meet       -           -",
+        "6     fan    map                                           10ms   results  meet       yes         -",
     ]
 
 
@@ -77,7 +77,7 @@ def test_a_turn_without_calls_that_was_not_the_last_reports_that_it_continues() 
 
 def test_a_single_item_is_described_as_one_and_an_unknown_map_has_the_name_of_its_body() -> None:
     _, rows = history_table([step(7, "work", item=(99, 4))], {}, each_item=False)
-    assert rows == [["7", "work", "item 4: 1 visit, slowest 10ms", "10ms", "", ""]]
+    assert rows == [["7", "work", "item 4: 1 visit, slowest 10ms", "10ms", "", "", ""]]
 
 
 def test_ten_thousand_items_are_one_row() -> None:
@@ -94,5 +94,5 @@ def test_what_chose_a_way_and_what_folded_is_named() -> None:
 def test_a_late_result_is_listed_at_its_time_with_the_columns_for_it() -> None:
     entries = with_late_results([step(1, "a"), step(5, "b", attempt=2)], [LateResult(3, 2, "b", 1, "w9")])
     columns, rows = history_table(entries, {}, each_item=False)
-    assert columns == ["step", "node", "kind", "took", "wrote", "next", "attempt", "worker"]
-    assert rows[1] == ["", "b", "late result refused", "", "", "", "1", "w9"]
+    assert columns == ["step", "node", "kind", "took", "wrote", "next", "checkpoint", "attempt", "worker"]
+    assert rows[1] == ["", "b", "late result refused", "", "", "", "", "1", "w9"]

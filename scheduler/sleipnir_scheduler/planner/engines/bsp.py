@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from sleipnir.runs.run import changed
+from sleipnir.runs.transitions import Closing
 from sleipnir.runs.visits import Backoff, Commands, Ended, Fan, Visit
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, NextVisit, VisitOutcome
 from sleipnir_scheduler.planner.engines.entering import check_entries, open_visit, stops_before
@@ -44,6 +45,7 @@ def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> b
         notes=outcome.notes,
         ok=outcome.ok,
         error=outcome.error,
+        closing=Closing() if target is None else None,
         **outcome.how,
     )
     context.values.latest |= dict.fromkeys(keys, InStep(step))

@@ -21,7 +21,7 @@ from sleipnir.graph.model import EndNode, Json
 from sleipnir.graph.template import TemplateError, keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import DropValue, PutValues, SplitCommands
+from sleipnir.runs.transitions import Closing, DropValue, PutValues, SplitCommands
 from sleipnir.runs.visits import (
     AgentFunction,
     Branch,
@@ -289,6 +289,7 @@ def _last_writers(
 
 def _go_on(context: Context, group: int, members: list[Member], labels: dict[int, list[str]], step: int) -> None:
     is_loki, draft = context.graph.is_loki, context.draft
+    before = draft.arrived, draft.deferred
     branches = [member for member in members if member.role == "node"]
     end_nodes = {node for node in {member.rank[1] for member in branches} if _is_end(context, node)}
     ends = [member for member in branches if member.rank[1] in end_nodes] if end_nodes else []
@@ -310,7 +311,9 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
     if context.times_steps:
         draft.clock.disarm(f"{STEP_TIMER}{group}")
     draft.record.drops += draft.visits.drop_step(group, members)
+    last = draft.record.last_step
     if over:
+        _record_closing(context, last, before, 0)
         context.end("completed")
         return
     ways: list[NextVisit] = []
@@ -320,6 +323,12 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
             ways += own_ways
             sources += [branch.visit] * len(own_ways)
     context.engine.open_step(context, [*ways, *fired], sources, wide)
+    commands = sum(
+        way.commands if source.seq in wide else 1
+        for way, source in zip(ways, sources, strict=True)
+        if way.command is not None
+    )
+    _record_closing(context, last, before, commands)
 
 
 def _leads(
@@ -456,6 +465,24 @@ def _record_routes(context: Context, members: list[Member], leads: Mapping[int, 
         context.draft.record.amend(step, routes=routes)
         for node, targets in routed:
             context.draft.record.notice("routed", node=node, next=targets)
+
+
+def _record_closing(
+    context: Context, step: int, before: tuple[Mapping[str, Any], Mapping[str, Any]], commands: int
+) -> None:
+    """Journal that the super-step closes with the journal step `step`, the last one of its visits, and what opens the
+    next one besides the ways on. The target of a step of a chain says so already; a `dag` has no super-steps."""
+    draft = context.draft
+    if context.graph.engine == "dag":
+        return
+    closing = Closing(
+        None if draft.arrived == before[0] else draft.arrived,
+        None if draft.deferred == before[1] else draft.deferred,
+        commands,
+    )
+    write = draft.record.written(step)
+    if write is not None and (closing != Closing() or not write.step.is_checkpoint):
+        draft.record.amend(step, closing=closing)
 
 
 # Small parts
