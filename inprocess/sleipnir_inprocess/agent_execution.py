@@ -70,6 +70,8 @@ class AgentExecutor:
             talk=claim.talk,
             depth=spec.depth,
             knowledge=spec.base_of(call.node),
+            config=spec.config,
+            context=spec.context,
         )
 
     def _text_sink(self, execution: Execution) -> AbstractContextManager[TextSink | None]:

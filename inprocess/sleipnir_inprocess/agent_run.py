@@ -80,7 +80,8 @@ class AgentRun:
         self.roster = preparation.roster(agent)
         begin = preparation.state_at_start(self.roster.agent, prompt, state)
         spec = preparation.spec(self.roster, options, existing_bases(self.roster, settings))
-        spec = changed(spec, max_cost_usd=max_cost_usd, max_tokens=max_tokens)
+        config, context = preparation.config_and_context(self.roster.agent, options)
+        spec = changed(spec, max_cost_usd=max_cost_usd, max_tokens=max_tokens, config=config, context=context)
         self.id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
         self._agents = {**self.roster.children, self.roster.agent.folder.name: self.roster.agent}
         self._host = Host({**os.environ, **(env or {})}, settings)

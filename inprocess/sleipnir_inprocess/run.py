@@ -18,6 +18,7 @@ from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.objects import instance
 from sleipnir.python_graph.runtime import Call, Interrupt, Runtime, current, merged_config
 from sleipnir.runs.events import Resulted
+from sleipnir.runs.failure_text import RECURSION_LIMIT_REACHED
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Transition
 from sleipnir_inprocess.execution import Executor
@@ -52,6 +53,11 @@ class Run:
         self._limit = self._config.get("recursion_limit", RECURSION_LIMIT)
         if self._limit < 1:
             raise ValueError("recursion_limit must be at least 1")
+        # The steps are counted here: each call that goes on with a run has a limit of its own.
+        most = self._config.get("max_concurrency")
+        if most is not None and most < 1:
+            raise ValueError("max_concurrency must be at least 1")
+        self._limits = {} if most is None else {"max_concurrency": most}
         parent = above.stream if above is not None else None
         self._stream = Stream(form, parent, parent.modes if parent is not None else frozenset())
         self._executor = Executor(graph, self._config, self._runtime(context, above), self._stream, self._thread)
@@ -71,7 +77,7 @@ class Run:
     def _created(self, input: Any) -> tuple[MemoryStore, str]:
         """A new run with this input."""
         store, run_id = MemoryStore(), f"run{next(self._graph.run_numbers)}"
-        spec = RunSpec(self._graph.name, BUNDLE, by_version=True)
+        spec = RunSpec(self._graph.name, BUNDLE, by_version=True, config=self._limits)
         store.create(run_id, spec, self._first_state(input))
         return store, run_id
 
@@ -186,10 +192,7 @@ class Run:
 
     def _check_limit(self) -> None:
         if self._steps - self._has_start >= self._limit:
-            raise GraphRecursionError(
-                f"Recursion limit of {self._limit} reached without hitting a stop condition. You can increase the "
-                "limit by setting the `recursion_limit` config key."
-            )
+            raise GraphRecursionError(RECURSION_LIMIT_REACHED.format(limit=self._limit))
 
     def _raise_failure(self) -> None:
         run = self._runner.run

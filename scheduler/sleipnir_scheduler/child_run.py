@@ -9,6 +9,7 @@ from sleipnir.agents.variables import resolved_variables
 from sleipnir.errors import SleipnirError
 from sleipnir.graph.model import Graph
 from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
+from sleipnir.python_graph.run_config import LIMITS
 from sleipnir.runs.initial_state import state_at_start
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import checked
@@ -24,6 +25,9 @@ def child_run(
     """The spec and the first state of a child. Raises SleipnirError for an agent that cannot run like this."""
     if (digest := above.agents.get(effect.agent)) is None:
         raise SleipnirError(f"there was no agent {effect.agent!r} when the run was submitted")
+    # Another agent is no part of the graph above, whose steps the limits count. Its bundle may lack the class of the
+    # context.
+    is_own = digest == above.bundle
     graph = find_graph(digest, effect.agent, above.overrides.get(effect.agent))
     spec = RunSpec(
         agent=effect.agent,
@@ -41,6 +45,8 @@ def child_run(
         knowledge=above.knowledge,
         strict=above.strict,
         by_version=above.by_version,
+        config=above.config if is_own else {key: value for key, value in above.config.items() if key not in LIMITS},
+        context=above.context if is_own else None,
         parent=parent,
         parent_seq=effect.seq,
         parent_attempt=effect.attempt,

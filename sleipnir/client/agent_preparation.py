@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -32,7 +32,9 @@ from sleipnir.local.same_directory import System
 from sleipnir.models.clients import clients_here
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.initial_state import first_state
-from sleipnir.python_graph.objects import CONTEXT, stored_context
+from sleipnir.python_graph.objects import stored_context
+from sleipnir.python_graph.run_config import refuse_size, refuse_unfit, stored_config
+from sleipnir.python_graph.runtime import merged_config
 from sleipnir.python_graph.sources import references_to
 from sleipnir.runs import sessions
 from sleipnir.runs.initial_state import first_state_of, is_folded_by_code, state_at_start
@@ -47,7 +49,8 @@ SHOWN_CHARS: Final = 300
 @dataclass(frozen=True)
 class PreparedAgent:
     """An agent's folder, ready to submit, as of `signature` and `overrides`; `written` is the graph without
-    overrides. `bundle` is None where runs use the folder itself."""
+    overrides. `bundle` is None where runs use the folder itself. `config` is what a graph written in Python has by
+    `with_config`."""
 
     folder: AgentFolder
     signature: tuple[tuple[str, int, int], ...]
@@ -56,6 +59,7 @@ class PreparedAgent:
     graph: Graph
     bundle: Bundle | None
     warnings: tuple[Problem, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -122,18 +126,45 @@ class AgentPreparation:
             begin |= {key: folded[key] for key in reduced if key in folded}
         return begin
 
-    def state_of_input(
-        self, agent: PreparedAgent, graph: CompiledGraph, input: Any, context: Any = None
-    ) -> dict[str, Any]:
-        """The first state of a run of a graph, with the context. Raises what `graph.invoke` raises for the input, and
-        UsageError."""
+    def state_of_input(self, agent: PreparedAgent, graph: CompiledGraph, input: Any) -> dict[str, Any]:
+        """The first state of a run of a graph. Raises what `graph.invoke` raises for the input, and UsageError."""
         state = first_state(graph.parts, graph.objects, input)
-        if context is not None:
+        return first_state_of(agent.graph, state, self._settings.max_output_bytes)
+
+    def config_and_context(
+        self, agent: PreparedAgent, options: RunOptions, graph: CompiledGraph | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """The configuration and the context of runs, as RunSpec has them; `graph` is the agent, if a program has built
+        it. Raises UsageError, and what the class of the context raises in this process."""
+        given, context = options.get("config"), options.get("context")
+        if not agent.folder.is_python:
+            for name, value in (("config", given), ("context", context)):
+                if value is not None:
+                    raise UsageError(
+                        f"agent {agent.folder.name!r} takes no {name}=, because its graph is not written in Python; "
+                        "give it `state` or variables"
+                    )
+            return {}, None
+        config = stored_config(merged_config(agent.config, {} if given is None else given))
+        if graph is not None and graph.remembers and config.get("configurable", {}).get("thread_id") is not None:
+            raise UsageError("a run on the fleet is in no thread: leave out thread_id, and give its state as the input")
+        stored = None if context is None else self._stored_context(agent, context, graph)
+        refuse_size(config, stored)
+        return config, stored
+
+    def _stored_context(self, agent: PreparedAgent, context: Any, graph: CompiledGraph | None) -> dict[str, Any]:
+        if graph is not None:
             references = references_to(agent.folder.path)
-            state[CONTEXT] = stored_context(context, graph.parts.context_schema, references.to)
+            stored = stored_context(context, graph.parts.context_schema, references.to)
             if references.unreachable:
                 raise UsageError(f"workers cannot find the class of the context: {type(context).__qualname__}")
-        return first_state_of(agent.graph, state, self._settings.max_output_bytes)
+        else:
+            if not isinstance(context, Mapping):
+                raise UsageError(f"the context of an agent is a mapping, not {type(context).__qualname__}")
+            refuse_unfit("context", context)
+            stored = python_file.stored_context(agent.folder.file, context)
+        refuse_unfit("context", {"context": stored["value"]})
+        return stored
 
     def spec(self, roster: Roster, options: RunOptions, knowledge: Mapping[str, str]) -> RunSpec:
         """The specification of runs, without a session. `knowledge` is as in RunSpec."""
@@ -190,7 +221,7 @@ class AgentPreparation:
             overrides = finding.overrides(loaded.graph, folder.name)
             model, problems = self._checked(folder, loaded, overrides)
             bundle = graph_bundle.packed(graph, folder, loaded, self._settings) if self._packs else None
-            known = PreparedAgent(folder, (), loaded.graph, overrides, model, bundle, tuple(problems))
+            known = PreparedAgent(folder, (), loaded.graph, overrides, model, bundle, tuple(problems), graph.config)
             self._prepared_graphs[graph] = known
         return known
 
@@ -211,7 +242,7 @@ class AgentPreparation:
         graph, problems = self._checked(agent, loaded, overrides)
         bundle = self._pack(agent, loaded, graph) if self._packs else None
         signature = packed_part(signature, graph)
-        return PreparedAgent(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
+        return PreparedAgent(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems), loaded.config)
 
     def _pack(self, agent: AgentFolder, loaded: LoadedGraph, graph: Graph) -> Bundle:
         return pack(

@@ -28,6 +28,7 @@ from sleipnir.errors import BatchNotFound, GateError, Problem, RunNotFound, Usag
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import BUDGET, Budget, read_budget_answer
+from sleipnir.runs.failure_text import recursion_limit_text
 from sleipnir.runs.run import ID_LENGTH, Hold, read_effect_answer
 from sleipnir.runs.views import (
     DEFAULT_MODES,
@@ -97,7 +98,6 @@ class Client:
         session: str | None = None,
         max_cost_usd: float | None = None,
         max_tokens: int | None = None,
-        context: Any = None,
         **options: Unpack[RunOptions],
     ) -> Run:
         """Submit a run of `agent` (a name, the path of its folder, or a compiled graph).
@@ -106,8 +106,7 @@ class Client:
         Python files that its functions are in, and what these import from the same folder; submitting fails with
         GraphError, before anything is stored, for functions that they could not find there: lambdas, functions inside
         functions, those of notebooks. A program is imported by workers, so it submits below
-        `if __name__ == "__main__":`. `context` is what its nodes get as `runtime.context`: a dict, or an instance of a
-        class that workers find; it is stored with the run.
+        `if __name__ == "__main__":`.
 
         `prompt` becomes `{{initial_prompt}}`. `state` has initial values, which override the graph's `initial_state`:
         JSON, or datetime and bytes objects for keys declared so. `session` names a conversation: the run of a
@@ -123,9 +122,7 @@ class Client:
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
         budget = Budget(max_cost_usd, max_tokens)
-        run = self._preparation.run(
-            agent, prompt, state=state, session=session, budget=budget, options=options, context=context
-        )
+        run = self._preparation.run(agent, prompt, state=state, session=session, budget=budget, options=options)
         with tracing.submitting(run.spec.agent, run.id), self.store.errors():
             self._preparation.offer(run.roster)
             self.store.runs.create(run.id, run.spec, run.state)
@@ -441,13 +438,12 @@ class Run:
         complete, which is also of the class of the cause (python_graph.errors.run_failure), and TimeoutError after
         `timeout_s`."""
         from sleipnir.python_graph.errors import run_failure
-        from sleipnir.python_graph.objects import CONTEXT
 
         info = self.wait(timeout_s)
         if info.status != "completed":
-            raise run_failure(f"run {self.id} {info.status}" + (f": {info.error}" if info.error else ""), info.failure)
-
-        return {key: value for key, value in self.state().items() if key != CONTEXT}
+            message = f"run {self.id} {info.status}" + (f": {info.error}" if info.error else "")
+            raise run_failure(recursion_limit_text(info.error or "") or message, info.failure)
+        return self.state()
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
         """Block until the run ends. Raises TimeoutError after `timeout_s`; a run that waits for an answer has not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from sleipnir.agents.variables import Asker
 from sleipnir.knowledge import preparing as knowledge
@@ -20,6 +20,11 @@ class RunOptions(TypedDict, total=False):
     caller_dir      The base of relative paths in the prompt. None: the working directory of this process.
     strict          The run fails at every failed visit: one that no fallback, retry or `on_error` node handles. None:
                     the value of SLEIPNIR_STRICT, or True if models' answers are replayed.
+    config          What nodes of a graph written in Python get as `config`: the keys `configurable`, `metadata`, `tags`
+                    and `run_name`. `recursion_limit` limits the run's super-steps, `max_concurrency` its visits on
+                    workers at the same time. It is stored with the run: it must be JSON, and holds no secrets.
+    context         What these nodes get as `runtime.context`: a dict, or for a graph that a program has built also an
+                    instance of a class that workers find. It is stored in the same way.
     ask_variable    Called for each agent variable that has no value.
     ask_knowledge   Asks a person for missing parameters of knowledge bases. Missing bases are built before the
                     submission, which may take long.
@@ -30,6 +35,8 @@ class RunOptions(TypedDict, total=False):
     cwd: Path | None
     caller_dir: Path | None
     strict: bool | None
+    config: Mapping[str, Any] | None
+    context: Any
     ask_variable: Asker | None
     ask_knowledge: knowledge.Asker | None
     tell_knowledge: knowledge.Report | None

@@ -77,7 +77,6 @@ class Preparation:
         session: str | None,
         budget: Budget,
         options: RunOptions,
-        context: Any = None,
     ) -> PreparedRun:
         """A run that can be stored once its bundles are offered. Raises as Client.submit describes."""
         refuse_unknown(options)
@@ -87,14 +86,12 @@ class Preparation:
         if isinstance(agent, CompiledGraph):
             if state is not None:
                 raise UsageError("a graph gets its input as the second argument; leave `state` out")
-            begin = self.agents.state_of_input(roster.agent, agent, prompt, context)
-        elif context is not None:
-            raise UsageError("only a graph that a program has built has a context; give an agent `state` or variables")
+            begin = self.agents.state_of_input(roster.agent, agent, prompt)
         else:
             begin = self.agents.state_at_start(roster.agent, prompt, state)
         in_session = _session(roster.agent.graph, roster.agent.folder.name, session)
         spec = replace(
-            self._spec(roster, options),
+            self._spec(agent, roster, options),
             session=in_session,
             sessions=roster.sessions(),
             max_cost_usd=budget.max_cost_usd,
@@ -120,7 +117,7 @@ class Preparation:
                 with self._store.errors():
                     return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known))
         roster = self.agents.roster(agent)
-        spec = self._spec(roster, options)
+        spec = self._spec(agent, roster, options)
         with self._store.errors():
             self.offer(roster)
         return PreparedBatch(batch_id or self._new_id(spec), spec, plan, roster.agent.graph)
@@ -135,9 +132,11 @@ class Preparation:
             raise UsageError(f"batch {batch_id!r} is of agent {spec.agent!r}; submit rows of another as another batch")
         return spec
 
-    def _spec(self, roster: Roster, options: RunOptions) -> RunSpec:
+    def _spec(self, agent: str | Path | CompiledGraph, roster: Roster, options: RunOptions) -> RunSpec:
+        graph = agent if isinstance(agent, CompiledGraph) else None
+        config, context = self.agents.config_and_context(roster.agent, options, graph)
         found = self.knowledge(roster, options.get("ask_knowledge"), options.get("tell_knowledge"))
-        return self.agents.spec(roster, options, found)
+        return replace(self.agents.spec(roster, options, found), config=config, context=context)
 
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""

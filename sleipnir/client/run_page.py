@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.client.pinned_graph import pinned_graph
 from sleipnir.errors import SleipnirError
 from sleipnir.graph.draw.embedded import embedded, html_text
-from sleipnir.python_graph.objects import CONTEXT
 from sleipnir.runs.plain_text import duration, one_line, printable
 from sleipnir.runs.reasons import end_in_words, places, usage_in_words
 from sleipnir.runs.run_progress import progress_of
@@ -89,7 +88,7 @@ def _about(store: Store, info: RunInfo, now_ms: int) -> Iterator[tuple[str, str]
 def _state(store: Store, run_id: str) -> str:
     try:
         with store.errors():
-            state = {key: value for key, value in store.runs.state(run_id).items() if key != CONTEXT}
+            state = store.runs.state(run_id)
     except SleipnirError as error:
         return _row("state", _failure(error))
     rows = [_row(key, json_text(value, MOST_CHARS), is_key=True) for key, value in _first(state)]

@@ -183,7 +183,8 @@ def load_python(file: Path) -> LoadedGraph:
     answer = python_file.answer_of(file)
     if "document" not in answer:
         return LoadedGraph(None, tuple(answer["problems"]), {})
-    return of_document(answer["document"], python_file.places_in(answer, file), file)
+    loaded = of_document(answer["document"], python_file.places_in(answer, file), file)
+    return replace(loaded, config=answer["config"])
 
 
 def of_document(document: Json, places: Mapping[KeyPath, tuple[str, int]], file: Path) -> LoadedGraph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sleipnir.errors import Problem
 from sleipnir.graph.findings import Positions
@@ -18,7 +19,7 @@ class LoadedGraph:
     `salvaged` is the part that is readable despite errors. `document` is None for a file that could not be opened.
 
     Of a graph written in Python, `text` is its graph.yaml, and `files` has, by node and line, the file of the call that
-    the line is of."""
+    the line is of; `config` is what it has by `with_config`."""
 
     graph: Graph | None
     problems: tuple[Problem, ...]
@@ -27,3 +28,4 @@ class LoadedGraph:
     salvaged: Salvaged | None = None
     text: str | None = None
     files: Mapping[tuple[str | None, int | None], str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from sleipnir.commands import END as PYTHON_END
+from sleipnir.commands import START as PYTHON_START
 from sleipnir.graph.duration import milliseconds, seconds
 
 NodeId = NewType("NodeId", str)
@@ -589,6 +590,11 @@ class Graph(SkillKeys):
         fold after those of all others of a super-step; a join may stay without some of its sources; an edge starts its
         target even if that waits for the source; joins and edges together start a node once per super-step."""
         return bool(self.state_classes)
+
+    @property
+    def begins_at_start(self) -> bool:
+        """Whether it is one whose START is a node, because several edges or a router lead on from it."""
+        return self.start == PYTHON_START
 
     @cached_property
     def deferred(self) -> frozenset[str]:

@@ -43,15 +43,25 @@ def answer_of(file: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
 
 def first_state(file: Path, given: Mapping[str, Json], timeout_s: float = TIMEOUT_S) -> dict[str, Json]:
     """The first state of a run with this input, which goes through the reducers of the file. Raises UsageError."""
+    return _made(file, "state", "input", given, timeout_s)
+
+
+def stored_context(file: Path, given: Mapping[str, Json], timeout_s: float = TIMEOUT_S) -> dict[str, Json]:
+    """A context as a run stores it, with the class that the file declares for it. Raises UsageError."""
+    return _made(file, "context", "context", given, timeout_s)
+
+
+def _made(file: Path, what: str, name: str, given: Mapping[str, Json], timeout_s: float) -> dict[str, Json]:
+    """`what` the process of the file makes of a value. `name` is for errors."""
     try:
-        answer = _asked(file, json.dumps(dict(given)), timeout_s)
+        answer = _asked(file, json.dumps({what: dict(given)}), timeout_s)
     except _NoAnswer as error:
         raise UsageError(f"{file}: {error}") from None
-    if "state" not in answer:
+    if what not in answer:
         listed = "".join(f"\n  {problem}" for problem in _problems(answer, file))
-        raise UsageError(f"the input cannot be used:{listed}")
-    state: dict[str, Json] = answer["state"]
-    return state
+        raise UsageError(f"the {name} cannot be used:{listed}")
+    made: dict[str, Json] = answer[what]
+    return made
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,8 +1,9 @@
 """`python -m sleipnir.python_graph FILE`: executes the file of a graph, and prints what it defines as one line of JSON.
 
 Started by sleipnir/graph/python_file.py. What the file prints goes to stderr. The line has `document`, the graph as its
-graph.yaml; `places`, the file and line of the calls that made it; and `problems`. With an object on stdin, the input of
-a run, it has `state`, the first state.
+graph.yaml; `places`, the file and line of the calls that made it; `config`, that of `with_config`; and `problems`. With
+an object on stdin, it has what is made of it: of `state`, the input of a run, the first state; of `context` the form
+that a run stores.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sleipnir.errors import NodeFailed, Problem
 from sleipnir.graph.plain import first_not_json
@@ -21,6 +22,9 @@ from sleipnir.python_graph.agent_modules import load
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.errors import GraphBuildError
 from sleipnir.python_graph.initial_state import first_state
+from sleipnir.python_graph.objects import stored_context
+from sleipnir.python_graph.references import References
+from sleipnir.python_graph.run_config import stored_config
 from sleipnir.python_graph.sources import references_to, unreachable
 from sleipnir.python_graph.state_graph import StateGraph
 
@@ -41,12 +45,12 @@ def main() -> None:
 def _defined(file: Path, given: dict[str, Any] | None) -> dict[str, Any]:
     try:
         graph = _graph(file)
-        if given is not None:
-            return {"state": first_state(graph.parts, graph.objects, graph.objects.decoded(given))}
         references = references_to(file.parent)
+        if given is not None:
+            return {what: _MADE[what](graph, value, references) for what, value in given.items()}
         if problems := unreachable(graph.parts, references):
             return {"problems": problems}
-        document = graph.translated(references)
+        document, config = graph.translated(references), stored_config(graph.config)
     except GraphBuildError as error:
         return {"problems": list(error.problems) or [_raised(error, file)]}
     except (Exception, SystemExit) as error:
@@ -54,7 +58,19 @@ def _defined(file: Path, given: dict[str, Any] | None) -> dict[str, Any]:
     if reason := first_not_json(document.data):
         return {"problems": [Problem("error", f"the graph is not JSON: {reason}", *graph.parts.place, code=CODE)]}
     places = [[list(path), *place] for path, place in document.places.items()]
-    return {"document": document.data, "places": places, "problems": []}
+    return {"document": document.data, "places": places, "config": config, "problems": []}
+
+
+def _first_state(graph: CompiledGraph, input: dict[str, Any], _: References) -> dict[str, Any]:
+    return first_state(graph.parts, graph.objects, graph.objects.decoded(input))
+
+
+def _stored_context(graph: CompiledGraph, context: dict[str, Any], references: References) -> dict[str, Any]:
+    return stored_context(context, graph.parts.context_schema, references.to)
+
+
+_MADE: Final = {"state": _first_state, "context": _stored_context}
+"""What is made of a value, by its name in the request."""
 
 
 def _graph(file: Path) -> CompiledGraph:

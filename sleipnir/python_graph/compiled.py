@@ -92,10 +92,7 @@ class CompiledGraph:
 
     def submit(self, input: Any, *, client: Any = None, **options: Any) -> Any:
         """Submit a run to the deployment of SLEIPNIR_REDIS_URL, or of `client`. Returns its Run: `run.result()` waits
-        for the final state. `options`, among them `context`, and errors are those of Client.submit. TypeError for
-        `config`, which does not travel with a run."""
-        if options.pop("config", None) is not None:
-            raise TypeError("config= does not travel with a run: give what nodes need in the input, or as context=")
+        for the final state. `options`, among them `config` and `context`, and errors are those of Client.submit."""
         refuse_while_loading()
         if client is None:
             import sleipnir

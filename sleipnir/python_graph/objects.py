@@ -21,10 +21,6 @@ SEVERAL: Final = "__writes__"
 """The only key of a stored value that stands for several writes of one visit, in order."""
 
 
-CONTEXT: Final = "__context__"
-"""The key of a run's state that holds the context of a submitted graph."""
-
-
 class GraphObjects:
     """`keys` are those of the state; `find` returns the object of a reference, or raises."""
 

@@ -7,6 +7,7 @@ its end, where a narrow column cuts it off.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 _AT_NODE = re.compile(r"\bat node '([^'\n]+)': ")
 _WRAPPING = re.compile(
@@ -14,6 +15,23 @@ _WRAPPING = re.compile(
 )
 _NO_CAUSE = re.compile(r"[\W_]*|at \S.*|Node\.js v\S+", re.DOTALL)
 """Lines at the end of an output that are not a cause: marks below a line of code, frames and the version of Node.js."""
+
+
+RECURSION_LIMIT_REACHED: Final = (
+    "Recursion limit of {limit} reached without hitting a stop condition. You can increase the limit by setting the "
+    "`recursion_limit` config key."
+)
+"""LangGraph's text for a run that is not done after as many super-steps."""
+
+_RECURSION_LIMIT_REACHED = re.compile(
+    re.escape(RECURSION_LIMIT_REACHED).replace(re.escape("{limit}"), "[0-9]+"), re.DOTALL
+)
+
+
+def recursion_limit_text(error: str) -> str | None:
+    """The text for a recursion limit that a run, or a run below it, has reached; None: its error is another one."""
+    match = _RECURSION_LIMIT_REACHED.search(error)
+    return match and match[0]
 
 
 def cause_of(error: str) -> str:

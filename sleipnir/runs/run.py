@@ -36,7 +36,8 @@ class RunSpec:
     that a model may start, by name. A `strict` run fails for every failed visit. `caller_marks` identify the directory
     `caller_dir` on other machines (local/same_directory.py); empty: an earlier release submitted the run. `by_version`:
     `version:` chooses the language of its graph. False: an earlier release submitted the run; it derived the language
-    from the keys of the graph (Graph.of_earlier_release).
+    from the keys of the graph (Graph.of_earlier_release). `config` and `context` are what nodes of a graph written in
+    Python get under these names (python_graph/run_config.py, objects.stored_context).
     """
 
     agent: str
@@ -62,6 +63,8 @@ class RunSpec:
     descriptions: dict[str, str] = field(default_factory=dict)
     strict: bool = False
     by_version: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] | None = None
     v: int = VERSION
 
     @property

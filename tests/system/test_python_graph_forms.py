@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypedDict
 from pydantic import BaseModel
 
 from sleipnir import END, START, Client, Command, MessagesState, RetryPolicy, Runtime, Send, StateGraph, get_config
+from sleipnir.python_graph.runtime import merged_config
 
 
 class Order(BaseModel):
@@ -187,21 +188,44 @@ context = (
     {},
 )
 
+
+def told(state: Lists, config: dict):
+    own = [config["configurable"]["who"], config["metadata"]["of"], config["tags"], config["recursion_limit"]]
+    return {"log": [*own, get_config()["configurable"]["bound"]]}
+
+
+def is_told(state: Lists, config: dict) -> bool:
+    return config["configurable"]["who"] == "Ada"
+
+
+config = (
+    StateGraph(Lists).add_node(told).add_edge(START, "told")
+    .add_conditional_edges("told", is_told, {True: END, False: "told"}),
+    {},
+)
+
 if __name__ == "__main__":
+    configs = {
+        "config": {"configurable": {"who": "Ada"}, "metadata": {"of": 1}, "tags": ["a"], "recursion_limit": 5},
+        "calls": {"max_concurrency": 1},
+    }
     contexts = {"context": Who("Ada", datetime(1815, 12, 10))}
     forms = {
         "pydantic": pydantic, "dataclasses": dataclasses, "private": private, "retries": retries, "loop": loop,
-        "joins": joins, "calls": calls, "messages": messages, "context": context,
+        "joins": joins, "calls": calls, "messages": messages, "context": context, "config": config,
     }
     graphs = {name: builder.compile(name=name) for name, (builder, _) in forms.items()}
+    graphs["config"] = graphs["config"].with_config(configurable={"bound": "b", "who": "Bob"})
     states = {}
     with Client() as client:
         runs = {
-            name: client.submit(graph, forms[name][1], context=contexts.get(name)) for name, graph in graphs.items()
+            name: client.submit(graph, forms[name][1], context=contexts.get(name), config=configs.get(name))
+            for name, graph in graphs.items()
         }
         for name, graph in graphs.items():
             here = graph.invoke(
-                forms[name][1], {"configurable": {"thread_id": None}}, context=contexts.get(name)
+                forms[name][1], merged_config({"configurable": {"thread_id": None}}, configs.get(name, {})),
+                context=contexts.get(name),
             )
             states[name] = [runs[name].result(60), graph.objects.encoded(here)]
     print(json.dumps(states))
@@ -215,6 +239,7 @@ EXPECTED = {
     "loop": {"n": 3, "log": ["begin", 0, 1, 2]},
     "joins": {"log": ["left", "right", "both", {"n": 1}, {"n": 2}]},
     "context": {"log": ["Ada 1815"]},
+    "config": {"log": ["Ada", 1, ["a"], 5, "b"]},
     "calls": {"n": 1, "log": [1, 2]},
 }
 
@@ -232,3 +257,55 @@ def test_every_form_gives_the_state_of_a_run_in_process(stack: Stack, tmp_path: 
     found = {name: in_process for name, (_, in_process) in states.items()}
     assert [message["content"] for message in found.pop("messages")["messages"]] == ["hello", "HELLO"]
     assert found == EXPECTED
+
+
+LIMITED = """
+import json
+import operator
+from typing import Annotated, TypedDict
+
+from sleipnir import START, GraphRecursionError, StateGraph
+
+
+class State(TypedDict):
+    log: Annotated[list[str], operator.add]
+
+
+def add(state: State) -> dict:
+    return {"log": ["x"]}
+
+
+builder = StateGraph(State).add_node("a", add).add_node("b", add).add_node("c", add)
+graph = builder.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").compile()
+
+
+def outcome(call):
+    try:
+        return call()
+    except GraphRecursionError as error:
+        return str(error)
+
+
+if __name__ == "__main__":
+    runs = {limit: graph.submit({}, config={"recursion_limit": limit}) for limit in (3, 4)}
+    found = {}
+    for limit, run in runs.items():
+        here = outcome(lambda: graph.invoke({}, {"recursion_limit": limit}))
+        found[limit] = [outcome(lambda: run.result(60)), here, run.status, run.state()["log"]]
+    print(json.dumps(found))
+"""
+
+
+def test_a_limit_of_super_steps_ends_a_run_as_it_ends_one_in_process(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "limited.py"
+    file.write_text(LIMITED)
+    done = subprocess.run(
+        [sys.executable, str(file)], env=stack.environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    too_many, enough = json.loads(done.stdout).values()
+    assert too_many[0] == too_many[1]
+    assert too_many[0].startswith("Recursion limit of 3 reached without hitting a stop condition. You can increase")
+    assert too_many[2:] == ["failed", ["x"] * 3]
+    assert enough[0] == enough[1] == {"log": ["x"] * 3}
+    assert enough[2] == "completed"

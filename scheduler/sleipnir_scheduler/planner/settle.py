@@ -1,8 +1,8 @@
 """After every event: start what may start, and see whether the run is over.
 
-limits.max_concurrency limits the visits of a run that are on workers at the same time; settings.max_concurrency limits
-the branches of a step, and the items of each map. Further visits wait in order. A `dag` runs one visit of a node at a
-time, except the visits of one list of commands.
+limits.max_concurrency, and that of the run's configuration, limit the visits of a run that are on workers at the same
+time; settings.max_concurrency limits the branches of a step, and the items of each map. Further visits wait in order. A
+`dag` runs one visit of a node at a time, except the visits of one list of commands.
 
 While a run is held, results, answers and due retries change the frontier, but no visit starts and the run does not end.
 It goes on when the last hold has ended.
@@ -57,7 +57,11 @@ class _Capacity:
     def __init__(self, context: Context) -> None:
         self._context, self._frontier = context, context.draft.visits.frontier
         self._is_dag = context.graph.engine == "dag"
-        self._most, self._overall = context.graph.max_concurrency, context.graph.limits.max_concurrency
+        overall, own = context.graph.limits.max_concurrency, context.run.spec.config.get("max_concurrency")
+        if own is not None:
+            overall = own if overall is None else min(own, overall)
+        self._overall: int | None = overall
+        self._most = context.graph.max_concurrency if own is None or overall is None else overall
 
     def is_used_up(self) -> bool:
         """Whether no branch may start for now."""

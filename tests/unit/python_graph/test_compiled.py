@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import threading
 from typing import Annotated, Any, TypedDict
 
 import pytest
 
 from sleipnir import END, START, GraphRecursionError, InMemorySaver, RetryPolicy, StateGraph
 from sleipnir.graph import draw
+from sleipnir.python_graph.compiled import CompiledGraph
 
 
 class State(TypedDict):
@@ -128,3 +130,26 @@ def test_an_unknown_breakpoint_is_an_error() -> None:
         counting().compile(interrupt_before=["z"])
     with pytest.raises(ValueError, match=r"compile\(interrupt_after=\.\.\.\) is not supported yet"):
         counting().compile(interrupt_after="*")
+
+
+class Meetings(TypedDict):
+    met: Annotated[list[bool], operator.add]
+
+
+def test_max_concurrency_limits_the_nodes_that_run_at_once() -> None:
+    def wait_at(barrier: threading.Barrier, timeout_s: float) -> CompiledGraph:
+        def meet(state: Meetings) -> dict[str, list[bool]]:
+            try:
+                barrier.wait(timeout_s)
+            except threading.BrokenBarrierError:
+                return {"met": [False]}
+            return {"met": [True]}
+
+        both = StateGraph(Meetings).add_node("left", meet).add_node("right", meet)
+        return both.add_edge(START, "left").add_edge(START, "right").compile()
+
+    assert wait_at(threading.Barrier(2), 60).invoke({})["met"] == [True, True]
+    alone = wait_at(threading.Barrier(2), 0.05)
+    assert alone.invoke({}, {"max_concurrency": 1})["met"] == [False, False]
+    with pytest.raises(ValueError, match="max_concurrency must be at least 1"):
+        alone.invoke({}, {"max_concurrency": 0})

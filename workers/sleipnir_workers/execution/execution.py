@@ -84,6 +84,7 @@ class Execution:
     `lost` is set when the visit was cancelled or taken over. `part` is its place in a loop, `talk` the messages of that
     loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `text_sink` takes
     the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
+    `config` and `context` are those of the run (RunSpec).
     `objects` are the Python objects of the graph, where they need no import; `observer` sees what functions return.
     """
 
@@ -109,6 +110,8 @@ class Execution:
     knowledge: str | None = None
     text_sink: TextSink | None = None
     permits: ModelPermits | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] | None = None
     objects: GraphObjects | None = None
     observer: Observer | None = None
 

@@ -21,8 +21,8 @@ from sleipnir.messages import Send as Visit
 from sleipnir.messages import VisitResult
 from sleipnir.python_graph import calling
 from sleipnir.python_graph.errors import ParentCommand
-from sleipnir.python_graph.objects import CONTEXT, SENT, GraphObjects, context_of, instance
-from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current
+from sleipnir.python_graph.objects import SENT, GraphObjects, context_of, instance
+from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current, merged_config
 from sleipnir.python_graph.schema import keys_of
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.lazy_state import StoredState
@@ -195,7 +195,7 @@ def _call_of(execution: Execution, objects: GraphObjects) -> Iterator[Call]:
 
 def _call(execution: Execution, objects: GraphObjects) -> Call:
     """What a node is told of its run on a worker. No run is in a thread there."""
-    context = context_of(execution.state[CONTEXT], objects.find) if CONTEXT in execution.state else None
+    context = context_of(execution.context, objects.find) if execution.context is not None else None
     info = ExecutionInfo(execution.run, None, f"{execution.run}/{execution.seq}", execution.attempt)
-    config = {"configurable": {"thread_id": None}, "metadata": {}, "tags": None, "run_id": execution.run}
-    return Call(config, Runtime(context, execution_info=info))
+    below = {"configurable": {"thread_id": None}, "metadata": {}, "tags": None, "run_id": execution.run}
+    return Call(merged_config(below, execution.config), Runtime(context, execution_info=info))

@@ -280,6 +280,8 @@ class Worker:
             session=spec.session,
             depth=spec.depth,
             knowledge=spec.base_of(call.node),
+            config=spec.config,
+            context=spec.context,
             permits=self.permits,
         )
 

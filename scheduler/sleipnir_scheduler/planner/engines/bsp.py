@@ -12,7 +12,7 @@ from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Closing
 from sleipnir.runs.visits import Backoff, Commands, Ended, Fan, Visit
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, NextVisit, VisitOutcome
-from sleipnir_scheduler.planner.engines.entering import check_entries, open_visit, stops_before
+from sleipnir_scheduler.planner.engines.entering import check_entries, check_recursion, open_visit, stops_before
 from sleipnir_scheduler.planner.engines.routing import ways_on
 from sleipnir_scheduler.planner.folding import FoldResult, Writer, fold_step
 from sleipnir_scheduler.planner.values import InStep
@@ -55,6 +55,7 @@ def goes_straight_on(context: Context, visit: Visit, outcome: VisitOutcome) -> b
         draft.record.drops.append(visit.overlay)
     draft.visits.drop(visit)
     if target is None:
+        check_recursion(context, draft.steps)
         return True
     group = draft.steps = draft.steps + 1
     next_node = graph.nodes.get(target)
@@ -68,9 +69,10 @@ def open_step(
 ) -> None:
     if context.graph.deferred:
         ways, sources = _next_ways(context, ways, sources)
-    if not ways:
-        return
     draft = context.draft
+    if not ways:
+        check_recursion(context, draft.steps)
+        return
     if context.graph.limits.max_steps is not None and stops_before(context, draft.steps + 1):
         return
     group = draft.steps = draft.steps + 1

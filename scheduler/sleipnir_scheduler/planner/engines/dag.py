@@ -18,7 +18,13 @@ from sleipnir.runs.transitions import DropValue
 from sleipnir.runs.visits import BRANCH, Branch, Commands, Ended, Failed, Rank, Visit
 from sleipnir_scheduler.planner.context import Context, NextVisit, RunFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.engines.dag_folding import FoldedVisit, Window, fold_visit
-from sleipnir_scheduler.planner.engines.entering import check_limit, count_entry, open_visit, stops_before
+from sleipnir_scheduler.planner.engines.entering import (
+    check_limit,
+    check_recursion,
+    count_entry,
+    open_visit,
+    stops_before,
+)
 from sleipnir_scheduler.planner.folding import FoldResult, Writer
 
 OUTPUT = "\0output"
@@ -80,6 +86,7 @@ def _open(context: Context, way: NextVisit, source: Visit | None, *, counts: boo
             if visit.overlay is not None:
                 draft.record.item(DropValue(visit.overlay))
             return
+        check_recursion(context, draft.steps)
         check_limit(context, draft.steps + 1)
         draft.steps += 1
         if context.deadline_passed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sleipnir.runs.failure_text import RECURSION_LIMIT_REACHED
 from sleipnir.runs.visits import Branch, Commands, Visit
 from sleipnir_scheduler.planner.context import Context, NextVisit, RunFailed
 
@@ -29,6 +30,7 @@ def count_entry(context: Context, node: str) -> None:
 
 def check_entries(context: Context, nodes: list[str]) -> None:
     """The checks of Loki's executor before a super-step that enters these nodes, in its order. Raises RunFailed."""
+    check_recursion(context, context.draft.steps - 1)
     if context.graph.limits.max_steps is not None:
         check_limit(context, context.draft.steps)
     if context.graph.settings.timeout is not None and context.deadline_passed():
@@ -67,6 +69,14 @@ def check_limit(context: Context, number: int) -> None:
             "(limits.max_steps). Raise the limit, or give the loop an exit.",
             kind="steps",
         )
+
+
+def check_recursion(context: Context, steps: int) -> None:
+    """Raises RunFailed when `steps` super-steps (in a `dag` visits) are closed, and the configuration of the run allows
+    no more. The input counts as one, as in LangGraph: a limit of 3 allows two super-steps."""
+    limit = context.run.spec.config.get("recursion_limit")
+    if limit is not None and steps - context.graph.begins_at_start >= limit:
+        raise RunFailed(RECURSION_LIMIT_REACHED.format(limit=limit), kind="steps")
 
 
 def _unit(context: Context) -> str:
