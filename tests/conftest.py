@@ -19,7 +19,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from tests import surroundings
 from tests.examples import UNIT_EXAMPLES
-from tests.processes import RedisServer, Stack
+from tests.processes import CALM, RedisServer, Stack
 
 surroundings.set_up()
 
@@ -156,7 +156,7 @@ def own_store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture(scope="session")
 def stack(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A scheduler and one worker for all queues, shared by the tests that break nothing."""
-    with Stack(redis_server, tmp_path_factory.mktemp("stack"), key_prefix="shared") as running:
+    with Stack(redis_server, tmp_path_factory.mktemp("stack"), key_prefix="shared", **CALM) as running:
         running.start_scheduler()
         running.start_worker()
         yield running

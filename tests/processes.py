@@ -24,6 +24,8 @@ FAULTY = Path(__file__).parent / "faulty_redis"
 
 FAST: Mapping[str, Any] = {"lease_s": 2.0, "heartbeat_s": 0.5, "redispatch_after_s": 2.0, "owner_ttl_s": 2.0}
 """Settings under which faults show within seconds."""
+CALM: Mapping[str, Any] = {"lease_s": 60.0, "redispatch_after_s": 60.0, "owner_ttl_s": 20.0}
+"""Instead of some of FAST, for tests without faults: on a busy machine nothing is taken for lost, or sent twice."""
 
 
 class RedisServer:

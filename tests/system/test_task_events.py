@@ -16,7 +16,7 @@ from sleipnir.messages import VisitCall
 from sleipnir.settings import Settings
 from sleipnir_scheduler.dispatch import RedisDispatcher
 from sleipnir_workers.celeryconfig import celery_config
-from tests.processes import RedisServer, Stack, wait_until, write_agent
+from tests.processes import CALM, RedisServer, Stack, wait_until, write_agent
 
 GRAPH = """
 name: seen
@@ -34,7 +34,7 @@ def test_flower_gets_events_when_a_visit_is_received_started_and_done(
     redis_server: RedisServer, tmp_path: Path, pool: str
 ) -> None:
     agent = write_agent(tmp_path / "seen", GRAPH, f_py=F_PY)
-    with Stack(redis_server, tmp_path / "home", key_prefix=f"events-{pool}") as stack:
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"events-{pool}", **CALM) as stack:
         stack.start_scheduler()
         stack.start_worker("one", "work", pool=pool)
         with events_of(celery_app(redis_server, tmp_path, f"events-{pool}")) as events, stack.client() as client:
@@ -85,7 +85,7 @@ def test_a_failed_node_is_a_failed_task_and_what_another_message_had_done_alread
     redis_server: RedisServer, tmp_path: Path, pool: str
 ) -> None:
     agent = write_agent(tmp_path / "failing", FAILING, f_py="def f(state):\n    raise ValueError('no\\nsuch word')\n")
-    with Stack(redis_server, tmp_path / "home", key_prefix=f"failing-{pool}") as stack:
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"failing-{pool}", **CALM) as stack:
         stack.start_scheduler()
         stack.start_worker("one", "work", pool=pool)
         with events_of(celery_app(redis_server, tmp_path, f"failing-{pool}")) as events, stack.client() as client:
@@ -109,7 +109,7 @@ def test_a_failed_node_is_a_failed_task_and_what_another_message_had_done_alread
 @pytest.mark.parametrize("pool", ["solo", "threads"])
 def test_inspect_counts_visits_by_their_name_in_flower(redis_server: RedisServer, tmp_path: Path, pool: str) -> None:
     agent = write_agent(tmp_path / "seen", GRAPH, f_py=F_PY)
-    with Stack(redis_server, tmp_path / "home", key_prefix=f"stats-{pool}") as stack:
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"stats-{pool}", **CALM) as stack:
         stack.start_scheduler()
         stack.start_worker("one", "work", pool=pool)
         app = celery_app(redis_server, tmp_path, f"stats-{pool}")
