@@ -1,4 +1,4 @@
-"""Tests of my-agent. `pytest` on this folder runs them; they start a private Redis and workers, and ask no provider."""
+"""Tests of my-agent. `pytest` on this folder runs them; they run the agent in one process, and ask no provider."""
 
 import os
 import subprocess
@@ -14,7 +14,8 @@ MESSAGE = "The heating in room 12 has failed, and guests arrive at six."
 def run_agent(prompt, home, *options, **env):
     """Run the agent to its end. `stdout` is its result, `stderr` says what it did."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
-    command = [sys.executable, "-m", "sleipnir", "--home", str(home), "run", str(AGENT), prompt, *options]
+    command = [sys.executable, "-m", "sleipnir", "--home", str(home), "run", "--in-process", str(AGENT)]
+    command += [prompt, *options]
     return subprocess.run(
         command, env=clean | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )

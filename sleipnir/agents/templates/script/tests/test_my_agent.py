@@ -1,4 +1,4 @@
-"""Tests of my-agent. `pytest` on this folder runs them; they start a private Redis and workers, and ask no model."""
+"""Tests of my-agent. `pytest` on this folder runs them; they run the agent in one process, and ask no model."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ AGENT = Path(__file__).parents[1]
 def run_agent(prompt, home):
     """Run the agent to its end. `stdout` is its result, `stderr` says what it did."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
-    command = [sys.executable, "-m", "sleipnir", "--home", str(home), "run", str(AGENT), prompt]
+    command = [sys.executable, "-m", "sleipnir", "--home", str(home), "run", "--in-process", str(AGENT), prompt]
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
 
 
