@@ -88,10 +88,13 @@ def stored_context(context: Any, schema: type | None, reference: Callable[[type]
     elif declared is None and is_state_class(type(context)):
         declared = type(context)
     codec = None if declared is None else codec_of(Key("context", declared))
-    return {
+    stored = {
         "class": None if declared is None else reference(declared),
         "value": context if codec is None else codec.encode(context),
     }
+    if codec is not None:
+        codec.decode(stored["value"])  # as each visit does
+    return stored
 
 
 def context_of(stored: Mapping[str, Any], find: Callable[[str], Any]) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir import InvalidUpdateError
-from sleipnir.errors import RunFailure
+from sleipnir import GraphRecursionError, InvalidUpdateError
+from sleipnir.errors import RunFailure, UsageError
 from sleipnir.python_graph.agent_modules import load
 from sleipnir.runs.views import RunInfo
 from sleipnir.runs.visits import Failure
@@ -379,6 +379,68 @@ def test_input_from_the_command_line_goes_through_the_reducers(stack: Stack, tmp
         completed(run.wait(60))
         assert of_run(run.state()) == of_run(in_process(agent, {**given, "seen": {"given"}}))
         assert run.state()["found"][0] == "first"
+
+
+GREETER = """
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypedDict
+
+from sleipnir import START, Runtime, StateGraph
+
+
+@dataclass
+class Who:
+    name: str
+    born: datetime
+
+
+class State(TypedDict, total=False):
+    text: str
+
+
+def greet(state: State, runtime: Runtime[Who], config: dict) -> dict:
+    who = config["configurable"]["title"] + runtime.context.name
+    return {"text": f"{state.get('text', '')}{who} {runtime.context.born:%Y}"}
+
+
+def again(state: State) -> str:
+    return "greet"
+
+
+builder = StateGraph(State, context_schema=Who).add_node(greet).add_edge(START, "greet")
+graph = builder.add_conditional_edges("greet", again).compile().with_config(configurable={"title": "Countess "})
+"""
+
+
+def test_context_and_a_limit_from_the_command_line_reach_the_nodes(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "greeter", None, graph_py=GREETER)
+    given = ("--context", 'name="Ada"', "--context", 'born="1815-12-10T00:00:00"', "--recursion-limit", "2")
+    done = stack.sleipnir("submit", str(agent), *given)
+    here = stack.sleipnir("run", "--in-process", str(agent), "--json", *given)
+    with stack.client() as client:
+        run = client.run(done.stdout.split()[0])
+        with pytest.raises(GraphRecursionError, match=r"^Recursion limit of 2 reached without"):
+            run.result(60)
+        assert run.state()["text"] == "Countess Ada 1815" * 2
+    outcome = json.loads(here.stdout)
+    assert "Recursion limit of 2 reached" in outcome["error"]
+
+
+def test_a_context_that_its_class_refuses_is_refused_before_anything_is_stored(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "greeter", None, graph_py=GREETER)
+    with stack.client() as client:
+        before = client.run_count()
+        with pytest.raises(UsageError, match=r"the context cannot be used:\n.*missing 1 required .*'born'"):
+            client.submit(agent, context={"name": "Ada"})
+        with pytest.raises(UsageError, match=r"the context cannot be used:\n.*\nborn\n.*valid datetime"):
+            client.submit(agent, context={"name": "Ada", "born": "once"})
+        with pytest.raises(UsageError, match="'api_key' marks a secret"):
+            client.submit(agent, context={"name": "Ada", "api_key": "x"})
+        linear = write_agent(tmp_path / "yaml", "start: a\nnodes:\n  a: {type: end}\n")
+        with pytest.raises(UsageError, match="agent 'yaml' takes no config=, because its graph is not"):
+            client.submit(linear, config={"recursion_limit": 3})
+        assert client.run_count() == before
 
 
 def test_rows_of_a_batch_are_runs_of_a_graph_in_python(stack: Stack, tmp_path: Path) -> None:

@@ -26,7 +26,16 @@ from sleipnir.cli import exit_codes
 from sleipnir.cli.knowledge.building import BuildView, counted
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
-from sleipnir.cli.runs.parameters import AGENT, AGENT_VARIABLE, CWD, STRICT, VAR, RunParameters
+from sleipnir.cli.runs.parameters import (
+    AGENT,
+    AGENT_VARIABLE,
+    CONTEXT,
+    CWD,
+    RECURSION_LIMIT,
+    STRICT,
+    VAR,
+    RunParameters,
+)
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
 from sleipnir.cli.terminal.terminal import MARK
@@ -119,7 +128,9 @@ class BatchRequest(RunParameters):
 @click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
 @VAR
 @AGENT_VARIABLE
+@CONTEXT
 @CWD
+@RECURSION_LIMIT
 @STRICT
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of the id.")
 @pass_options

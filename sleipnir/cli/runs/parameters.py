@@ -44,7 +44,9 @@ def _value(ctx: click.Context, param: click.Parameter, name: str, text: str) -> 
     except (ValueError, RecursionError) as error:
         quoted = shlex.quote(f"{name}={json.dumps(text, ensure_ascii=False)}")
         hint = (
-            f"a text is written in quotes: --state {quoted}" if text[:1] not in tuple('{["-0123456789') else str(error)
+            f"a text is written in quotes: {param.opts[0]} {quoted}"
+            if text[:1] not in tuple('{["-0123456789')
+            else str(error)
         )
         raise click.BadParameter(f"the value of {name!r} is not JSON; {hint}", ctx, param) from None
 
@@ -97,24 +99,38 @@ STRICT = click.option(
     help="Fail at every failed visit, regardless of the agent: one that no fallback, retry or on_error node handles. "
     "Default: SLEIPNIR_STRICT; with --replay, strict.",
 )  # fmt: skip
+CONTEXT = click.option(
+    "--context", "context", multiple=True, metavar="NAME=JSON", callback=_values,
+    help="A value of the context that nodes of a graph.py get; repeatable. It is stored: give no secrets.",
+)  # fmt: skip
+RECURSION_LIMIT = click.option(
+    "--recursion-limit", type=COUNT, metavar="N",
+    help="Fail the run of a graph.py after N super-steps, as the key of that name in a configuration of LangGraph.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RunParameters:
-    """The parameters of all commands that start runs: VAR, AGENT_VARIABLE, CWD and STRICT."""
+    """The parameters of all commands that start runs: VAR, AGENT_VARIABLE, CWD, STRICT, CONTEXT and RECURSION_LIMIT."""
 
     variables: Pairs
     agent_variables: Pairs
     cwd: Path | None
     strict: bool | None
+    context: dict[str, Any]
+    recursion_limit: int | None
 
-    def options(self, view: BuildView) -> RunOptions:
-        """What the client is given: on a terminal, missing values are asked for and `view` shows builds of bases."""
-        return {
+    def options(self, view: BuildView | None) -> RunOptions:
+        """What the client is given: on a terminal, missing values are asked for; `view` shows builds of bases, None:
+        no bases are built."""
+        given: RunOptions = {
             "variables": dict([*self.agent_variables, *self.variables]),
             "cwd": self.cwd,
             "strict": self.strict,
+            "config": None if self.recursion_limit is None else {"recursion_limit": self.recursion_limit},
+            "context": self.context or None,
             "ask_variable": variable_asker(),
-            "ask_knowledge": asker(view),
-            "tell_knowledge": view.report,
         }
+        if view is not None:
+            given |= {"ask_knowledge": asker(view), "tell_knowledge": view.report}
+        return given

@@ -21,17 +21,18 @@ from sleipnir.cli.runs.gate_answers import (
     answer_gate,
     how_to_answer,
     refuse_unknown,
-    variable_asker,
 )
 from sleipnir.cli.runs.in_process import follow_in_process
 from sleipnir.cli.runs.parameters import (
     AGENT,
     AGENT_VARIABLE,
+    CONTEXT,
     CWD,
     FILE,
     MAX_COST,
     MAX_TOKENS,
     PROMPT,
+    RECURSION_LIMIT,
     STATE,
     STRICT,
     VAR,
@@ -100,10 +101,7 @@ class RunRequest(RunParameters):
             max_tokens=self.max_tokens,
             settings=options.settings(),
             by=str(Actor.here("cli")),
-            variables=dict([*self.agent_variables, *self.variables]),
-            cwd=self.cwd,
-            strict=self.strict,
-            ask_variable=variable_asker(),
+            **self.options(None),
         )
 
     def submit(self, client: Client, prompt: str) -> Run:
@@ -130,9 +128,11 @@ def _wanted(command: Command) -> Command:
         VAR,
         AGENT_VARIABLE,
         STATE,
+        CONTEXT,
         CWD,
         MAX_COST,
         MAX_TOKENS,
+        RECURSION_LIMIT,
         STRICT,
         SESSION,
         NO_SESSION,
