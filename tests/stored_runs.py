@@ -426,8 +426,8 @@ _OF_THE_RUN: Final = ("status", "seq", "step", "steps", "error", "failed_at", "s
                       "batch")  # fmt: skip
 
 
-_LATER: Final = ("generation", "failure")
-"""Fields of a visit that earlier releases do not store."""
+_LATER: Final = ("generation", "failure", "closing")
+"""Fields of visits and steps that earlier releases do not store."""
 
 
 def outcome(deployment: Deployment) -> dict[str, Any]:
