@@ -92,6 +92,10 @@ class _LoopSocket:
         number = self._socket.fileno()
         add(number, lambda: None if ready.done() else ready.set_result(None))
         try:
-            await asyncio.wait_for(ready, self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):  # wait_for forgets a cancellation that comes with the data
+                await ready
+        except TimeoutError:
+            if ready.cancelled():  # else the data came too, while other tasks kept the loop busy
+                raise
         finally:
             remove(number)

@@ -123,7 +123,8 @@ def test_a_cancelled_call_leaves_the_client_usable(stack: Stack, tmp_path: Path)
         async with AsyncClient(stack.settings) as client:
             run = await client.submit(agent, "you")
             waits = asyncio.create_task(run.wait())
-            while (await run.info()).status != "waiting":
+            while (info := await run.info()).status != "waiting":
+                assert not info.is_final, info.error
                 await asyncio.sleep(0.01)
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):
