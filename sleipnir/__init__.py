@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from sleipnir.client.client import Client, Run
     from sleipnir.client.options import RunOptions
     from sleipnir.commands import END, START, Command, Overwrite, Send
-    from sleipnir.python_graph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
+    from sleipnir.python_graph.errors import (
+        EmptyInputError,
+        GraphBubbleUp,
+        GraphInterrupt,
+        GraphRecursionError,
+        InvalidUpdateError,
+        is_invalid_resume,
+    )
+    from sleipnir.python_graph.interrupts import Interrupt, interrupt
     from sleipnir.python_graph.messages import (
         REMOVE_ALL_MESSAGES,
         AIMessage,
@@ -29,14 +37,12 @@ if TYPE_CHECKING:
     from sleipnir.python_graph.policies import CachePolicy, InMemoryCache, InMemorySaver, MemorySaver, RetryPolicy
     from sleipnir.python_graph.runtime import (
         GraphOutput,
-        Interrupt,
         RunnableConfig,
         Runtime,
         StreamWriter,
         get_config,
         get_runtime,
         get_stream_writer,
-        interrupt,
     )
     from sleipnir.python_graph.state_graph import StateGraph
     from sleipnir.settings import Settings
@@ -46,7 +52,11 @@ _MODULES: Final = {
     "sleipnir.client.client": ("Client", "Run"),
     "sleipnir.client.options": ("RunOptions",),
     "sleipnir.commands": ("END", "START", "Command", "Overwrite", "Send"),
-    "sleipnir.python_graph.errors": ("EmptyInputError", "GraphRecursionError", "InvalidUpdateError"),
+    "sleipnir.python_graph.errors": (
+        "EmptyInputError", "GraphBubbleUp", "GraphInterrupt", "GraphRecursionError", "InvalidUpdateError",
+        "is_invalid_resume",
+    ),
+    "sleipnir.python_graph.interrupts": ("Interrupt", "interrupt"),
     "sleipnir.python_graph.messages": (
         "REMOVE_ALL_MESSAGES", "AIMessage", "AnyMessage", "HumanMessage", "MessagesState", "RemoveMessage",
         "SystemMessage", "ToolMessage", "add_messages",
@@ -55,8 +65,7 @@ _MODULES: Final = {
         "CachePolicy", "InMemoryCache", "InMemorySaver", "MemorySaver", "RetryPolicy",
     ),
     "sleipnir.python_graph.runtime": (
-        "GraphOutput", "Interrupt", "RunnableConfig", "Runtime", "StreamWriter", "get_config", "get_runtime",
-        "get_stream_writer", "interrupt",
+        "GraphOutput", "RunnableConfig", "Runtime", "StreamWriter", "get_config", "get_runtime", "get_stream_writer",
     ),
     "sleipnir.python_graph.state_graph": ("StateGraph",),
     "sleipnir.settings": ("Settings",),
@@ -65,11 +74,12 @@ _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name
 
 __all__ = [
     "END", "REMOVE_ALL_MESSAGES", "START", "AIMessage", "AnyMessage", "AsyncBatch", "AsyncClient", "AsyncRun",
-    "CachePolicy", "Client", "Command", "EmptyInputError", "GraphOutput", "GraphRecursionError", "HumanMessage",
+    "CachePolicy", "Client", "Command", "EmptyInputError", "GraphBubbleUp", "GraphInterrupt", "GraphOutput",
+    "GraphRecursionError", "HumanMessage",
     "InMemoryCache", "InMemorySaver", "Interrupt", "InvalidUpdateError", "MemorySaver", "MessagesState",
     "Overwrite", "RemoveMessage", "RetryPolicy", "Run", "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings",
     "StateGraph", "StreamWriter", "SystemMessage", "ToolMessage", "__version__", "add_messages", "get_config",
-    "get_runtime", "get_stream_writer", "interrupt",
+    "get_runtime", "get_stream_writer", "interrupt", "is_invalid_resume",
 ]  # fmt: skip
 
 

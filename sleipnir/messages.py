@@ -175,6 +175,30 @@ class SessionAddition:
     instead: bool = False
 
 
+MOST_QUESTION_BYTES: Final = 256 * 1024
+"""Maximum size of what an interrupt shows, as JSON text."""
+
+MOST_ANSWER_SCHEMA_BYTES: Final = 32 * 1024
+"""Maximum size of the JSON Schema of an answer: it is part of the record of the visit."""
+
+
+@dataclass(frozen=True)
+class InterruptQuestion:
+    """What the code of a node asks (spec/graph-package.md F27). Its answer belongs to the visit and to `key`, or,
+    without one, to the position of the question. `name` is the key under which a person answers.
+
+    `value` is any JSON; `schema` the JSON Schema of the answer; `at` the number of interrupts that this execution has
+    met before, `timeout_ms` the time to answer.
+    """
+
+    name: str
+    value: Any = None
+    key: str | None = None
+    at: int = 0
+    schema: Any = None
+    timeout_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class VisitResult:
     """The result of an executor: the state delta and the next edge.
@@ -187,9 +211,11 @@ class VisitResult:
     the model's tool calls in a turn: the node continues, and `delta` has fields of the conversation. `goes_on` means
     the same for a turn without calls: the next turn begins with the FOLLOW_UP, and `notes` give the reason. `later_ms`
     postpones the visit until then, as if it had not started (`ok` is False without further meaning): `error` names the
-    limit. `said` is for the run's session. `notes` are narration lines of the body, without the leading marker
-    (`merged: a, b`). `error_kind` is one word, `error_type` the exception behind it (`package.module:Name`). For retry
-    policies, `transient` means that another try may succeed, and `retried_as` is the entry of their `on` that applies.
+    limit. With an `interrupt` the visit waits for the answer, and is then executed again from its beginning; `ok` is
+    False, and the error is for schedulers of older releases. `said` is for the run's session. `notes` are narration
+    lines of the body, without the leading marker (`merged: a, b`). `error_kind` is one word, `error_type` the exception
+    behind it (`package.module:Name`). For retry policies, `transient` means that another try may succeed, and
+    `retried_as` is the entry of their `on` that applies.
     """
 
     ok: bool
@@ -207,6 +233,17 @@ class VisitResult:
     goes_on: bool = False
     later_ms: int | None = None
     said: SessionAddition | None = None
+    interrupt: InterruptQuestion | None = None
+
+    @classmethod
+    def asking(cls, question: InterruptQuestion) -> VisitResult:
+        """The result of an execution that asks. A scheduler that does not know interrupts fails the run with this
+        error, and `retry` goes on once it is upgraded."""
+        error = (
+            f"the node asks with an interrupt ({question.name!r}), which this release of the scheduler does not know: "
+            "upgrade the schedulers, then retry the run"
+        )
+        return cls(ok=False, error=error, error_kind=DEFINITION, interrupt=question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +268,7 @@ class ResultHeader:
     calls: tuple[ToolCall, ...] = ()
     goes_on: bool = False
     later_ms: int | None = None
+    interrupt: InterruptQuestion | None = None
     worker: str = ""
     started_ms: int = 0
     took_ms: int = 0
@@ -254,6 +292,7 @@ class ResultHeader:
             calls=result.calls,
             goes_on=result.goes_on,
             later_ms=result.later_ms,
+            interrupt=result.interrupt,
             worker=worker,
             started_ms=started_ms,
             took_ms=took_ms,
@@ -267,6 +306,9 @@ class ResultHeader:
                 del fields[flag]
         if self.sends == ():
             fields["sends"] = ()  # an empty list of commands, which differs from no list
+        if self.interrupt is not None:
+            shown = {name: value for name, value in vars(self.interrupt).items() if value is not None}
+            fields["interrupt"] = shown
         if self.calls:
             fields["calls"] = [(call.id, call.name, call.where) for call in self.calls]
         return fields
@@ -289,5 +331,5 @@ def _call_fields(call: Any) -> Any:
 
 _HEADER_FIELDS = (
     "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "retried_as", "transient", "usage",
-    "notes", "calls", "goes_on", "later_ms", "worker", "started_ms", "took_ms", "v",
+    "notes", "calls", "goes_on", "later_ms", "interrupt", "worker", "started_ms", "took_ms", "v",
 )  # fmt: skip

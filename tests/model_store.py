@@ -13,13 +13,22 @@ from typing import Any
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
 from sleipnir.memory.values import RunValues
-from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, ToolCall, overlay_of, overlay_text
+from sleipnir.messages import (
+    OVERLAY_END,
+    OVERLAYS,
+    InterruptQuestion,
+    ResultHeader,
+    ToolCall,
+    VisitResult,
+    overlay_of,
+    overlay_text,
+)
 from sleipnir.runs.events import Answered, Continued, Event, Resulted, Submitted
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.transitions import Step, Transition
 from sleipnir.runs.values import KnownValues, WantedValues
-from sleipnir.runs.visits import Backoff, Doubt, Failed, Ready, Visit, Work
+from sleipnir.runs.visits import Backoff, Doubt, Failed, Question, Ready, Visit, Work
 from sleipnir.store.record_text import dumps, record
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 
@@ -51,7 +60,13 @@ def work_of(visit: Visit) -> Work:
     match visit.body:
         case Work() as work:
             return work
-        case Backoff(work) | Doubt(work) | Ready(Work() as work) | Failed(was=Work() as work):
+        case (
+            Question(_, Work() as work)
+            | Backoff(work)
+            | Doubt(work)
+            | Ready(Work() as work)
+            | Failed(was=Work() as work)
+        ):
             return work
     return Work("")
 
@@ -62,6 +77,12 @@ def ok(seq: int, next_: str | tuple[str, ...] | None = None, attempt: int = 1, *
 
 def bad(seq: int, error: str = "boom", attempt: int = 1, **more: Any) -> Resulted:
     return Resulted(seq, attempt, ResultHeader(ok=False, error=error, **more))
+
+
+def asking(seq: int, name: str, attempt: int = 1, **asked: Any) -> Resulted:
+    """The code of a node asks with an interrupt."""
+    result = VisitResult.asking(InterruptQuestion(name, **asked))
+    return Resulted(seq, attempt, ResultHeader.of(result, worker="w", started_ms=0, took_ms=1))
 
 
 class Memory:
@@ -265,6 +286,12 @@ class Driver:
         overlays = tuple(update for _, update in sends or ())
         outcome = self.try_(Resulted(visit.seq, visit.attempt, header), delta, overlays)
         assert isinstance(outcome, Transition), outcome
+        return self
+
+    def asks(self, node: str, name: str, *, item: int | None = None, **asked: Any) -> Driver:
+        """The code of a node asks."""
+        visit = self.visit(node, item)
+        self.send(asking(visit.seq, name, visit.attempt, **asked))
         return self
 
     def fails(self, node: str, error: str = "boom", *, item: int | None = None) -> Driver:

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 from sleipnir.client.agent_preparation import AgentPreparation, Roster
 from sleipnir.client.options import RunOptions, refuse_unknown
 from sleipnir.errors import Problem, UsageError
-from sleipnir.graph.model import Graph
+from sleipnir.graph.model import Graph, Json
 from sleipnir.knowledge import preparing
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
 from sleipnir.knowledge.order import BuildMessage, Order
@@ -26,6 +26,7 @@ from sleipnir.memory.store import MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
 from sleipnir.messages import RunStatus
 from sleipnir.runs.budgets import check_budget
+from sleipnir.runs.interrupts import text_of
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec, changed
 from sleipnir.runs.transitions import StartChild
 from sleipnir.runs.views import (
@@ -191,8 +192,12 @@ class AgentRun:
         """The open questions, in the order in which they were asked, including those of child runs."""
         return self._store.gates_below(self.id)
 
-    def answer(self, text: str, gate: GateInfo) -> None:
-        """Answer an open question. Raises GateError."""
+    def answer(self, value: Json, gate: GateInfo) -> None:
+        """Answer an open question. Raises GateError, and UsageError for an answer that it does not accept."""
+        try:
+            text = text_of(gate, value)
+        except ValueError as error:
+            raise UsageError(f"question {gate.key or gate.seq} of run {gate.run!r}: {error}") from None
         self._store.answer(gate.run, gate.seq, text, gate.attempt, self._by)
 
     def retry(self) -> None:

@@ -9,8 +9,8 @@ from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.objects import instance
 from sleipnir.python_graph.runtime import GraphOutput
 from sleipnir.python_graph.schema import is_typed_dict, keys_of
-from sleipnir_inprocess.run import INTERRUPT, Run
-from sleipnir_inprocess.streams import Form, Output
+from sleipnir_inprocess.run import Run
+from sleipnir_inprocess.streams import INTERRUPT, Form, Output
 
 _IGNORED: Final = ("durability", "debug", "print_mode")
 """Options of LangGraph that say nothing here (spec/langgraph-api.md 13)."""

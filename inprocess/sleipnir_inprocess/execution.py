@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import uuid
@@ -13,8 +14,10 @@ from typing import Any, Final
 
 from sleipnir.errors import MachineFailed, NodeFailed
 from sleipnir.graph.model import FunctionNode, JoinNode, RouterNode
+from sleipnir.memory.store import MemoryStore
 from sleipnir.messages import VisitCall, VisitResult
 from sleipnir.python_graph.compiled import CompiledGraph
+from sleipnir.python_graph.interrupts import answering
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current
 from sleipnir.runs.claims import Claim
 from sleipnir.runs.run import changed
@@ -32,9 +35,41 @@ TASKS: Final = uuid.UUID(int=0)
 """The namespace of the ids of visits in chunks."""
 
 
+@dataclass(frozen=True)
+class CalledRun:
+    """A run of a graph that a node has called: it waits for an answer, or has ended. It has got so many `answers`."""
+
+    store: MemoryStore
+    run_id: str
+    answers: int
+
+
+class CalledRuns:
+    """The runs of graphs that one execution of a visit calls, told apart by their order. When the node is executed
+    again with an answer, they go on where they were."""
+
+    def __init__(self, runs: dict[tuple[int, int], CalledRun], seq: int) -> None:
+        self._runs, self._seq, self._numbers = runs, seq, itertools.count()
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    def get(self, number: int) -> CalledRun | None:
+        return self._runs.get((self._seq, number))
+
+    def keep(self, number: int, run: CalledRun) -> None:
+        self._runs[self._seq, number] = run
+
+    def forget(self) -> None:
+        """The visit is over, or is executed from its beginning."""
+        for name in [name for name in self._runs if name[0] == self._seq]:
+            del self._runs[name]
+
+
 @dataclass
 class Executor:
-    """Executes the visits of one run. `updates` and `errors` are what nodes returned and raised, by visit."""
+    """Executes the visits of one run. `updates` and `errors` are what nodes returned and raised, by visit; `called` are
+    the runs of graphs that live visits have called, by visit and number of the call."""
 
     graph: CompiledGraph
     config: Mapping[str, Any]
@@ -43,6 +78,7 @@ class Executor:
     thread: str | None = None
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
+    called: dict[tuple[int, int], CalledRun] = field(default_factory=dict)
     _executions: dict[str, Execution] = field(default_factory=dict)
 
     def __call__(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Executed:
@@ -60,11 +96,16 @@ class Executor:
             talk=claim.talk,
             observer=_Observer(self, call),
         )
-        token = current.set(Call(self.config, self._runtime(call), _Below(self.stream, call)))
+        called = CalledRuns(self.called, call.seq)
+        token = current.set(Call(self.config, self._runtime(call), _Below(self.stream, call), called))
+        asker = answering.set(None)  # that of the node which has called this graph is not for its nodes
         try:
             result = guard.execute(execution) if call.node in self._functions else self._elsewhere(execution)
         finally:
+            answering.reset(asker)
             current.reset(token)
+        if result is None or result.interrupt is None:
+            called.forget()
         return None if result is None else encoded(result, call.node, 2**31)
 
     @cached_property

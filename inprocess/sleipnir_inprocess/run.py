@@ -12,24 +12,32 @@ from typing import Any, Final
 from sleipnir.commands import START, Command
 from sleipnir.memory.store import Entry, MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
+from sleipnir.python_graph import calling
 from sleipnir.python_graph.compiled import CompiledGraph
-from sleipnir.python_graph.errors import EmptyInputError, GraphRecursionError, run_failure
+from sleipnir.python_graph.errors import (
+    EmptyInputError,
+    GraphInterrupt,
+    GraphRecursionError,
+    InvalidAnswerError,
+    run_failure,
+)
 from sleipnir.python_graph.initial_state import first_state
+from sleipnir.python_graph.interrupts import Interrupt, answering
 from sleipnir.python_graph.objects import instance
-from sleipnir.python_graph.runtime import Call, Interrupt, Runtime, current, merged_config
+from sleipnir.python_graph.runtime import Call, Runtime, current, merged_config
 from sleipnir.runs.events import Resulted
 from sleipnir.runs.failure_text import RECURSION_LIMIT_REACHED
+from sleipnir.runs.interrupts import INTERRUPT as INTERRUPT_KIND
+from sleipnir.runs.interrupts import text_of
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Transition
-from sleipnir_inprocess.execution import Executor
+from sleipnir.runs.visits import Ended, Visit
+from sleipnir_inprocess.execution import CalledRun, Executor
 from sleipnir_inprocess.runner import Runner
-from sleipnir_inprocess.streams import Chunk, Form, Output, Stream
+from sleipnir_inprocess.streams import INTERRUPT, Chunk, Form, Output, Stream
 
 RECURSION_LIMIT: Final = 10_007
 BUNDLE: Final = "in process"
-
-INTERRUPT: Final = "__interrupt__"
-"""The key under which a result holds the questions that its run waits for."""
 
 
 class Run:
@@ -62,7 +70,13 @@ class Run:
         self._stream = Stream(form, parent, parent.modes if parent is not None else frozenset())
         self._executor = Executor(graph, self._config, self._runtime(context, above), self._stream, self._thread)
         self._has_start = graph.model.start == START
-        self._store, self._run_id = self._resumed(input) if resumes(input) else self._created(input)
+        self._asker = answering.get()
+        self._called = above.called if above is not None else None
+        self._number = self._called.next_number() if self._called is not None else 0
+        self._given = 0
+        self._goes_on = False
+        self._store, self._run_id = self._begun(input)
+        self._executor.called = self._store.called.setdefault(self._run_id, {})
         self._runner = Runner(self._store, self._run_id, lambda spec: graph.model, self._executor, self._committed)
         self._steps, self._has_written = self._runner.run.view.steps, False
 
@@ -73,6 +87,23 @@ class Run:
         if isinstance(context, Mapping) and schema is not None and not issubclass(schema, dict):
             context = instance(schema, dict(context))
         return Runtime(context, stream_writer=lambda value: self._stream.add("custom", value))
+
+    def _begun(self, input: Any) -> tuple[MemoryStore, str]:
+        """The run that this call is about: one that waits for answers, or a new one."""
+        kept = self._called.get(self._number) if self._called is not None else None
+        if kept is not None and self._asker is not None:
+            self._asker.skip(kept.answers)
+            self._given = kept.answers
+            return kept.store, kept.run_id
+        if resumes(input):
+            return self._resumed(input)
+        last: tuple[MemoryStore, str] | None = None
+        if input is None:
+            last = self._graph.threads.get(self._thread or "")
+        if last is not None and last[0].runs[last[1]].gates:  # it still waits for answers
+            self._goes_on = True
+            return last
+        return self._created(input)
 
     def _created(self, input: Any) -> tuple[MemoryStore, str]:
         """A new run with this input."""
@@ -88,9 +119,10 @@ class Run:
             raise EmptyInputError("Received no input for __start__: no run of this thread waits for an answer")
         store, run_id = last
         gates = store.runs[run_id].gates
-        for gate, answer in answers(run_id, gates.values(), command.resume):
-            text = answer if isinstance(answer, str) else json_text(answer)
+        given = [(gate, sent_text(gate, answer)) for gate, answer in answers(run_id, gates.values(), command.resume)]
+        for gate, text in given:
             store.answer(run_id, gate.seq, text, gate.attempt)
+        self._goes_on = True
         return store, run_id
 
     # The first state
@@ -120,26 +152,58 @@ class Run:
             pass
 
     def chunks(self) -> Iterator[Chunk]:
-        """The same, with the chunks as they come."""
+        """The same, with the chunks as they come. Of a graph that a node calls, GraphInterrupt says that the node
+        waits for an answer."""
         self._add_values()
+        if self._goes_on:
+            self._add_cached_updates()
+        asked: GraphInterrupt | None = None
         try:
-            for _ in self._runner.steps():
-                while self._stream.chunks:
-                    yield self._stream.chunks.popleft()
+            while True:
+                for _ in self._runner.steps():
+                    yield from self._taken()
+                try:
+                    if not self._answer_from_above():
+                        break
+                except GraphInterrupt as interrupt:
+                    asked = interrupt
+                    break
         finally:
             self._runner.close()
             self._keep()
         self._raise_failure()
+        for question in self.interrupts:
+            self._stream.add("updates", {INTERRUPT: (question,)})
         if self.interrupts:
-            self._stream.add("updates", {INTERRUPT: self.interrupts})
+            self._add_values(self.interrupts)
+        yield from self._taken()
+        if asked is not None:
+            raise asked
+
+    def _taken(self) -> Iterator[Chunk]:
         while self._stream.chunks:
             yield self._stream.chunks.popleft()
 
+    def _answer_from_above(self) -> bool:
+        """Let the node that has called this graph ask its first open question. False: none is open, or no node has
+        called it. Raises GraphInterrupt while there is no answer."""
+        gates = self._runner.run.gates
+        if self._asker is None or not gates:
+            return False
+        gate = gates[min(gates)]
+        answer = self._asker.take(shown_value(gate), None, gate.schema, None)
+        self._given += 1
+        self._store.answer(self._run_id, gate.seq, sent_text(gate, answer), gate.attempt)
+        return True
+
     def _keep(self) -> None:
-        """Keep the run for the next call of its thread, if there can be one."""
+        """Keep the run for the next call of its thread, if there can be one, or for the next execution of the node that
+        has called this graph."""
+        if self._called is not None and self._runner.run.view.status != "failed":
+            self._called.keep(self._number, CalledRun(self._store, self._run_id, self._given))
         if self._thread is None:
             return
-        if self._graph.remembers or self._runner.run.gates:
+        if self._graph.remembers or (self._runner.run.gates and self._asker is None):
             self._graph.threads[self._thread] = (self._store, self._run_id)
         else:
             self._graph.threads.pop(self._thread, None)
@@ -148,17 +212,60 @@ class Run:
     def interrupts(self) -> tuple[Interrupt, ...]:
         """The questions that the run waits for."""
         gates = self._runner.run.gates
-        return tuple(Interrupt(question(gates[seq]), interrupt_id(self._run_id, gates[seq])) for seq in sorted(gates))
-
-    def state(self) -> dict[str, Any]:
-        """The state as objects."""
-        texts = self._runner.run.values.state
-        return self._graph.objects.decoded(
-            {name: json.loads(texts[name]) for name in self._graph.parts.keys if name in texts}
+        return tuple(
+            Interrupt(shown_value(gate), interrupt_id(self._run_id, gate), response_schema=gate.schema)
+            for _, gate in sorted(gates.items())
         )
 
-    def _add_values(self) -> None:
-        if self._stream.wants("values") and (chunk := self.output.of(self.state())) is not None:
+    def state(self) -> dict[str, Any]:
+        """The state as objects. While the run waits for answers, the writes of ended visits count, though their
+        super-step has not closed."""
+        texts, keys, objects = self._runner.run.values.state, self._graph.parts.keys, self._graph.objects
+        state = objects.decoded({name: json.loads(texts[name]) for name in keys if name in texts})
+        if not self._runner.run.gates:
+            return state
+        held: dict[str, list[Any]] = {}
+        for _, written in self._held_writes():
+            for name, text in written.items():
+                held.setdefault(name, []).append(json.loads(text))
+        for name, stored in held.items():
+            key = keys[name]
+            if key.reducer is None:
+                state[name] = objects.decoded({name: stored[-1]})[name]
+            else:
+                writes = objects.writes(name, stored)
+                state[name] = calling.folded_writes(key, state.get(name, key.first), writes)
+        return state
+
+    def _held_writes(self) -> list[tuple[str, dict[str, str]]]:
+        """The nodes of visits that have ended in a super-step that has not, and what they write, in visit order."""
+        run, keys = self._runner.run, self._graph.parts.keys
+        held: list[tuple[Visit, int]] = []
+        for visit in run.view.frontier.values():
+            body = visit.body
+            if isinstance(body, Ended) and body.step and not body.applied:
+                held.append((visit, body.step))
+        held.sort(key=lambda pair: pair[0].rank)
+        journal = run.values.journal
+        return [
+            (visit.node, {name: text for name, text in journal[step][1].items() if name in keys})
+            for visit, step in held
+        ]
+
+    def _add_cached_updates(self) -> None:
+        """The updates of visits that ended before the run waited, again, as LangGraph gives them."""
+        if self._stream.wants("updates"):
+            for node, written in self._held_writes():
+                update = self._graph.objects.decoded({name: json.loads(text) for name, text in written.items()})
+                self._stream.add("updates", {node: self.output.part(update), "__metadata__": {"cached": True}})
+
+    def _add_values(self, interrupts: tuple[Interrupt, ...] = ()) -> None:
+        if not self._stream.wants("values"):
+            return
+        chunk = self.output.of(self.state())
+        if interrupts and isinstance(chunk, dict | None):
+            chunk = {**(chunk or {}), INTERRUPT: interrupts}
+        if chunk is not None:
             self._stream.add("values", chunk)
 
     def _committed(self, entry: Entry, transition: Transition, run: MemoryRun) -> None:
@@ -207,10 +314,22 @@ def resumes(input: Any) -> bool:
     return isinstance(input, Command) and input.resume is not None
 
 
-def question(gate: Gate) -> dict[str, Any]:
+def shown_value(gate: Gate) -> Any:
     """What a question shows to the caller."""
+    if gate.kind == INTERRUPT_KIND:
+        return gate.payload
     shown = {"node": gate.node, "question": gate.question, "options": list(gate.options), "default": gate.default}
     return {name: value for name, value in shown.items() if value not in (None, [])}
+
+
+def sent_text(gate: Gate, answer: Any) -> str:
+    """An answer as the run takes it. Raises InvalidAnswerError."""
+    if gate.kind != INTERRUPT_KIND:
+        return answer if isinstance(answer, str) else json_text(answer)
+    try:
+        return text_of(gate, answer)
+    except ValueError as error:
+        raise InvalidAnswerError(f"question {gate.key!r}: {error}") from None
 
 
 def interrupt_id(run_id: str, gate: Gate) -> str:
@@ -222,7 +341,7 @@ def answers(run_id: str, gates: Collection[Gate], resume: Any) -> Iterator[tuple
     """The answer to each question: `resume` itself if one is open, else by id. Raises RuntimeError for several open
     questions without ids, and for ids that none has."""
     by_id = {interrupt_id(run_id, gate): gate for gate in gates}
-    if isinstance(resume, Mapping) and resume and all(re.fullmatch("[0-9a-f]{32}", str(key)) for key in resume):
+    if isinstance(resume, Mapping) and all(re.fullmatch("[0-9a-f]{32}", str(key)) for key in resume):
         if unknown := [key for key in resume if key not in by_id]:
             raise RuntimeError(f"no open question has the id {unknown[0]}; open are {', '.join(by_id) or 'none'}")
         yield from ((by_id[key], value) for key, value in resume.items())

@@ -10,6 +10,9 @@ from typing import Any, Final, NamedTuple
 MODES: Final = ("values", "updates", "custom")
 LATER_MODES: Final = ("messages", "tasks", "checkpoints", "debug")
 
+INTERRUPT: Final = "__interrupt__"
+"""The key under which a result, or a chunk, holds the questions that its run waits for."""
+
 Namespace = tuple[str, ...]
 
 
@@ -46,8 +49,14 @@ class Form:
     def written(self, chunk: Chunk) -> Any:
         """A chunk as the caller gets it."""
         if self.version == "v2":
-            part = {"type": chunk.mode, "ns": chunk.ns, "data": chunk.data}
-            return {**part, "interrupts": ()} if chunk.mode == "values" else part
+            data = chunk.data
+            if chunk.mode != "values":
+                return {"type": chunk.mode, "ns": chunk.ns, "data": data}
+            interrupts = ()
+            if isinstance(data, dict) and INTERRUPT in data:
+                interrupts = data[INTERRUPT]
+                data = {name: value for name, value in data.items() if name != INTERRUPT}
+            return {"type": chunk.mode, "ns": chunk.ns, "data": data, "interrupts": interrupts}
         parts = (*((chunk.ns,) if self.subgraphs else ()), *((chunk.mode,) if self.is_list else ()), chunk.data)
         return parts if len(parts) > 1 else chunk.data
 

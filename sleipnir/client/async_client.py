@@ -136,6 +136,7 @@ class AsyncRun:
     checkpoint = _coroutine(Run.checkpoint)
     gates = _coroutine(Run.gates)
     answer = _coroutine(Run.answer)
+    answer_all = _coroutine(Run.answer_all)
     cancel = _coroutine(Run.cancel)
     retry = _coroutine(Run.retry)
     pause = _coroutine(Run.pause)

@@ -25,10 +25,13 @@ from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.client.texts import refuse_text
 from sleipnir.errors import BatchNotFound, GateError, Problem, RunNotFound, UsageError
+from sleipnir.graph.model import Json
+from sleipnir.graph.plain import compact_json
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import BUDGET, Budget, read_budget_answer
 from sleipnir.runs.failure_text import recursion_limit_text
+from sleipnir.runs.interrupts import answer_of, text_of
 from sleipnir.runs.run import ID_LENGTH, Hold, read_effect_answer
 from sleipnir.runs.views import (
     DEFAULT_MODES,
@@ -552,23 +555,60 @@ class Run:
         with self._store.errors():
             return self._store.runs.gates_below(self.id)
 
-    def answer(self, text: str, gate: GateInfo | int | str | None = None) -> None:
-        """Answer an open question of this run or of a descendant; `gate` (the Gate, its visit's number, its node, or
-        the path to it, `review/approve`) may be omitted if only one is open. With a Gate no other question can be
-        answered by mistake, even if the answer arrives late.
+    def answer(self, value: Json, gate: GateInfo | int | str | None = None) -> None:
+        """Answer an open question of this run or of a descendant; `gate` (the Gate, its visit's number, the key of an
+        interrupt, its node, or the path to it, `review/approve`) may be omitted if only one is open. With a Gate no
+        other question can be answered by mistake, even if the answer arrives late.
 
-        Raises GateError when there is no such question, several fit, or it was answered before. Raises UsageError if
-        the answer to the question about a lost `effect: once` is not `run again`, `fail` or a JSON object, or the
-        answer to a budget question is not `yes`, `no` or a number.
+        The answer to an interrupt is any JSON, that to another question a text. The same answer to an interrupt counts
+        once, however often it is given. Raises GateError when there is no such question, several fit, or it was
+        answered before. Raises UsageError if the answer does not match the schema of an interrupt, is no text for
+        another question, or is not `run again`, `fail` or a JSON object for the question about a lost `effect: once`,
+        or not `yes`, `no` or a number for a budget question.
         """
-        refuse_text("the answer", text, self.settings.max_prompt_bytes)
         with self._store.errors():
-            meant = gate if isinstance(gate, GateInfo) else self._gate(gate)
-            if isinstance(meant, int):
-                self._store.runs.answer(self.id, meant, text)
-                return
-            _refuse_unreadable(meant, text)
-            self._store.runs.answer(meant.run, meant.seq, text, meant.attempt)
+            self._send_answers([(gate, value)])
+
+    def answer_all(self, values: Mapping[str, Json]) -> None:
+        """Answer several open questions, by their keys, nodes or visit numbers. Raises as `answer` does, and then has
+        sent none if a key is unknown or a value is refused."""
+        with self._store.errors():
+            self._send_answers(list(values.items()))
+
+    def _send_answers(self, answers: Sequence[tuple[GateInfo | int | str | None, Json]]) -> None:
+        """Check all answers, then send them."""
+        still_open = self._store.runs.gates_below(self.id)
+        meant = []
+        for gate, value in answers:
+            found = gate if isinstance(gate, GateInfo) else self._gate(gate, still_open, value)
+            if isinstance(found, GateInfo):
+                meant.append((found, value, self._text(found, value)))
+        for found, value, text in meant:
+            try:
+                self._store.runs.answer(found.run, found.seq, text, found.attempt)
+            except GateError:
+                if not self._has_answer(found.run, found.seq, value):
+                    raise
+
+    def _text(self, gate: GateInfo, value: Json) -> str:
+        """An answer as it is sent. Raises UsageError for one that the run could not use."""
+        try:
+            text = text_of(gate, value)
+        except ValueError as error:
+            raise UsageError(f"question {gate.key or gate.seq} of run {gate.run!r}: {error}") from None
+        refuse_text("the answer", text, self.settings.max_prompt_bytes)
+        _refuse_unreadable(gate, text)
+        return text
+
+    def _has_answer(self, run: str, name: int | str, value: Json) -> bool:
+        """Whether the last answer to an interrupt, by the number of its visit or its key, is this value. Raises
+        GateError if it is another one."""
+        for step in reversed(self._store.runs.history(run)):
+            if step.kind == "answered" and step.key is not None and name in (step.key, step.gate):
+                if step.answer is None or answer_of(step.answer) != value:
+                    raise GateError(f"question {step.key!r} of run {run!r} was already answered with {step.answer}")
+                return True
+        return False
 
     def cancel(self) -> None:
         """Cancel the run; running scripts and model calls stop within one heartbeat. Raises UsageError if the run has
@@ -602,26 +642,33 @@ class Run:
         with self._store.errors():
             return self._store.runs.info(self.id)
 
-    def _gate(self, gate: int | str | None) -> GateInfo | int:
-        """The open question that `gate` refers to; an unknown number is returned, because its question may have been
-        answered."""
-        still_open = self._store.runs.gates_below(self.id)
+    def _gate(self, gate: int | str | None, still_open: list[GateInfo], value: Json) -> GateInfo | None:
+        """The open question that `gate` refers to. None: it is an interrupt that has this answer already. Raises
+        GateError."""
         if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):
-            own = [found for found in still_open if found.run == self.id and found.seq == int(gate)]
-            below = [found for found in still_open if found.seq == int(gate)]
-            return own[0] if own else below[0] if len(below) == 1 else int(gate)
-        fitting = [found for found in still_open if gate in (None, found.node, found.place)]
+            found = [each for each in still_open if each.seq == int(gate)]
+            own = [each for each in found if each.run == self.id]
+            if own or len(found) == 1:
+                return (own or found)[0]
+            if self._has_answer(self.id, int(gate), value):
+                return None
+            self._store.runs.answer(self.id, int(gate), value if isinstance(value, str) else compact_json(value))
+            return None
+        fitting = [found for found in still_open if gate in (None, found.key, found.node, found.place)]
         if len(fitting) == 1:
             return fitting[0]
-        raise GateError(self._no_single_gate(gate, fitting or still_open))
+        if not fitting and gate is not None and self._has_answer(self.id, gate, value):
+            return None
+        raise GateError(self._no_single_gate(None if gate is None else str(gate), fitting or still_open))
 
     def _no_single_gate(self, gate: str | None, still_open: list[GateInfo]) -> str:
         which = f" of node {gate!r}" if gate else ""
         if still_open:
-            listed = ", ".join(f"{found.seq} ({found.place})" for found in still_open)
-            several = len(still_open) > 1 and all(gate in (None, found.node, found.place) for found in still_open)
+            listed = ", ".join(f"{found.seq} ({found.key or found.place})" for found in still_open)
+            names = [(None, found.key, found.node, found.place) for found in still_open]
+            several = len(still_open) > 1 and all(gate in each for each in names)
             fitting = f"several open questions{which}" if several else f"no open question{which}"
-            name_by = "its number" if several and gate else "its number or its node"
+            name_by = "its number" if several and gate else "its number, its key or its node"
             return f"run {self.id!r} has {fitting}; open: {listed}. Name one by {name_by}"
         answered = [step for step in self.history() if step.kind in ("approval", "input") and gate in (None, step.node)]
         if answered:

@@ -129,6 +129,8 @@ class MemoryStore:
         self.runs: dict[str, MemoryRun] = {}
         self.inbox: deque[Entry] = deque()
         self.effects: deque[tuple[str, Effect]] = deque()
+        self.called: dict[str, dict[Any, Any]] = {}
+        """By run, what the process that executes it keeps of the graphs that its nodes have called."""
         self._slots = MemorySlots()
         self._event_ids = itertools.count(1)
 
@@ -153,7 +155,7 @@ class MemoryStore:
         run = self.run(run_id)
         path = tuple(run.view.spec.path)
         return [
-            GateInfo(run_id, g.seq, g.node, g.kind, g.question, g.options, g.default, g.opened_ms, g.attempt, path)
+            GateInfo.of(run_id, g, path)
             for g in sorted(run.gates.values(), key=lambda gate: gate.seq)
             if g.seq not in run.answers
         ]

@@ -39,6 +39,28 @@ class EmptyInputError(SleipnirError):
     """The run has no input, and its thread has no earlier one."""
 
 
+class InvalidAnswerError(SleipnirError, ValueError):
+    """An answer does not match the schema of its question. Nothing was saved: the run still waits."""
+
+
+def is_invalid_resume(error: BaseException) -> bool:
+    """Whether an error of a resume says that an answer does not match its schema."""
+    return isinstance(error, InvalidAnswerError)
+
+
+class GraphBubbleUp(BaseException):
+    """Ends the execution of a node without a result or a failure. A BaseException, so that a node's own
+    `except Exception` does not catch it."""
+
+
+class GraphInterrupt(GraphBubbleUp):
+    """A node asks a person. `interrupts` is what it asks."""
+
+    def __init__(self, interrupts: Any = ()) -> None:
+        super().__init__(interrupts)
+        self.interrupts = interrupts
+
+
 class ParentCommand(SleipnirError):
     """A node addressed the graph above its own. Of a graph that has none above, it is an error."""
 

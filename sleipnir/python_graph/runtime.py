@@ -63,11 +63,13 @@ class ChunkSink(Protocol):
 
 @dataclass(frozen=True)
 class Call:
-    """The call that this thread or task belongs to, and the stream of its caller."""
+    """The call that this thread or task belongs to, and the stream of its caller. `called` are the runs of the graphs
+    that the running node calls (sleipnir_inprocess.execution.CalledRuns)."""
 
     config: Mapping[str, Any]
     runtime: Runtime[Any]
     stream: ChunkSink | None = None
+    called: Any = None
 
 
 @dataclass(frozen=True)
@@ -116,19 +118,3 @@ def get_runtime(context_schema: type[ContextT] | None = None) -> Runtime[Context
 def get_stream_writer() -> StreamWriter:
     """Writes to the stream mode `custom`. Raises RuntimeError outside of a node."""
     return _current().runtime.stream_writer
-
-
-@dataclass(frozen=True)
-class Interrupt:
-    """A question that a run waits for. `value` says what is asked, `id` names it in a mapping of answers."""
-
-    value: Any
-    id: str
-    response_schema: Any = field(default=None, kw_only=True)
-
-
-def interrupt(value: Any, *, response_schema: Any = None) -> Any:
-    """Ask a person, from within a node. Not in force yet: it raises NotImplementedError."""
-    raise NotImplementedError(
-        "interrupt() is not supported yet: ask with a node of its own, add_approval_node or add_input_node"
-    )

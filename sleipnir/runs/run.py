@@ -146,7 +146,8 @@ def changed(value: K, **fields: Any) -> K:
 
 @dataclass(frozen=True)
 class Gate:
-    """An open question to a person; belongs to the visit `seq`, and to its `attempt`."""
+    """An open question to a person; belongs to the visit `seq`, and to its `attempt`. An interrupt of a node's code is
+    named by its `key`; it shows `payload`, and its answer is JSON that must match `schema`. It expires at `due_ms`."""
 
     seq: int
     node: str
@@ -156,6 +157,10 @@ class Gate:
     default: str | None = None
     opened_ms: int = 0
     attempt: int = 1
+    key: str | None = None
+    payload: Any = None
+    schema: Any = None
+    due_ms: int | None = None
     v: int = VERSION
 
 

@@ -39,7 +39,8 @@ class Step:
 
     Step 0 is the submission (`kind` "submitted"). The requests are paused, resumed, cancelled, retried, and answered,
     where the answer to the question of the visit `gate` does not end that visit; `by` is the actor (by.By, as text),
-    `reason` the reason. `answer` is the answer of `by` to a question.
+    `reason` the reason. `answer` is the answer of `by` to a question, `key` the name of that
+    question if it is an interrupt.
 
     Its writes count from this step on, unless it is `held` because others of its super-step have not ended. `applies`
     are the steps whose writes count from here on, in visit order, this one included if it is held; `skips` lists by
@@ -82,6 +83,7 @@ class Step:
     reason: str | None = None
     gate: int | None = None
     answer: str | None = None
+    key: str | None = None
     failed_visit: bool = False
     closing: Closing | None = None
     v: int = VERSION

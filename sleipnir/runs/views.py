@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs.actor import Change
 from sleipnir.runs.budgets import BUDGET
-from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Parked
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Gate, Parked
 from sleipnir.runs.visits import Failure, Part
 
 ReasonCode: TypeAlias = Literal[
@@ -224,7 +224,8 @@ class RunTree:
 class StepInfo:
     """One journal entry: a visit that ended, or (no `seq`) a request on the run: paused, resumed, cancelled, retried,
     answered. `by` is the actor, `reason` its reason, `answer` the answer (`[redacted]` if its name is secret-like),
-    `gate` the visit of the question if that visit did not end. Step 0 is the submission. `keys` are the state keys it
+    `gate` the visit of the question if that visit did not end, `key` the name of that question if it is an interrupt.
+    Step 0 is the submission. `keys` are the state keys it
     wrote, `next` the node or nodes it led to (for parallel visits known when all of them have ended), `item` the number
     of the map's visit and of the item. `goes_on`: a turn without calls that was not the last of its loop
     (auto-continuation). `checkpoint`: the run was at a consistent point after it, so its state there can be read and
@@ -254,6 +255,7 @@ class StepInfo:
     reason: str | None = None
     gate: int | None = None
     answer: str | None = None
+    key: str | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -278,7 +280,10 @@ class LateResult:
 @dataclass(frozen=True)
 class GateInfo:
     """An open question to a person. An attempt of a visit asks it, and answers are for that attempt. `path` are the
-    nodes of the ancestors that lead to its run; empty for a root run."""
+    nodes of the ancestors that lead to its run; empty for a root run.
+
+    Of an interrupt (`kind` "interrupt"), `key` is the name of the question, `payload` the JSON that is asked, of which
+    `question` is the text, and `schema` the JSON Schema of the answer, if there is one. It expires at `due_ms`."""
 
     run: str
     seq: int
@@ -290,6 +295,15 @@ class GateInfo:
     opened_ms: int
     attempt: int = 1
     path: tuple[str, ...] = ()
+    key: str | None = None
+    payload: Any = None
+    schema: Any = None
+    due_ms: int | None = None
+
+    @classmethod
+    def of(cls, run: str, gate: Gate, path: tuple[str, ...]) -> GateInfo:
+        fields = {name: value for name, value in vars(gate).items() if name != "v"}
+        return cls(run, path=path, **{**fields, "options": tuple(gate.options)})
 
     @property
     def place(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from sleipnir.messages import VERSION, Role
+from sleipnir.messages import VERSION, InterruptQuestion, Role
 
 VisitState: TypeAlias = Literal["ready", "queued", "waiting", "ended", "failed"]
 """The state of a visit, which follows from its body.
@@ -226,9 +226,12 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Question:
-    """A person has to answer, until `due_ms` (None: without limit)."""
+    """A person has to answer, until `due_ms` (None: without limit). The code of a node has `asked` (without its value,
+    which is part of the gate): `work` goes on with the answer."""
 
     due_ms: int | None = None
+    work: Work | None = None
+    asked: InterruptQuestion | None = None
 
     state: ClassVar[VisitState] = "waiting"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sleipnir.decoding import read_text
-from sleipnir.messages import VERSION, Role
+from sleipnir.messages import VERSION, InterruptQuestion, Role
 from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.visits import (
     BRANCH,
@@ -58,6 +58,20 @@ class _StoredLoop:
     escalations: tuple[dict[str, Any], ...] = ()
 
 
+INTERRUPT = "interrupt"
+"""The kind of a stored visit whose node's code asks. A scheduler of an older release, which would take the answer for a
+decision about lost work, knows no such kind and fails the run."""
+
+
+@dataclass(frozen=True)
+class _StoredInterrupt:
+    """The type of the node that asks, what it asks, and the work that goes on with the answer."""
+
+    kind: str
+    asked: InterruptQuestion
+    work: Work
+
+
 @dataclass(frozen=True)
 class _StoredVisit:
     """The fields of all kinds of visits. `wake_ms` is when the visit's timer is due; `ready`, of one that `failed`,
@@ -95,6 +109,7 @@ class _StoredVisit:
     spread: Commands | None = None
     generation: str | None = None
     failure: Failure | None = None
+    interrupt: _StoredInterrupt | None = None
     v: int = VERSION
 
 
@@ -180,6 +195,10 @@ def _put_body(fields: dict[str, Any], body: Body) -> None:
             _put_due(fields, due_ms)
         case Commands():
             fields["spread"] = fields_set(body)
+        case Question(due_ms, work, asked) if work is not None and asked is not None:
+            fields["interrupt"] = {"kind": fields["kind"], "asked": fields_set(asked), "work": fields_set(work)}
+            fields["kind"] = INTERRUPT
+            _put_due(fields, due_ms)
         case Question(due_ms) | Delay(due_ms):
             _put_due(fields, due_ms)
         case Doubt(work):
@@ -195,12 +214,12 @@ def _put_work(fields: dict[str, Any], work: Work) -> None:
     fields["queue"] = work.queue
     if work.error is not None:
         fields["error"] = work.error
-    if work.given is not None:
-        fields["given"] = work.given
     _put_tries(fields, work)
 
 
 def _put_tries(fields: dict[str, Any], work: Work) -> None:
+    if work.given is not None:
+        fields["given"] = work.given
     if work.failures:
         fields["failures"] = work.failures
     if work.losses:
@@ -237,7 +256,7 @@ def read_visit(json_text: str, key: str = "") -> Visit:
     return Visit(
         stored.seq,
         stored.node,
-        stored.kind,
+        stored.kind if stored.interrupt is None else stored.interrupt.kind,
         stored.attempt,
         stored.opened_ms,
         _place(stored),
@@ -266,6 +285,8 @@ def _place(stored: _StoredVisit) -> Place:
 
 
 def _body(stored: _StoredVisit) -> Body:
+    if stored.interrupt is not None:
+        return Question(stored.wake_ms, stored.interrupt.work, stored.interrupt.asked)
     if stored.failed:
         return Failed(stored.error, _was(stored), begun=not stored.ready, failure=stored.failure)
     if stored.ended is not None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sleipnir.errors import UsageError
 from sleipnir.messages import Role, RunStatus, Usage
+from sleipnir.runs.interrupts import typed_answer
 from sleipnir.testing.reply import Reply
 from sleipnir.testing.script import Chooser, Script
 from sleipnir.testing.server import ModelServer
@@ -203,7 +204,7 @@ class _Test:
                 text = self._answers.next_for(gate)
                 self._asked[name] = AskedQuestion(gate.node, gate.question, gate.options, gate.default, text)
                 if text is not None:
-                    self._run.answer(text, gate)
+                    self._run.answer(typed_answer(gate, text), gate)
 
     def _visits(self) -> Iterator[EndedVisit]:
         for (step, texts), after in zip(self._run.record.values.journal, self._snapshots, strict=True):

@@ -14,8 +14,11 @@ import pytest
 
 from sleipnir.client.client import Client
 from sleipnir.graph import model
+from sleipnir.runs.conversation import StoredConversation
+from sleipnir.runs.interrupts import UsedAnswer, answers_text
 from sleipnir.settings import Settings
 from sleipnir_workers.execution import registry
+from sleipnir_workers.nodes.function import run_function
 from tests.docs.pages import Block, blocks
 from tests.docs.reader import Machine, open_page
 from tests.processes import write_agent
@@ -48,7 +51,7 @@ def the_block(*functions: str) -> Block:
 def test_every_block_is_run_by_this_module_or_by_the_test_that_it_names() -> None:
     kinds = {" ".join(functions_of(block)) for block in PYTHON} - {""}
     assert kinds == {
-        "grade plan", "forecast", "run_sleep", "run_command test_a_letter_is_sorted_on_a_deployment",
+        "grade plan", "pay", "forecast", "run_sleep", "run_command test_a_letter_is_sorted_on_a_deployment",
         "test_a_letter_is_sorted_by_what_the_model_found test_a_person_reads_what_no_model_can",
     }  # fmt: skip
 
@@ -80,6 +83,16 @@ nodes:
         run = client.submit(agent, state={"rules": ["a", "b"]})
         info = run.wait(60)
     assert (info.error, run.output) == (None, 'good: ["a","b"]')
+
+
+def test_a_function_that_asks_gets_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text(the_block("pay").text)
+    node = model.FunctionNode(id="pay", call="steps.py:pay")
+    asked = run_function(node, visit(node, tmp_path, state={"amount": 7})).interrupt
+    assert asked is not None
+    assert (asked.name, asked.value, asked.schema) == ("sure", {"pay": 7}, {"type": "boolean"})
+    talk = StoredConversation(answers_text([UsedAnswer("sure", 0, True)]))
+    assert run_function(node, visit(node, tmp_path, state={"amount": 7}, talk=talk)).delta == {"paid": True}
 
 
 def test_the_function_of_a_tools_file_is_a_tool_that_can_be_called(machine: Machine) -> None:

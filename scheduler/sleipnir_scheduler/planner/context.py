@@ -191,12 +191,12 @@ class Context:
             opened = Notice("visit_opened", {"seq": visit.seq, "node": visit.node, "kind": visit.kind})
             self.draft.record.notices.append(opened)
 
-    def answered(self, visit: Visit, text: str, by: str) -> None:
-        """Note the answer to a question of a visit, redacted if the name of the node or of a key that it writes marks a
-        secret."""
+    def answered(self, visit: Visit, text: str, by: str, key: str | None = None) -> None:
+        """Note the answer to a question of a visit, redacted if the name of the node, of a key that it writes or of the
+        question (`key`) marks a secret."""
         node = self.graph.nodes.get(visit.node)
-        names = (visit.node, *(getattr(node, "state_updates", None) or ()))
-        self.draft.record.answered(visit, REDACTED if any(map(is_secret_name, names)) else text, by)
+        names = (visit.node, key or "", *(getattr(node, "state_updates", None) or ()))
+        self.draft.record.answered(visit, REDACTED if any(map(is_secret_name, names)) else text, by, key)
 
     def child_id(self, seq: int, agent: str) -> str:
         """The id of the run of `agent` that the visit `seq` starts."""

@@ -15,6 +15,7 @@ from sleipnir.runs.visits import (
     Failure,
     Fan,
     Loop,
+    Question,
     Ready,
     Turn,
     Visit,
@@ -92,6 +93,8 @@ def _kept(visit: Visit, *, is_unclaimed: bool) -> Failed:
             return Failed(None, child, begun)
         case Loop() as loop:
             return Failed(None, changed(loop, due_ms=None), begun)
+        case Question(_, Work() as work):
+            return Failed(None, work, begun=False)  # its node has reported how far it came
         case Doubt() as doubt:
             return Failed(None, doubt)
         case Fan() | Commands() as body:

@@ -54,7 +54,7 @@ from sleipnir_scheduler.planner import budgets, failing
 from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.engines import steps
 from sleipnir_scheduler.planner.loops import turns
-from sleipnir_scheduler.planner.nodes import agents, maps, once, starting, waiting
+from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once, starting, waiting
 
 
 class PlaceKind(NamedTuple):
@@ -92,6 +92,8 @@ Start: TypeAlias = Callable[[Context, Visit, Any], None]
 
 
 def _given_up(context: Context, visit: Visit, error: str) -> None:
+    if isinstance(visit.body, Work):
+        interrupts.forget_answers(context, visit.body)
     ended(context, visit, context.given_up(visit, error))
 
 
@@ -132,14 +134,20 @@ PLACES: Final[Mapping[type[Place], PlaceKind]] = {
 # Bodies
 
 
-def _question_answered(context: Context, visit: Visit, _: Question, text: str, by: str) -> None:
-    PLACES[type(visit.place)].answered(context, visit, text, by)
+def _question_answered(context: Context, visit: Visit, question: Question, text: str, by: str) -> None:
+    if question.asked is not None:
+        interrupts.answered(context, visit, question, text, by)
+    else:
+        PLACES[type(visit.place)].answered(context, visit, text, by)
 
 
-def _question_due(context: Context, visit: Visit, _: Question) -> None:
+def _question_due(context: Context, visit: Visit, question: Question) -> None:
     """An accepted answer counts even if the timer precedes it in the inbox: then the timer changes nothing."""
     context.draft.unless_answered = True
-    PLACES[type(visit.place)].unanswered(context, visit)
+    if question.asked is not None:
+        interrupts.unanswered(context, visit, question)
+    else:
+        PLACES[type(visit.place)].unanswered(context, visit)
 
 
 def _backoff_due(context: Context, visit: Visit, backoff: Backoff) -> None:

@@ -48,7 +48,7 @@ from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.engines import bsp, dag, steps
 from sleipnir_scheduler.planner.known import MissingValues
 from sleipnir_scheduler.planner.loops import turns
-from sleipnir_scheduler.planner.nodes import agents, maps, once
+from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once
 from sleipnir_scheduler.planner.settle import has_more_to_start, settle
 from sleipnir_scheduler.planner.states import CONCERNS
 from sleipnir_scheduler.planner.values import Values
@@ -223,6 +223,9 @@ def _result(context: Context, event: Resulted) -> IgnoredEvent | None:
     notes = header.notes
     if header.later_ms is not None:
         retry_policy.put_off(context.draft, visit, visit.body, header, header.later_ms)
+        return None
+    if header.interrupt is not None:
+        interrupts.ask(context, visit, visit.body, header, header.interrupt)
         return None
     if header.error_kind == DEFINITION:
         raise RunFailed(f"node '{visit.node}': {header.error}", visit.node)

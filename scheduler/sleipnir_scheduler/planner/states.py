@@ -62,6 +62,7 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
     Work: {
         Work: "the loss of a worker, or its hand-back: attempt + 1",
         Backoff: "the result: a failure that a `retry` policy forgives, or a limit of a model",
+        Question: "the result: an interrupt of the node's code",
         Doubt: "the loss of a worker that ran a node with `effect: once`",
         Ended: "the result; the loss of too many workers",
         Failed: "the result; the loss of too many workers; the end of a run that can be retried",
@@ -74,6 +75,7 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
     },
     Question: {
         Question: "an answer that cannot be understood: it is asked again",
+        Ready: "the answer to an interrupt",
         Ended: "the answer; the timer",
         Failed: "the answer; the timer; the end of a run that can be retried",
         Closed: "the answer or the timer, for an item or a call; the answer about a budget; the end of its loop or run",

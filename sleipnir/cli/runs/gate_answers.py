@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Protocol
 from sleipnir.cli.terminal.terminal import ReadLine, can_ask, first_line, note, typed_line
 from sleipnir.errors import GateError, UsageError
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
+from sleipnir.runs.interrupts import INTERRUPT, answer_of, text_of, typed_answer
 from sleipnir.runs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.agents.variables import Asker
     from sleipnir.cli.options import GlobalOptions
-    from sleipnir.graph.model import Variable
+    from sleipnir.graph.model import Json, Variable
     from sleipnir.runs.views import GateInfo
 
 OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)", BUDGET: "Another limit"}
-_OWN_WORDS = {"approval": "your own words", "effect": '{"key": "value"}', BUDGET: "a number"}
+_OWN_WORDS = {
+    "approval": "your own words", "effect": '{"key": "value"}', BUDGET: "a number", INTERRUPT: "JSON or text",
+}  # fmt: skip
 
 
 class NoAnswer(Exception):
@@ -72,6 +75,8 @@ def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
     if gate.kind in OTHER and gate.options:
         return _choose(gate, line_of)
     note(_question(gate))
+    if gate.kind == INTERRUPT:
+        return _understood("Your answer (JSON or text): ", lambda typed: text_of(gate, answer_of(typed)), gate, line_of)
     return _read("Your answer: ", gate, line_of)
 
 
@@ -155,8 +160,7 @@ def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
 def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[GateInfo] = ()) -> str:
     """The question of a waiting run and the commands that answer it, one per option. The question is identified by its
     node, or by its number if `still_open` has another question of the same node."""
-    alone = all(other.node != gate.node or other.seq == gate.seq for other in still_open)
-    name = gate.node if alone else str(gate.seq)
+    name = _name(gate, list(still_open))
     own_words = _OWN_WORDS.get(gate.kind, "your answer")
     samples = [*gate.options] if gate.kind == "confirm" else [*gate.options, own_words]
     commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
@@ -164,11 +168,18 @@ def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[G
     return "\n".join([headline, *commands])
 
 
+def _name(gate: GateInfo, still_open: Collection[GateInfo]) -> str:
+    """The shortest name that only this question has: the key of an interrupt or the node, else the number."""
+    others = [other for other in still_open if (other.run, other.seq) != (gate.run, gate.seq)]
+    name = gate.key or gate.node
+    return name if all(name not in (other.key, other.node) for other in others) else str(gate.seq)
+
+
 class AnswerableRun(Protocol):
     """A run of a deployment, or one in this process."""
 
-    def answer(self, text: str, gate: GateInfo) -> None:
-        """Answer an open question. Raises GateError."""
+    def answer(self, value: Json, gate: GateInfo) -> None:
+        """Answer an open question. Raises GateError, and UsageError for an answer that it does not accept."""
 
 
 def answer_gate(run: AnswerableRun, gate: GateInfo, answers: ScriptedAnswers) -> None:
@@ -179,6 +190,6 @@ def answer_gate(run: AnswerableRun, gate: GateInfo, answers: ScriptedAnswers) ->
             raise NoAnswer(gate)
         text = ask(gate)
     try:
-        run.answer(text, gate)
+        run.answer(typed_answer(gate, text), gate)
     except GateError as late:
         note(f"note: {late}")  # another person answered first; the run continues with that answer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -12,6 +13,7 @@ from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs.steering import each_run
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
+from sleipnir.runs.interrupts import answer_of, typed_answer
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Run
@@ -28,44 +30,73 @@ def gates(options: GlobalOptions, as_data: bool) -> None:
     if as_data:
         print_json(open_gates)
     elif open_gates:
-        rows = [(gate.run, gate.place, str(gate.seq), moment(gate.opened_ms), _text(gate)) for gate in open_gates]
-        print_table(("run", "node", "seq", "asked", "question"), rows)
+        rows = [
+            (gate.run, gate.place, str(gate.seq), gate.key or "-", moment(gate.opened_ms), _text(gate))
+            for gate in open_gates
+        ]
+        print_table(("run", "node", "seq", "key", "asked", "question"), rows)
     else:
         terminal.note("no open questions")
 
 
 @click.command()
 @click.argument("run_id", metavar="RUN", shell_complete=complete_run)
-@click.argument("words", metavar="[GATE] TEXT", nargs=-1, required=True)
+@click.argument("words", metavar="[GATE] TEXT", nargs=-1)
+@click.option(
+    "--map",
+    "file",
+    type=click.File(encoding="utf-8"),
+    help="Answer several questions: a JSON object by GATE ('-': stdin).",
+)
 @pass_options
-def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> int:
+def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...], file: TextIO | None) -> int:
     """Answer an open question of RUN with TEXT; of several runs with the same TEXT, if RUN is RUN,RUN,...
 
-    GATE is the id of the node that asks, the path to it through child runs (review/approve), or the number of its
-    visit; it can be omitted if only one question is open in RUN and the runs that it waits for. An approval accepts the
-    exact text of an option, or any other text as free text. TEXT may be empty ('') for an input's default.
+    GATE is the key of an interrupt, the id of the node that asks, the path to it through child runs (review/approve),
+    or the number of its visit; it can be omitted if only one question is open in RUN and the runs that it waits for. An
+    approval accepts the exact text of an option, or any other text as free text. TEXT may be empty ('') for an input's
+    default. For an interrupt TEXT is JSON; what is no JSON is a text.
     """
     if len(words) > 2:
         raise click.UsageError("TEXT must be one argument; put it in quotes")
-    *named, text = words
-    name = named[0] if named else None
+    if (file is None) == (not words):
+        raise click.UsageError("give either TEXT or --map FILE")
     run_ids = [each for each in run_id.split(",") if each] or [run_id]
+    *named, text = words or ("",)
+    name = named[0] if named else None
     if len(run_ids) > 1 and name is not None and name.isdigit():
         raise click.UsageError(
             "the number of a visit belongs to one run; for several runs name the question by its node"
         )
+    values = None if file is None else _answers_in(file)
 
     def take(run: Run) -> None:
-        meant = [gate for gate in run.gates() if name in (None, gate.node, gate.place, str(gate.seq))]
+        if values is not None:
+            run.answer_all(values)
+            return
+        meant = [gate for gate in run.gates() if name in (None, gate.key, gate.node, gate.place, str(gate.seq))]
         if len(meant) == 1:
             _mention_free_text(meant[0], text)
-        run.answer(text, gate=name)
+            run.answer(typed_answer(meant[0], text), meant[0])
+        else:
+            run.answer(answer_of(text) if name and not meant else text, name)
 
-    code = each_run(options, run_ids, take, "has taken the answer")
+    code = each_run(options, run_ids, take, "has taken the answer" if values is None else "has taken the answers")
     if code == exit_codes.COMPLETED and options.is_embedded:
         command = options.command("watch", run_ids[0])
         terminal.note(f"it continues while `sleipnir up` runs; or follow it here: {command}")
     return code
+
+
+def _answers_in(file: TextIO) -> dict[str, Any]:
+    """The answers of a resume map. Raises UsageError."""
+    try:
+        values = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"--map {file.name}: not JSON: {error}") from None
+    if not isinstance(values, dict) or not values:
+        raise click.UsageError(f"--map {file.name}: must be a JSON object of answers by question")
+    return values
 
 
 def _text(gate: GateInfo) -> str:

@@ -79,9 +79,7 @@ def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Ite
         with contextlib.suppress(RecordUnreadable):  # `show` says so
             path = tuple(read_text(RunSpec, spec, "spec", run_id).path)
     for g in sorted(gates, key=lambda gate: gate.seq):
-        yield GateInfo(
-            run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt, path
-        )
+        yield GateInfo.of(run_id, g, path)
 
 
 def _gate(name: str, text: str) -> Gate:

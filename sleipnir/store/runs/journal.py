@@ -148,4 +148,5 @@ def _step(step: Step, written: list[str]) -> StepInfo:
         reason=step.reason,
         gate=step.gate,
         answer=step.answer,
+        key=step.key,
     )

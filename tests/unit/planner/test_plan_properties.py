@@ -34,19 +34,20 @@ from sleipnir.runs.events import (
     TimerFired,
 )
 from sleipnir.runs.frontier import Frontier
+from sleipnir.runs.interrupts import INTERRUPT, answer_of, answers_of
 from sleipnir.runs.journal import state_after
 from sleipnir.runs.run import FAIL, RUN_AGAIN, RunSpec, RunView
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.visits import BRANCH, Failed, Loop, Part, Visit
+from sleipnir.runs.visits import BRANCH, Failed, Loop, Part, Question, Visit
 from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
-from tests.model_store import Memory, assert_same_visits, fetch_and_plan, new_run, work_of
+from tests.model_store import Memory, asking, assert_same_visits, fetch_and_plan, new_run, work_of
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs
 
 MAX_REDELIVERIES = 2
 TEXTS = ["yes", "no", "", "free text", RUN_AGAIN, FAIL, '{"k": 1}']
 WHERE = [(), ("scripts", PERSON), ("llm", "", "scripts"), ("",), (PERSON, "")]
 """Where the calls of a turn are answered; of no two turns in a row alike."""
-UNCLEAR = ("effect", "confirm", "checkbox", BUDGET)
+UNCLEAR = ("effect", "confirm", "checkbox", BUDGET, INTERRUPT)
 """Questions whose answers may not be understood."""
 ASKING = ["user__confirm", "user__checkbox", "user__input"]
 
@@ -70,6 +71,7 @@ class HostileWorld(RuleBasedStateMachine):
         self.parts: Counter[tuple[int, int, int | None]] = Counter()
         self.said: dict[int, list[Any]] = {}
         self.follow_ups: dict[int, dict[int, str]] = {}
+        self.answers: dict[str, list[Any]] = {}
         return Submitted()
 
     @precondition(lambda self: self._queued())
@@ -101,6 +103,13 @@ class HostileWorld(RuleBasedStateMachine):
         header = ResultHeader(ok=False, error="limit", later_ms=self.now_ms + later_ms)
         self.deliver(event := Resulted(visit.seq, visit.attempt, header), 0)
         return event
+
+    @precondition(lambda self: self._able_to_ask())
+    @rule(data=st.data(), timeout_ms=st.none() | st.just(2_000), schema=st.none() | st.just({"enum": ["yes"]}))
+    def interrupt(self, data: st.DataObject, timeout_ms: int | None, schema: Any) -> None:
+        """The code of a node asks a person."""
+        visit = data.draw(st.sampled_from(self._able_to_ask()))
+        self.deliver(asking(visit.seq, "k", visit.attempt, timeout_ms=timeout_ms, schema=schema), 0)
 
     @precondition(lambda self: self.timers)
     @rule(data=st.data(), target=events)
@@ -174,8 +183,17 @@ class HostileWorld(RuleBasedStateMachine):
         asked_again = isinstance(event, Answered) and any(gate.kind in UNCLEAR for gate in outcome.gates)
         harmless = isinstance(again, IgnoredEvent) or isinstance(event, requests) or asked_again
         assert harmless or self.run.is_final, f"{event} applied twice"
-        if isinstance(event, Answered) and event.text == RUN_AGAIN and self._attempt_grew(before, event.seq):
-            self.run_agains[event.seq] += 1
+        if isinstance(event, Answered) and self._attempt_grew(before, event.seq):
+            self._accepted(before.frontier[event.seq], event.text)
+
+    def _accepted(self, visit: Visit, text: str) -> None:
+        """The visit goes on with an answer."""
+        if isinstance(visit.body, Question) and visit.body.work is not None:
+            field = visit.body.work.given or f"{visit.seq}.answers"
+            self.answers.setdefault(field, []).append(answer_of(text))
+            self.run_agains[visit.seq] += 1
+        elif text == RUN_AGAIN:
+            self.run_agains[visit.seq] += 1
 
     def _result(self, visit: Visit, ok: bool, chosen: str | None) -> Resulted:
         """What a worker says of a visit, which takes a token."""
@@ -282,6 +300,10 @@ class HostileWorld(RuleBasedStateMachine):
         """What asks a model."""
         return [visit for visit in self._queued() if visit.kind == "llm" and visit.role in ("node", "turn")]
 
+    def _able_to_ask(self) -> list[Visit]:
+        """The visits of nodes with code."""
+        return [visit for visit in self._queued() if visit.kind in ("script", "function") and visit.role == "node"]
+
     def _live(self) -> list[Visit]:
         return [visit for visit in self.run.frontier.values() if visit.state == "queued" or visit.is_asking]
 
@@ -321,6 +343,19 @@ class HostileWorld(RuleBasedStateMachine):
         visits = [visit for visit in self.run.frontier.values() if not (held and isinstance(visit.body, Loop))]
         assert {visit.timer for visit in visits if visit.due_ms is not None} <= set(self.timers)
         assert not (self.run.is_final and self.timers)
+
+    @invariant()
+    def an_execution_gets_all_answers_to_what_its_visit_has_asked(self) -> None:
+        for visit in self._able_to_ask():
+            expected = self.answers.get(visit.body.given or f"{visit.seq}.answers", [])
+            found = answers_of(self.memory.values.talk(visit).told)
+            assert [answer.value for answer in found] == expected
+
+    @invariant()
+    def no_answers_outlive_their_visits(self) -> None:
+        kept = {work_of(visit).given for visit in self.run.frontier.values()}
+        if not self.run.is_final:
+            assert {field for field in self.memory.items if field.endswith(".answers")} <= kept
 
     @invariant()
     def a_budget_is_asked_about_by_the_one_visit_that_it_names(self) -> None:

@@ -34,7 +34,7 @@ from sleipnir_scheduler.planner import states
 from sleipnir_scheduler.planner.draft.visits import LiveVisits
 from sleipnir_scheduler.planner.plan import IgnoredEvent
 from sleipnir_scheduler.planner.states import MEANINGS, MOVES, Closed, IllegalMove, New
-from tests.model_store import Driver, graph_of
+from tests.model_store import Driver, asking, graph_of
 
 README = Path(__file__).parents[3] / "scheduler" / "README.md"
 
@@ -177,6 +177,9 @@ class World:
             return Resulted(visit.seq, visit.attempt, header), {}, (), 1
         if order.random() < 0.15:
             return Resulted(visit.seq, visit.attempt, ResultHeader(ok=False, error="boom")), {}, (), 1
+        if visit.role == "node" and visit.kind in ("script", "function") and order.random() < 0.15:
+            timeout_ms, schema = order.choice([None, 2_000]), order.choice([None, {"enum": ["yes"]}])
+            return asking(visit.seq, "k", visit.attempt, timeout_ms=timeout_ms, schema=schema), {}, (), 1
         header, delta, updates = self.result(visit)
         return Resulted(visit.seq, visit.attempt, header), delta, updates, 1
 

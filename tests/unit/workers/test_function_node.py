@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from sleipnir import interrupt
 from sleipnir.graph.model import FunctionNode
-from sleipnir.messages import VisitResult
+from sleipnir.messages import InterruptQuestion, VisitResult
+from sleipnir.runs.conversation import StoredConversation
+from sleipnir.runs.interrupts import UsedAnswer, answers_text
 from sleipnir_workers.execution.execution import VisitLost
 from sleipnir_workers.nodes.function import run_function
 from tests.unit.workers.visits import visit
@@ -273,3 +276,100 @@ def test_a_lost_visit_stops_the_function_and_returns_nothing(tmp_path: Path) -> 
     with pytest.raises(VisitLost):
         run(tmp_path, body, lost=lost)
     loser.join()
+
+
+def answers(*values: UsedAnswer) -> StoredConversation:
+    return StoredConversation(answers_text(values))
+
+
+ASKS = """
+from sleipnir import interrupt
+
+def step(state):
+    first = interrupt("who?")
+    sure = interrupt({"sure": first}, key="sure")
+    return {"who": first, "sure": sure, "where": interrupt("where?")}
+"""
+
+
+@pytest.mark.conformance("EX-33")
+def test_a_function_asks_one_question_after_the_other_and_then_returns(tmp_path: Path) -> None:
+    first = run(tmp_path, ASKS).interrupt
+    assert first == InterruptQuestion("step#0", "who?")
+    ann = UsedAnswer(None, 0, "Ann")
+    assert run(tmp_path, ASKS, talk=answers(ann)).interrupt == InterruptQuestion("sure", {"sure": "Ann"}, "sure", 1)
+    third = run(tmp_path, ASKS, talk=answers(ann, UsedAnswer("sure", 1, None))).interrupt
+    assert third == InterruptQuestion("step#1", "where?", None, 2)
+    last = run(tmp_path, ASKS, talk=answers(ann, UsedAnswer("sure", 1, None), UsedAnswer(None, 2, [])))
+    assert (last.ok, last.delta) == (True, {"who": "Ann", "sure": None, "where": []})
+
+
+@pytest.mark.parametrize(
+    "swallows",
+    [
+        "    try:\n        interrupt('?')\n    except Exception:\n        return {'x': 1}",
+        "    try:\n        interrupt('?')\n    except BaseException:\n        return {'x': 1}",
+        "    try:\n        interrupt('?')\n    finally:\n        raise ValueError('again')",
+        "    try:\n        interrupt('?')\n    except BaseException:\n        interrupt('another')",
+        "    with contextlib.suppress(BaseException):\n        interrupt('?')",
+    ],
+)
+def test_a_function_cannot_swallow_its_question(swallows: str, tmp_path: Path) -> None:
+    result = run(tmp_path, f"import contextlib\nfrom sleipnir import interrupt\n\ndef step(state):\n{swallows}")
+    assert (result.ok, result.interrupt) == (False, InterruptQuestion("step#0", "?"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["    interrupt('b', key='b')\n    interrupt('a')", "    interrupt('b', key='b')"],
+    ids=["another key comes first", "the position is not asked for any more"],
+)
+def test_questions_in_another_order_than_before_are_an_error_of_the_node(body: str, tmp_path: Path) -> None:
+    steps = f"from sleipnir import interrupt\n\ndef step(state):\n{body}"
+    result = run(tmp_path, steps, talk=answers(UsedAnswer(None, 0, 1)))
+    assert (result.ok, result.error_kind, result.interrupt) == (False, "exception", None)
+    assert "node 'step' asks its questions in another order" in (result.error or "")
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("interrupt({1})", "what an interrupt asks must be JSON: key 'value' is a set"),
+        ("interrupt('x' * 300_000)", "what an interrupt asks has 300,002 bytes, at most 262,144 fit"),
+        ("interrupt('?', key='')", "the key of an interrupt must be a text, not ''"),
+        ("interrupt('?', timeout=-1)", "must be a positive number of seconds, not -1"),
+        ("interrupt('?', response_schema={'type': 'colour'})", "the schema of an interrupt cannot be used"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_fails_the_visit(call: str, reason: str, tmp_path: Path) -> None:
+    result = run(tmp_path, f"from sleipnir import interrupt\n\ndef step(state):\n    {call}")
+    assert (result.ok, result.interrupt) == (False, None)
+    assert reason in (result.error or "")
+
+
+def test_an_answer_becomes_an_instance_of_its_class(tmp_path: Path) -> None:
+    steps = """
+from dataclasses import dataclass
+from sleipnir import interrupt
+
+@dataclass
+class Person:
+    name: str
+    age: int = 1
+
+def step(state):
+    person = interrupt("who?", response_schema=Person, timeout=1.5)
+    return {"kind": type(person).__name__, "age": person.age}
+"""
+    asked = run(tmp_path, steps).interrupt
+    assert asked is not None
+    assert (asked.schema["required"], asked.timeout_ms) == (["name"], 1500)
+    assert run(tmp_path, steps, talk=answers(UsedAnswer(None, 0, {"name": "Ann"}))).delta == {
+        "kind": "Person",
+        "age": 1,
+    }
+
+
+def test_only_a_node_may_ask() -> None:
+    with pytest.raises(RuntimeError, match=r"interrupt\(\) was called outside of a node"):
+        interrupt("?")

@@ -17,7 +17,7 @@ from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
-from sleipnir_workers.functions import python_call, state_graph
+from sleipnir_workers.functions import asking, python_call, state_graph
 from sleipnir_workers.results import output, typed_state
 from sleipnir_workers.results.routing import NEXT
 
@@ -25,6 +25,10 @@ from sleipnir_workers.results.routing import NEXT
 @executor("function")
 def run_function(node: FunctionNode, execution: Execution) -> VisitResult:
     """Call the node's function. Raises only VisitLost, KeyboardInterrupt and MemoryError."""
+    return asking.unless_asked(execution, lambda: _called(node, execution))
+
+
+def _called(node: FunctionNode, execution: Execution) -> VisitResult:
     try:
         if node.protocol == "state_graph":
             return state_graph.run(node, execution)

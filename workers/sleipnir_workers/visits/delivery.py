@@ -44,6 +44,8 @@ class ResultDelivery:
             return {"refused": "late result"}
         if result.later_ms is not None:
             return {"later": shown_error(result.error or "put off", claim.state)}
+        if result.interrupt is not None:
+            return {"asks": result.interrupt.name}
         summary: dict[str, Any] = {"keys": sorted(result.delta), "next": _next_edge(call, result, claim, node)}
         summary["ok"] = result.ok
         if result.sends is not None:

@@ -27,6 +27,8 @@ def execute(execution: Execution, *, interruptible: bool = False) -> VisitResult
         usage = result.usage
         if execution.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
             return result  # fields of the conversation, nothing for the state
+        if result.interrupt is not None:
+            return result
         return typed_state.checked(execution, items.left_by(execution, result))
     except (ProcessLost, MachineFailed, DirectoryMissing):
         raise

@@ -32,7 +32,7 @@ class EventRecord:
     is the visit whose commands this event follows. Of the steps that are applied, `copies` are those whose writes the
     store copies (None: all), `apart` the keys that it does not, `folded` the values that reducers have made of them,
     `windows` those of a `dag` (dag_folding.py). `answer` is an answer to a question that no step has yet: its visit,
-    the text, who gave it. `drops` are fields of items that nothing needs any more."""
+    the text, who gave it, the key of an interrupt. `drops` are fields of items that nothing needs any more."""
 
     before: RunView
     now_ms: int
@@ -40,7 +40,7 @@ class EventRecord:
     writes: list[Write] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     gates: dict[int, Gate] = field(default_factory=dict)
-    answer: tuple[int, str, str] | None = None
+    answer: tuple[int, str, str, str | None] | None = None
     counts: dict[str, int] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
     items: list[ItemOp] = field(default_factory=list)
@@ -77,7 +77,7 @@ class EventRecord:
         self.last_step += 1
         how.setdefault("took_ms", self.now_ms - visit.opened_ms)
         if self.answer is not None and self.answer[0] == visit.seq:
-            _, how["answer"], how["by"] = self.answer
+            _, how["answer"], how["by"], how["key"] = self.answer
             self.answer = None
         place, item = visit.place, visit.item
         step = Step(
@@ -148,20 +148,22 @@ class EventRecord:
             question=gate.question,
             options=list(gate.options),
             default=gate.default,
+            **({} if gate.key is None else {"key": gate.key}),
         )
 
-    def answered(self, visit: Visit, answer: str, by: str) -> None:
+    def answered(self, visit: Visit, answer: str, by: str, key: str | None = None) -> None:
         """A question was answered. The step with which the visit ends has the answer, else a step of its own
         (`write_answer`)."""
-        self.answer = (visit.seq, answer, by)
-        self.notice("gate_answered", seq=visit.seq, node=visit.node, answer=answer, by=by)
+        self.answer = (visit.seq, answer, by, key)
+        named = {} if key is None else {"key": key}
+        self.notice("gate_answered", seq=visit.seq, node=visit.node, answer=answer, by=by, **named)
 
     def write_answer(self) -> None:
         """Write an answer that ends no visit, unless that is done."""
         if self.answer is not None:
-            seq, answer, by = self.answer
+            seq, answer, by, key = self.answer
             self.answer = None
-            self.write_request("answered", by, gate=seq, answer=answer)
+            self.write_request("answered", by, gate=seq, answer=answer, key=key)
 
     # Counters and items
 

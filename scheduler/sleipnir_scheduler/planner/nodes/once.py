@@ -9,6 +9,7 @@ from sleipnir.runs.events import LeaseLost
 from sleipnir.runs.run import FAIL, RUN_AGAIN, Gate, changed, read_effect_answer
 from sleipnir.runs.visits import Doubt, Failed, Ready, Visit, Work
 from sleipnir_scheduler.planner.context import Context, VisitOutcome
+from sleipnir_scheduler.planner.nodes import interrupts
 from sleipnir_scheduler.planner.nodes.starting import queue_of
 
 _WHAT_TO_DO = (
@@ -60,7 +61,9 @@ def answered(context: Context, visit: Visit, doubt: Doubt, text: str, by: str) -
     if answer == RUN_AGAIN:
         work = changed(doubt.work, queue=queue_of(node), generation=None, error=None)
         context.draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
-    elif answer == FAIL:
+        return
+    interrupts.forget_answers(context, doubt.work)
+    if answer == FAIL:
         message = "WorkerLost: its worker died, and it was decided not to run it again"
         context.kinds.ended(context, visit, context.given_up(visit, message))
     else:

@@ -1,0 +1,148 @@
+"""Interrupts: Python code of a node asks a person (spec/graph-package.md F27, spec/langgraph-api.md 6).
+
+Rules. `interrupt` ends the execution, and the node runs again from its beginning with the answer. An answer belongs to
+the visit and the key, or, without a key, to the position among the questions without one. Positions must not change
+from one execution to the next. Node code cannot swallow the end of an execution: what was asked is asked, whatever the
+node returns or raises after it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sleipnir.graph import schema as json_schema
+from sleipnir.graph.model import Json
+from sleipnir.graph.plain import compact_json, first_not_json
+from sleipnir.messages import MOST_ANSWER_SCHEMA_BYTES, MOST_QUESTION_BYTES, InterruptQuestion
+from sleipnir.python_graph.errors import GraphInterrupt
+from sleipnir.python_graph.schema import is_pydantic
+from sleipnir.runs.interrupts import UsedAnswer
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """A question that a run waits for. `value` says what is asked, `id` names it in a mapping of answers,
+    `response_schema` is the JSON Schema of the answer."""
+
+    value: Any
+    id: str
+    response_schema: Any = field(default=None, kw_only=True)
+
+
+class VisitAnswers:
+    """The answers that one execution of a visit of `node` gets, and the question that ends it (None: it asks none)."""
+
+    def __init__(self, node: str, answers: Sequence[UsedAnswer] = ()) -> None:
+        self.question: InterruptQuestion | None = None
+        self._node = node
+        self._by_key = {answer.key: answer for answer in answers if answer.key is not None}
+        self._by_position = [answer for answer in answers if answer.key is None]
+        self._calls = self._positions = 0
+
+    def named(self) -> dict[str, Json]:
+        """The answers by the names of their questions, for scripts."""
+        positions = {self._name(number): each.value for number, each in enumerate(self._by_position)}
+        return {**positions, **{key: each.value for key, each in self._by_key.items()}}
+
+    def skip(self, count: int) -> None:
+        """The next `count` questions without a key were those of a graph that the node has called, which has got their
+        answers."""
+        self._calls += count
+        self._positions += count
+
+    def take(self, value: Any, key: str | None, schema: Json, timeout_ms: int | None) -> Json:
+        """The answer. Raises GraphInterrupt if there is none yet, ValueError for a question in another place than in
+        an earlier execution, and for what cannot be asked."""
+        if self.question is not None:
+            raise GraphInterrupt(self.question.value)
+        at, self._calls = self._calls, self._calls + 1
+        found = self._positional(at) if key is None else self._by_key.get(key)
+        if found is not None:
+            return found.value
+        if self._positions < len(self._by_position):
+            raise ValueError(self._changed())
+        name = self._name(len(self._by_position)) if key is None else key
+        self.question = InterruptQuestion(name, _plain(value), key, at, schema, timeout_ms)
+        raise GraphInterrupt(value)
+
+    def _positional(self, at: int) -> UsedAnswer | None:
+        number = self._positions
+        if number == len(self._by_position):
+            return None
+        self._positions += 1
+        found = self._by_position[number]
+        if found.at != at:
+            raise ValueError(self._changed())
+        return found
+
+    def _name(self, number: int) -> str:
+        return f"{self._node}#{number}"
+
+    def _changed(self) -> str:
+        return (
+            f"node '{self._node}' asks its questions in another order than before its answers were given. Ask in the "
+            "same order in each execution, or give each question a key"
+        )
+
+
+answering: Final[contextvars.ContextVar[VisitAnswers | None]] = contextvars.ContextVar("sleipnir_answers", default=None)
+
+
+def interrupt(value: Any, key: str | None = None, *, response_schema: Any = None, timeout: float | None = None) -> Any:
+    """Ask a person, from within a node: end this execution, and return the answer in the next one.
+
+    `value` is any JSON; it says what is asked. `key` names the question (None: its position does, as `<node>#<index>`);
+    within one visit a key has one answer. `response_schema` is a JSON Schema, or a class (a pydantic model, TypedDict
+    or dataclass), of which the answer becomes an instance. The visit fails if there is no answer after `timeout`
+    seconds.
+
+    Raises RuntimeError outside of a node, and ValueError for a question that cannot be asked.
+    """
+    answers = answering.get()
+    if answers is None:
+        raise RuntimeError("interrupt() was called outside of a node")
+    if key is not None and (not isinstance(key, str) or not key.strip()):
+        raise ValueError(f"the key of an interrupt must be a text, not {key!r}")
+    if timeout is not None and not 0 < timeout < 10**9:
+        raise ValueError(f"the timeout of an interrupt must be a positive number of seconds, not {timeout!r}")
+    adapter = None if response_schema is None or isinstance(response_schema, dict | bool) else _adapter(response_schema)
+    schema = response_schema if adapter is None else adapter.json_schema()
+    _refuse_schema(schema)
+    answer = answers.take(value, key, schema, None if timeout is None else int(timeout * 1000))
+    return answer if adapter is None else adapter.validate_python(answer)
+
+
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _refuse_schema(schema: Json) -> None:
+    """Raises ValueError for what is no JSON Schema, or one that cannot be applied."""
+    if schema is None:
+        return
+    if problem := json_schema.problem(schema):
+        raise ValueError(f"the schema of an interrupt cannot be used: {problem.message}")
+    if (size := len(compact_json(schema).encode())) > MOST_ANSWER_SCHEMA_BYTES:
+        raise ValueError(f"the schema of an interrupt has {size:,} bytes, at most {MOST_ANSWER_SCHEMA_BYTES:,} fit")
+
+
+def _plain(value: Any) -> Json:
+    """What is asked as JSON. Raises ValueError."""
+    if is_pydantic(type(value)):
+        value = value.model_dump(mode="json")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if problem := first_not_json({"value": value}):
+        raise ValueError(f"what an interrupt asks must be JSON: {problem}")
+    if (size := len(compact_json(value).encode())) > MOST_QUESTION_BYTES:
+        raise ValueError(
+            f"what an interrupt asks has {size:,} bytes, at most {MOST_QUESTION_BYTES:,} fit: store it, and ask with a "
+            "reference to it"
+        )
+    return value

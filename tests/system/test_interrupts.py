@@ -1,0 +1,132 @@
+"""Interrupts of nodes on a real scheduler, real workers and a real Redis, with kills while they wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sleipnir.errors import GateError, UsageError
+from tests.processes import RedisServer, Stack, wait_until, write_agent
+
+TWICE = """
+name: twice
+version: sleipnir/1
+start: split
+state: {got: {type: list, reducer: append}}
+nodes:
+  split: {type: router, next: [left, right]}
+  left: {type: function, call: "f.py:left", next: join}
+  right: {type: function, call: "f.py:right", next: join}
+  join: {type: function, call: "f.py:join", wait_for: [left, right], next: done}
+  done: {type: end, output: "{{got}}"}
+"""
+FUNCTIONS = """
+from pathlib import Path
+
+from sleipnir import interrupt
+
+def left(state):
+    count("left")
+    name = interrupt({"please": "name"}, key="name")
+    try:
+        age = interrupt(f"age of {name}?", key="age", response_schema={"type": "integer"})
+    except Exception:
+        age = "swallowed"
+    return {"got": [f"{name} is {age}"]}
+
+def right(state):
+    count("right")
+    return {"got": [interrupt("colour?")]}
+
+def join(state):
+    return {}
+
+def count(node):
+    with Path(FOLDER, node).open("a") as file:
+        file.write("x")
+"""
+
+
+@pytest.fixture
+def own_stack(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stack]:
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"int-{tmp_path.name}") as stack:
+        stack.start_scheduler("scheduler")
+        stack.start_worker("first")
+        yield stack
+
+
+def twice(folder: Path) -> Path:
+    (folder / "marks").mkdir()
+    functions = FUNCTIONS.replace("FOLDER", repr(str(folder / "marks")))
+    return write_agent(folder / "twice", TWICE, f_py=functions)
+
+
+@pytest.mark.conformance("EX-33", "FO-09")
+def test_two_nodes_ask_and_go_on_after_workers_and_schedulers_were_killed(own_stack: Stack, tmp_path: Path) -> None:
+    with own_stack.client() as client:
+        run = client.submit(twice(tmp_path))
+        wait_until(lambda: len(run.gates()) == 2, "both nodes ask")
+        assert {gate.key: gate.payload for gate in run.gates()} == {"name": {"please": "name"}, "right#0": "colour?"}
+        wait_until(lambda: run.status == "waiting", "no visit is on a worker")
+        own_stack.kill("first")
+        own_stack.kill("scheduler")
+        run.answer("Ann", "name")
+        own_stack.start_scheduler("other")
+        own_stack.start_worker("second")
+        wait_until(lambda: [gate.key for gate in run.gates()] == ["right#0", "age"], "the next question is asked")
+        with pytest.raises(UsageError, match=r"question age of run .* \$: 'old' is not of type 'integer'"):
+            run.answer_all({"right#0": "red", "age": "old"})
+        assert len(run.gates()) == 2
+        own_stack.kill("other")
+        run.answer_all({"right#0": "red", "age": 41})
+        own_stack.start_scheduler("third")
+        assert run.wait(60).status == "completed"
+        assert json.loads(run.output or "") == ["Ann is 41", "red"]
+        marks = tmp_path / "marks"
+        assert ((marks / "left").read_text(), (marks / "right").read_text()) == ("xxx", "xx")
+        answers = [(step.key, step.answer) for step in run.history() if step.kind == "answered"]
+        assert sorted(answers, key=str) == [("age", "41"), ("name", '"Ann"'), ("right#0", '"red"')]
+
+
+def test_the_same_answer_counts_once_and_another_one_is_refused(own_stack: Stack, tmp_path: Path) -> None:
+    with own_stack.client() as client:
+        run = client.submit(twice(tmp_path))
+        wait_until(lambda: len(run.gates()) == 2, "both nodes ask")
+        gate = next(gate for gate in run.gates() if gate.key == "name")
+        with pytest.raises(GateError, match=r"no open question of node 'colour'; open: .*\(name\)"):
+            run.answer("red", "colour")
+        run.answer("Ann", gate)
+        run.answer("Ann", gate)
+        wait_until(lambda: any(gate.key == "age" for gate in run.gates()), "the next question is asked")
+        for named in (gate, "name"):
+            run.answer("Ann", named)
+            with pytest.raises(GateError, match="already answered with"):
+                run.answer("Bob", named)
+        run.answer(41, "age")
+        run.answer("red", "right#0")
+        assert run.wait(60).status == "completed"
+        run.answer("red", "right#0")
+        assert json.loads(run.output or "") == ["Ann is 41", "red"]
+
+
+def test_questions_are_answered_from_the_command_line(own_stack: Stack, tmp_path: Path) -> None:
+    with own_stack.client() as client:
+        run = client.submit(twice(tmp_path))
+        wait_until(lambda: len(run.gates()) == 2, "both nodes ask")
+        listed = json.loads(own_stack.sleipnir("gates", "--json").stdout)
+        assert {gate["key"]: gate["payload"] for gate in listed} == {"name": {"please": "name"}, "right#0": "colour?"}
+        assert "right#0" in own_stack.sleipnir("gates").stdout
+        assert own_stack.sleipnir("answer", run.id, "name", "Ann").returncode == 0
+        wait_until(lambda: any(gate.key == "age" for gate in run.gates()), "the next question is asked")
+        refused = own_stack.sleipnir("answer", run.id, "age", "old")
+        assert (refused.returncode, "'old' is not of type 'integer'" in refused.stderr) == (2, True)
+        file = tmp_path / "answers.json"
+        file.write_text(json.dumps({"age": 41, "shape": "round"}))
+        assert "no open question of node 'shape'" in own_stack.sleipnir("answer", run.id, "--map", str(file)).stderr
+        file.write_text(json.dumps({"age": 41, "right#0": {"colour": "red"}}))
+        assert own_stack.sleipnir("answer", run.id, "--map", str(file)).returncode == 0
+        assert run.wait(60).status == "completed"
+        assert json.loads(run.output or "") == ["Ann is 41", {"colour": "red"}]
