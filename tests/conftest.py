@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import signal
 from collections.abc import Iterator
 from functools import cache
@@ -34,22 +35,11 @@ for profile in ("default", "slow", "ci", "unit"):
     )
 hypothesis.settings.load_profile("default")
 
-TOGETHER = (
-    ("tests/agents/",),
-    ("tests/docs/",),
-    (
-        "tests/system/test_escape_sequences.py",
-        "tests/system/test_hostile_command_lines.py",
-        "tests/system/test_looking_back.py",
-        "tests/system/test_metrics.py",
-        "tests/system/test_runs_end_to_end.py",
-        "tests/system/test_slots.py",
-        "tests/system/test_streaming.py",
-        "tests/system/test_waiting.py",
-    ),
-)
-"""What shares a fixture of the session: processes that each pytest worker would start for itself. Idle ones
-take a few percent of a core each, as long as the session lasts. The last are the files that use `stack`."""
+TOGETHER = ("tests/agents/", "tests/docs/")
+STACK = "the users of `stack`"
+"""What shares a fixture of the session goes to one pytest worker: these folders, and all files whose tests use `stack`.
+Each worker would start these processes for itself. Idle ones take a few percent of a core each, as long as the session
+lasts."""
 LONGEST = ("tests/chaos/", "tests/system/test_init.py", "tests/unit/planner/test_plan_properties.py")
 LONG = (*LONGEST, "tests/system/")
 """Where tests take seconds or minutes each."""
@@ -95,11 +85,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _part(nodeid: str) -> int:
-    if nodeid.startswith(LONGEST) or any(nodeid.startswith(group) for group in TOGETHER):
+    file = nodeid.partition("::")[0]
+    if _group(file):
         return 0
+    if nodeid.startswith(LONGEST):
+        return 1
     if nodeid.startswith(LONG):
-        return 1 if _shares_a_fixture(nodeid.partition("::")[0]) else 2
-    return 4 if nodeid.startswith("tests/unit/") else 3
+        return 2 if _shares_a_fixture(file) else 3
+    return 5 if nodeid.startswith("tests/unit/") else 4
+
+
+@cache
+def _group(file: str) -> str | None:
+    """The tests that share processes with those of this file, if there are any."""
+    for folder in TOGETHER:
+        if file.startswith(folder):
+            return folder
+    return STACK if file.startswith("tests/system/") and _uses_stack((TESTS.parent / file).read_text()) else None
+
+
+_ASKS_FOR_STACK = re.compile(r"^(?:@pytest\.fixture.*\ndef \w+|def test_\w+)\([^)]*\bstack: Stack", re.MULTILINE)
+
+
+def _uses_stack(text: str) -> bool:
+    """Whether a test module asks for the fixture `stack` and has none of its own."""
+    return _ASKS_FOR_STACK.search(text) is not None and "\ndef stack(" not in text
 
 
 @cache
@@ -113,9 +123,8 @@ class OneWorkerEach(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        for group in TOGETHER:
-            if file.startswith(group):
-                return group[0]
+        if group := _group(file):
+            return group
         return nodeid if file.startswith(LONG) and not _shares_a_fixture(file) else file
 
 

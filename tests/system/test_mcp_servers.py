@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.workers.mcp.servers import HERE
-from tests.integration.workers.mcp.test_connections import is_alive
 from tests.processes import RedisServer, Stack, wait_until, write_agent
+from tests.waiting import is_running
 
 GRAPH = """
 name: served
@@ -55,12 +55,12 @@ def test_servers_and_all_they_started_end_with_their_worker(redis_server: RedisS
         for name, run in runs.items():
             assert run.wait(60).status == "completed", (name, run.info().error)
         pids = {name: run.state()["pids"] for name, run in runs.items()}
-        assert all(is_alive(pid) for both in pids.values() for pid in both)
+        assert all(is_running(pid) for both in pids.values() for pid in both)
         for name, (_, signum) in WORKERS.items():
             stack.signal(name, signum)
         codes = {name: stack.processes[name].wait(60) for name in WORKERS}
         assert codes == {name: -signum if signum == signal.SIGKILL else 0 for name, (_, signum) in WORKERS.items()}
         for name, both in pids.items():
-            wait_until(lambda both=both: not any(map(is_alive, both)), f"nothing of {name}'s is left")  # type: ignore[misc]
+            wait_until(lambda both=both: not any(map(is_running, both)), f"nothing of {name}'s is left")  # type: ignore[misc]
     asked = {name for name in WORKERS if (tmp_path / f"{name}.ended").exists()}
     assert asked >= {"threads", "solo", "prefork"}, "their stdin was closed, as the protocol has it"
