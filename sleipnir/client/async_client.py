@@ -134,6 +134,7 @@ class AsyncRun:
     state_at = _coroutine(Run.state_at)
     state_difference = _coroutine(Run.state_difference)
     checkpoint = _coroutine(Run.checkpoint)
+    fork = _coroutine_of(Run.fork, lambda run: AsyncRun(run))
     gates = _coroutine(Run.gates)
     answer = _coroutine(Run.answer)
     answer_all = _coroutine(Run.answer_all)

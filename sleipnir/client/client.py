@@ -550,6 +550,34 @@ class Run:
                 has = f"the steps 0 to {last:,}" if last else "only step 0, its submission"
                 raise UsageError(f"run {self.id!r} has no step {step:,}; it has {has}: `sleipnir history {self.id}`")
 
+    def fork(
+        self,
+        *,
+        at: int | None = None,
+        before: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        agent: str | Path | None = None,
+    ) -> Run:
+        """Submit a run that goes on from a checkpoint of this one, which stays as it is; it may be running or over.
+
+        It goes on after the step `at`, or after the last checkpoint that leads to the node `before`; default: the last
+        checkpoint that leads anywhere. Nothing before that runs again, and all later visits are new. `state` has values
+        that replace those of the past; `agent` (a name or a folder) is run with its current definition; None: with the
+        definition of this run. Variables, directories and limits are those of this run; its cost begins at zero.
+
+        Only runs of the engine `bsp` that are in no session. Raises UsageError if there is no such checkpoint, if it
+        leads to commands, if the definition lacks the node to go on at, or for values of the wrong type; RunNotFound,
+        also if the state at an earlier step needs the journal of a source that has expired; and like Client.submit for
+        `agent`.
+        """
+        from sleipnir.client import forks
+        from sleipnir.client.preparation import Preparation
+
+        preparation = Preparation(self.settings, self._store)
+        given = state or {}
+        run_id = forks.fork(self._store, preparation, self.id, at=at, before=before, state=given, agent=agent)
+        return Run(self._store, run_id, self.settings)
+
     def gates(self) -> list[GateInfo]:
         """The open questions, in the order in which they were asked, including those of child runs."""
         with self._store.errors():

@@ -138,11 +138,45 @@ class Preparation:
         found = self.knowledge(roster, options.get("ask_knowledge"), options.get("tell_knowledge"))
         return replace(self.agents.spec(roster, options, found), config=config, context=context)
 
+    def fork(self, spec: RunSpec, agent: str | Path | None) -> tuple[RunSpec, Graph, Roster | None]:
+        """What a fork of a run with this spec is submitted with, besides its `fork`, and its graph: with the definition
+        of its source, or with the current one of `agent`, whose bundles are to be offered. Raises like `run`."""
+        again = replace(
+            spec, session=None, parent=None, parent_seq=0, parent_attempt=1, root=None, depth=0, path=[], fork=None
+        )
+        if agent is None:
+            with self._store.errors():
+                return again, pinned_graph(self._store, spec), None
+        roster = self.agents.roster(agent)
+        known = {variable.name for variable in roster.agent.graph.variables}
+        variables = {name: value for name, value in spec.variables.items() if name in known}
+        now = self.agents.spec(
+            roster, {"variables": variables, "strict": spec.strict}, self.knowledge(roster, None, None)
+        )
+        again = replace(
+            now,
+            sessions=roster.sessions(),
+            config=spec.config,
+            context=spec.context,
+            cwd=spec.cwd,
+            caller_dir=spec.caller_dir,
+            caller_marks=spec.caller_marks,
+            max_cost_usd=spec.max_cost_usd,
+            max_tokens=spec.max_tokens,
+        )
+        return again, roster.agent.graph, roster
+
+    def fork_id(self, source: str) -> str:
+        """A new id in the partition of a run: a script copies its state."""
+        return self._id_in(self._store.keys.partition_of(source))
+
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""
-        keys = self._store.keys
         session = None if spec.session is None else str(sessions.SessionName(spec.agent, spec.session))
-        partition = None if session is None else keys.partition_of(session)
+        return self._id_in(None if session is None else self._store.keys.partition_of(session))
+
+    def _id_in(self, partition: int | None) -> str:
+        keys = self._store.keys
         while True:
             run_id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
             if partition in (None, keys.partition_of(run_id)):

@@ -8,6 +8,7 @@ Rules:
 not called again: the writes of a visit with the role `reduce` are its result.
 * Steps with a `rank` (those of a `dag`) may end in another order than the visit order, which decides: an update is
 folded at the position of its rank, and a value of a lower rank is ignored.
+* Step 0 of a fork continues the journal of its source, whose entries up to the step named by `past` come before it.
 * An update `Overwrite` replaces what its super-step would have folded.
 
 A journal may have a million entries: a fold keeps of each key the text of its last value and the updates since, and
@@ -51,11 +52,13 @@ class StateFold:
         self.step = self.checkpoint = -1
         self._keys: dict[str, _Key] = {}
         self._held: dict[int, tuple[Step, dict[str, str]]] = {}
+        self._run = 0
 
     def over(self, elements: Iterable[str]) -> StateFold:
         """This fold, with the next entries added. Raises RecordUnreadable."""
         for step, written in map(read_entry, elements):
             self.step = step.step
+            self._run += step.step == 0
             if step.is_checkpoint:
                 self.checkpoint = step.step
             if step.held:
@@ -91,7 +94,7 @@ class StateFold:
                 continue
             key = self._keys.get(name) or self._keys.setdefault(name, _Key())
             if reducer is not None:
-                key.update(_Update(rank, since, text), reducer, step.strict)
+                key.update(_Update(rank, (self._run, since), text), reducer, step.strict)
             elif rank >= key.rank or step.role == "reduce":
                 key.text, key.rank, key.updates = text, rank, []
 
@@ -116,10 +119,10 @@ def same(left: Any, right: Any) -> bool:
 
 
 class _Update(NamedTuple):
-    """An update of a key, which counts since the step `since`."""
+    """An update of a key, which counts since the step `since` of a run: of the first source, of its fork, ..."""
 
     rank: tuple[Any, ...]
-    since: int
+    since: tuple[int, int]
     text: str
 
 

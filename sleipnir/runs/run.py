@@ -22,6 +22,29 @@ from sleipnir.runs.visits import Child, Rank, Visit
 
 
 @dataclass(frozen=True)
+class Checkpoint:
+    """A run after its journal step `step`: the `nodes` that its next super-step opens, in order (a node before which a
+    join fires may be there twice); and as in RunView `counts`, `steps`, `arrived` and `deferred` before that.
+    `commands` of the visits to open have values of their own."""
+
+    step: int
+    nodes: tuple[str, ...]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    steps: int = 0
+    arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    deferred: Mapping[str, int] = field(default_factory=dict)
+    commands: int = 0
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where a fork begins: after `checkpoint` of its source, the run `run`."""
+
+    run: str
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """The submission of a run; it never changes. Paths are text: they may belong to another machine.
 
@@ -37,7 +60,8 @@ class RunSpec:
     `caller_dir` on other machines (local/same_directory.py); empty: an earlier release submitted the run. `by_version`:
     `version:` chooses the language of its graph. False: an earlier release submitted the run; it derived the language
     from the keys of the graph (Graph.of_earlier_release). `config` and `context` are what nodes of a graph written in
-    Python get under these names (python_graph/run_config.py, objects.stored_context).
+    Python get under these names (python_graph/run_config.py, objects.stored_context). `fork`: it goes on from a
+    checkpoint of another run.
     """
 
     agent: str
@@ -65,6 +89,7 @@ class RunSpec:
     by_version: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] | None = None
+    fork: Fork | None = None
     v: int = VERSION
 
     @property

@@ -21,13 +21,14 @@ from sleipnir.runs.visits import Failure, Part, Rank, Visit
 
 @dataclass(frozen=True)
 class Closing:
-    """A super-step closes: all its visits have ended, and the next one opens where they lead (`next`, `routes`).
+    """A super-step closes: all its visits have ended, and the next one opens. What the journal does not have otherwise:
 
-    What the journal does not have otherwise: `arrived` and `deferred` of the run after that (run.RunView); None: as the
-    last closing has them, {} before the first. `commands` is the number of the visits that open with values of their
-    own.
+    `nodes` are those that open; None: the targets of its visits (`next`, `routes`), each once. `arrived` and `deferred`
+    are those of the run after that (run.RunView); None: as at the last closing, {} before the first. `commands` is the
+    number of the visits that open with values of their own.
     """
 
+    nodes: tuple[str, ...] | None = None
     arrived: Mapping[str, Mapping[str, int]] | None = None
     deferred: Mapping[str, int] | None = None
     commands: int = 0
@@ -50,7 +51,8 @@ class Step:
     `part` is the turn or call of a loop that it was, `calls` are the tools that the model called in it; `failed_visit`:
     it failed, and no fallback, retry or `on_error` node took that over; `goes_on`: the next turn follows although the
     turn has no calls. `closing`: its super-step closes with it; None if it does not, and for a visit that was alone in
-    its super-step and leads on, with nothing else to say.
+    its super-step and leads on, with nothing else to say. `past`, of step 0 of a fork (`kind` "forked"), is the run and
+    the step after whose state it begins; the writes of step 0 are laid over that state.
     """
 
     step: int
@@ -86,6 +88,7 @@ class Step:
     key: str | None = None
     failed_visit: bool = False
     closing: Closing | None = None
+    past: tuple[str, int] | None = None
     v: int = VERSION
 
     @property

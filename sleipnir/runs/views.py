@@ -148,7 +148,8 @@ class RunInfo:
     the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are its current limits; None: no limit.
     `stopped_by` is the limit that ended a completed run early (`max_steps`). `failed_visits` are unhandled failures, so
     a completed run may lack their work. `changes` are the last requests of each kind: who paused, resumed, retried or
-    cancelled it, or answered its questions. `failure` is why it failed, for programs; None: for another reason."""
+    cancelled it, or answered its questions. `failure` is why it failed, for programs; None: for another reason. A fork
+    goes on from the step `forked_at` of the run `forked_from`."""
 
     id: str
     agent: str
@@ -174,6 +175,8 @@ class RunInfo:
     stopped_by: str | None = None
     failed_visits: FailedVisits = NO_FAILED_VISITS
     changes: tuple[Change, ...] = ()
+    forked_from: str | None = None
+    forked_at: int | None = None
 
     parked: Parked | None = None
     """Why it is parked, if a scheduler cannot read or plan part of it."""

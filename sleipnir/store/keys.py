@@ -137,7 +137,7 @@ class PartitionKeys:
 
     @property
     def inbox(self) -> str:
-        """STREAM events of runs that are not yet applied: t (submitted, result, answered, cancelled,
+        """STREAM events of runs that are not yet applied: t (submitted, forked, result, answered, cancelled,
         retried, paused, resumed, lease_lost, timer, child_ended, child_gone, told), run, and by type seq, attempt, h,
         text, by, reason, owner, worker, name, child, status, error, usage, failed_visits, what, data, keeps,
         fresh_children.

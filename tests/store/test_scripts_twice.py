@@ -17,7 +17,7 @@ import redis
 from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
-from sleipnir.runs.run import Gate, RunSpec
+from sleipnir.runs.run import Checkpoint, Fork, Gate, RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.visits import Question, Visit, Work
@@ -202,6 +202,15 @@ def forget(store: Store) -> Act:
     return lambda: store.partitions.forget_expired(bench.partition, T, 10)
 
 
+def fork_run(store: Store) -> Act:
+    bench = Bench(store)
+    bench.create(x=1)
+    in_partition = (f"fork{number:08}" for number in range(100_000))
+    fork = next(id_ for id_ in in_partition if store.keys.partition_of(id_) == bench.partition)
+    spec = RunSpec("agent", "digest", fork=Fork(RUN, Checkpoint(0, ("a",), {"a": 2}, 3)))
+    return lambda: store.runs.fork(fork, spec, last_step=0, state={}, changes={"y": 2})
+
+
 def hand_back(store: Store) -> Act:
     _, call = claimed(store)
     return lambda: store.visits.hand_back(call, token="t1", reason="drain")
@@ -319,6 +328,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "discard": (discard, 1),
     "fire_timers": (fire_timers, 0),
     "forget": (forget, 0),
+    "fork_run": (fork_run, 0),
     "hand_back": (hand_back, 0),
     "heartbeat": (heartbeat, []),
     "limit_cool": (limit_cool, None),

@@ -42,6 +42,7 @@ SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots"}
 OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
 OF_CLIENTS = {
     "submit": "create_run",
+    "fork": "fork_run",
     "answer": "answer",
     "cancel": "tell",
     "retry": "tell",
@@ -450,6 +451,16 @@ def submit(caller: Caller) -> Run:
     return caller.client.run(accepted)
 
 
+def fork(caller: Caller) -> Run:
+    source = caller.asked()
+    caller.dies_in("client.run(sys.argv[2]).fork()", source)
+    caller.asks_again(source.fork)
+    [made] = [info for info in caller.client.runs() if info.agent == caller.agent.name and info.id != source.id]
+    assert made.forked_from == source.id
+    source.cancel()
+    return caller.client.run(made.id)
+
+
 def answer(caller: Caller) -> Run:
     run = caller.asked()
     caller.dies_in("client.run(sys.argv[2]).answer('me')", run)
@@ -525,7 +536,7 @@ def retry_batch(caller: Caller) -> Run:
 
 CALLS: dict[str, Callable[[Caller], Run]] = {
     call.__name__: call
-    for call in (submit, answer, cancel, retry, pause, resume, resume_all, submit_batch, retry_batch)
+    for call in (submit, fork, answer, cancel, retry, pause, resume, resume_all, submit_batch, retry_batch)
 } | {"seal_batch": seal_batch}
 
 

@@ -389,14 +389,19 @@ def _slot_granted(context: Context, event: Told) -> IgnoredEvent | None:
 
 def _begin(context: Context) -> None:
     timeout, start, draft = context.graph.settings.timeout, context.graph.start, context.draft
+    fork = context.run.spec.fork
     in_session = context.run.spec.session is not None and start == DYNAMIC
     if in_session and INSTRUCTIONS in context.values.state([INSTRUCTIONS]):
         start = AGENT  # the session already has its instructions
     draft.clock.start()
-    draft.record.notice("run_started", graph=context.graph.name, start=start, agent=context.run.spec.agent)
+    begin = start if fork is None else ", ".join(fork.checkpoint.nodes)
+    draft.record.notice("run_started", graph=context.graph.name, start=begin, agent=context.run.spec.agent)
     if timeout:
         draft.clock.arm_deadline(context.now_ms + timeout * 1000)
-    steps.enter(context, start)
+    if fork is None:
+        steps.enter(context, start)
+    else:
+        steps.go_on_at(context, fork.checkpoint.nodes)
 
 
 def _pause(context: Context, event: Paused) -> IgnoredEvent | None:

@@ -33,7 +33,7 @@ def _pair(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, 
     return name, text
 
 
-def _values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+def json_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
     """`NAME=JSON` as values by name."""
     return {name: _value(ctx, param, name, text) for name, text in pairs(ctx, param, values)}
 
@@ -70,7 +70,7 @@ AGENT_VARIABLE = click.option(
     help="Loki's spelling of --var.",
 )  # fmt: skip
 STATE = click.option(
-    "--state", "state", multiple=True, metavar="NAME=JSON", callback=_values, shell_complete=complete_state_key,
+    "--state", "state", multiple=True, metavar="NAME=JSON", callback=json_values, shell_complete=complete_state_key,
     help="An initial value of the state; repeatable. A text is in quotes, as in 'topic=\"bells\"'.",
 )  # fmt: skip
 
@@ -100,7 +100,7 @@ STRICT = click.option(
     "Default: SLEIPNIR_STRICT; with --replay, strict.",
 )  # fmt: skip
 CONTEXT = click.option(
-    "--context", "context", multiple=True, metavar="NAME=JSON", callback=_values,
+    "--context", "context", multiple=True, metavar="NAME=JSON", callback=json_values,
     help="A value of the context that nodes of a graph.py get; repeatable. It is stored: give no secrets.",
 )  # fmt: skip
 RECURSION_LIMIT = click.option(

@@ -58,6 +58,8 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "session", info.session
     if info.parent:
         yield "parent", info.parent + (f" (of {info.root})" if info.root != info.parent else "")
+    if info.forked_from:
+        yield "forked", f"from {info.forked_from} after step {info.forked_at}"
     yield "created", moment(info.created_ms)
     if info.ended_ms is not None:
         yield "ended", moment(info.ended_ms)

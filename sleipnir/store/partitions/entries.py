@@ -55,7 +55,7 @@ def event_of(fields: Mapping[str, str]) -> Event:
         case "result":
             header = ResultHeader.from_json(decoded(fields["h"], "result"))
             return Resulted(*_visit(fields), header)
-        case "submitted":
+        case "submitted" | "forked":  # of which earlier releases do not know where they begin
             return Submitted()
         case "answered":
             text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")

@@ -13,7 +13,7 @@ from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand
 
-_CREATE_RUN = LuaScript("create_run")
+_CREATE_RUN, _FORK_RUN = LuaScript("create_run"), LuaScript("fork_run")
 
 
 class RunCreation(RunConnection):
@@ -29,6 +29,49 @@ class RunCreation(RunConnection):
         if code == -1:
             raise SessionBusy.by(str(spec.session), spec.agent, busy)
         return bool(code)
+
+    def fork(
+        self,
+        run_id: str,
+        spec: RunSpec,
+        *,
+        last_step: int | None,
+        state: Mapping[str, Any],
+        changes: Mapping[str, Any],
+    ) -> bool:
+        """Accept a run that goes on as its `spec.fork` says; its id is of the partition of its source. It begins with
+        the source's state, if that is still at its journal step `last_step`; None: with `state`; and with `changes`.
+
+        False: the source has gone on, or is gone. Safe to repeat.
+        """
+        from sleipnir.runs.transitions import Step
+
+        fork = spec.fork
+        if fork is None:
+            raise TypeError("a fork needs its source")
+        run, source = self._keys.of_run(run_id), self._keys.of_run(fork.run)
+        partition, point = self._keys.of_partition(self._keys.partition_of(run_id)), fork.checkpoint
+        why = f"from run {fork.run} after step {point.step}"
+        step = Step(step=0, kind="forked", at_ms=0, by=self._by, reason=why, past=(fork.run, point.step))
+        fields: dict[str, Arg] = {f"n:{node}": count for node, count in point.counts.items()}
+        fields |= {"steps": point.steps} if point.steps else {}
+        fields |= {"arrived": dumps(point.arrived)} if point.arrived else {}
+        fields |= {"deferred": dumps(point.deferred)} if point.deferred else {}
+        texts = {key: dumps(value) for key, value in state.items()}
+        begin = {key: dumps(value) for key, value in changes.items()}
+        code = _FORK_RUN(
+            self._client,
+            {
+                "source": source.run, "past": source.state, "run": run.run, "state": run.state, "journal": run.journal,
+                "inbox": partition.inbox, "runs": partition.runs, "specs": run.spec,
+            },
+            {
+                "run_id": run_id, "spec": record(spec), "step": record(step),
+                "at": -1 if last_step is None else last_step, "fields": len(fields), "values": len(texts),
+            },
+            [part for pairs in (fields, texts, begin) for pair in pairs.items() for part in pair],
+        )  # fmt: skip
+        return int(code) >= 0
 
     def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
         """The command of `create`; create_run.lua has the replies. `batch` is the row of the run, or of its root run

@@ -60,16 +60,44 @@ class RunJournal(RunConnection):
         """The state as of a journal step (None: the last), computed from the journal alone (journal.py)."""
         from sleipnir.runs.journal import state_after  # imports the reducers of the graph language
 
-        return state_after(self._journal(run_id, 0, step))
+        return state_after(self._whole_journal(run_id, step))
 
     def difference(self, run_id: str, first: int, second: int) -> StateDifference:
         """What distinguishes the state at the step `second` from that at `first`; the journal is read once."""
         from sleipnir.runs.journal import StateFold
 
         lower, upper = sorted((first, second))
-        fold = StateFold().over(self._journal(run_id, 0, lower))
+        fold = StateFold().over(self._whole_journal(run_id, lower))
         difference = fold.difference(self._journal(run_id, lower + 1, upper))
         return difference if first == lower else difference.reversed()
+
+    def entries(self, run_id: str) -> Iterator[tuple[Step, bool]]:
+        """The steps of a run, each with whether it wrote anything; read lazily."""
+        from sleipnir.runs.transitions import Step
+
+        for element in self._journal(run_id, 0, None):
+            header, newline, _ = element.partition("\n")
+            yield Step.from_json(header), bool(newline)
+
+    def _whole_journal(self, run_id: str, last: int | None) -> Iterator[str]:
+        """The journal up to an entry; that of a fork after those of its sources. Raises RunNotFound for a source that
+        has expired."""
+        from sleipnir.runs.transitions import Step
+
+        ways: list[tuple[str, int | None]] = [(run_id, last)]
+        while element := self._client.lindex(self._keys.of_run(ways[-1][0]).journal, 0):
+            past = Step.from_json(element.partition("\n")[0]).past
+            if past is None:
+                break
+            ways.append(past)
+        else:
+            if len(ways) > 1:
+                raise RunNotFound(
+                    f"run {run_id!r} was forked from run {ways[-1][0]!r}, which has expired: its journal no longer has "
+                    "the states of its steps"
+                )
+        for each, until in reversed(ways):
+            yield from self._journal(each, 0, until)
 
     def checkpoint(self, run_id: str, step: int) -> int:
         """The last checkpoint up to a step, read backwards from there."""

@@ -223,6 +223,8 @@ def _info(
         max_tokens=budget.max_tokens,
         holds=holds,
         changes=changes_of(record_),
+        forked_from=None if submitted.fork is None else submitted.fork.run,
+        forked_at=None if submitted.fork is None else submitted.fork.checkpoint.step,
         stopped_by=record_["stopped_by"] if status == "completed" else None,
         failed_visits=NO_FAILED_VISITS if failed is None else read_text(FailedVisits, failed, "failed visits", run_id),
     )

@@ -21,6 +21,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from sleipnir.graph.model import ScriptNode
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.checkpoints import CheckpointReader
 from sleipnir.runs.events import (
     Answered,
     Cancelled,
@@ -35,8 +36,8 @@ from sleipnir.runs.events import (
 )
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.interrupts import INTERRUPT, answer_of, answers_of
-from sleipnir.runs.journal import state_after
-from sleipnir.runs.run import FAIL, RUN_AGAIN, RunSpec, RunView
+from sleipnir.runs.journal import read_entry, state_after
+from sleipnir.runs.run import FAIL, RUN_AGAIN, Checkpoint, RunSpec, RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.visits import BRANCH, Failed, Loop, Part, Question, Visit
 from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
@@ -473,6 +474,21 @@ class HostileWorld(RuleBasedStateMachine):
     @invariant()
     def the_journal_alone_gives_the_state(self) -> None:
         assert state_after(self.memory.entries) == self.memory.state
+
+    @invariant()
+    def the_journal_alone_tells_where_a_run_goes_on_after_a_checkpoint(self) -> None:
+        if self.graph.engine == "dag" or self.run.is_final or not self.run.frontier:
+            return
+        steps = [read_entry(entry)[0] for entry in self.memory.entries]
+        reader = CheckpointReader(Checkpoint(0, (self.graph.start,))).over(steps)
+        if not steps[-1].is_checkpoint:
+            return
+        nodes = sorted(visit.node for visit in self.run.frontier.values() if visit.is_branch)
+        last = reader.last
+        assert sorted(last.nodes) == nodes or last.commands
+        assert (last.arrived, last.deferred, last.steps) == (self.run.arrived, self.run.deferred, self.run.steps - 1)
+        counts = Counter(self.run.counts) - Counter(set(nodes))
+        assert last.commands or last.counts == {node: count for node, count in counts.items() if count}
 
     @invariant()
     def the_version_counts_what_was_applied(self) -> None:

@@ -175,6 +175,11 @@ def enter(context: Context, node: str) -> None:
     context.engine.open_step(context, [NextVisit(node)], [], {})
 
 
+def go_on_at(context: Context, nodes: Sequence[str]) -> None:
+    """Open the first super-step of a fork."""
+    context.engine.open_step(context, [NextVisit(node) for node in nodes], [], {})
+
+
 def _journal(context: Context, visit: Visit, outcome: VisitOutcome, *, held: bool) -> int:
     folds = _folds(context, outcome.written)
     return context.draft.record.write(
@@ -475,14 +480,16 @@ def _record_closing(
     draft = context.draft
     if context.graph.engine == "dag":
         return
-    closing = Closing(
-        None if draft.arrived == before[0] else draft.arrived,
-        None if draft.deferred == before[1] else draft.deferred,
-        commands,
-    )
     write = draft.record.written(step)
-    if write is not None and (closing != Closing() or not write.step.is_checkpoint):
-        draft.record.amend(step, closing=closing)
+    arrived = None if draft.arrived == before[0] else draft.arrived
+    deferred = None if draft.deferred == before[1] else draft.deferred
+    targets_open = not (context.graph.joins or context.graph.deferred)
+    is_plain = targets_open and not commands and arrived is None and deferred is None
+    if write is None or (is_plain and write.step.is_checkpoint):
+        return
+    visits = () if targets_open else draft.visits.all()
+    opened = None if targets_open else tuple(sorted(visit.node for visit in visits if visit.is_branch))
+    draft.record.amend(step, closing=Closing(opened, arrived, deferred, commands))
 
 
 # Small parts
