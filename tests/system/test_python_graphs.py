@@ -437,7 +437,7 @@ def test_a_context_that_its_class_refuses_is_refused_before_anything_is_stored(s
             client.submit(agent, context={"name": "Ada", "born": "once"})
         with pytest.raises(UsageError, match="'api_key' marks a secret"):
             client.submit(agent, context={"name": "Ada", "api_key": "x"})
-        linear = write_agent(tmp_path / "yaml", "start: a\nnodes:\n  a: {type: end}\n")
+        linear = write_agent(tmp_path / "yaml", "name: yaml\nstart: a\nnodes:\n  a: {type: end}\n")
         with pytest.raises(UsageError, match="agent 'yaml' takes no config=, because its graph is not"):
             client.submit(linear, config={"recursion_limit": 3})
         assert client.run_count() == before
