@@ -11,7 +11,8 @@ outage   Redis is frozen, and killed and started again, for longer than a lease
 restore  an old append-only file is put back under running processes
 promote  a replica that lacks the last second is promoted
 clock    the clock of Redis is stepped forward and back by more than a lease
-mixed    four workers and a scheduler of another revision (--previous) run beside four workers and a scheduler of this
+mixed    four workers and a scheduler of another revision (--previous) run beside four workers and a scheduler of this;
+         with --fast two and two
 
 No worker is killed, so no visit may be executed again while Redis remembers it. Only data that Redis lost is in the
 section "lost by Redis, as documented". Exits with 1 if a guarantee was violated. A drill that cannot run here (no right
@@ -42,7 +43,17 @@ sys.path.insert(0, str(ROOT))
 from ops.chaos import graphs, releases, servers, verdict  # noqa: E402
 from ops.chaos.plants import NAME, Plants  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
-from ops.chaos.run import QUEUES, RUNS_PER_GRAPH, Chaos, draw, keep_evidence, retried, settled  # noqa: E402
+from ops.chaos.run import (  # noqa: E402
+    QUEUES,
+    RUNS_PER_GRAPH,
+    SCHEDULERS,
+    WORKERS,
+    Chaos,
+    draw,
+    keep_evidence,
+    retried,
+    settled,
+)
 from ops.chaos.verdict import Wrong  # noqa: E402
 from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.errors import SleipnirError  # noqa: E402
@@ -458,14 +469,15 @@ class Mixed(Drill):
         except releases.NoRelease as error:
             raise Skipped(str(error)) from None
         self.say(f"beside processes of {self._other.revision}: {self._other.subject}")
+        workers = range(2 if self.options.fast else 4)
         for name, environment in (("new", {}), ("old", self._other.environment)):
             self.chaos.stack.start_scheduler(f"scheduler-{name}", env=environment)
-            for number in range(1, 5):
+            for number in workers:
                 self.chaos.stack.start_worker(
                     f"worker-{name}-{number}", ",".join(QUEUES), pool="threads", concurrency=2, ready=False,
                     env=environment,
                 )  # fmt: skip
-        for number in range(1, 5):
+        for number in workers:
             for name in ("new", "old"):
                 self.chaos.stack.wait_for_worker(f"worker-{name}-{number}", 180)
 
@@ -503,6 +515,11 @@ class Peace(Drill):
     """Each graph once without faults: the expected outcomes."""
 
     name = "peace"
+
+    def start(self) -> None:
+        if self.options.fast:
+            self.chaos.schedulers, self.chaos.workers = SCHEDULERS[:1], WORKERS[:1]
+        self.chaos.start()
 
     def endings(self, agents: Sequence[Path]) -> verdict.Endings:
         try:
@@ -607,7 +624,9 @@ def main() -> None:
         "and wild ones)",
     )  # fmt: skip
     parser.add_argument("--corpus", type=float, default=1.0, help="share of the corpus planted each time (default 1)")
-    parser.add_argument("--fast", action="store_true", help=f"leases of {FAST_LEASE_S:g} s, for a short campaign")
+    parser.add_argument(
+        "--fast", action="store_true", help=f"leases of {FAST_LEASE_S:g} s, fewer workers: for a short campaign"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
