@@ -7,6 +7,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,7 +81,12 @@ class Name(NamedTuple):
         return f"{self.file.relative_to(ROOT)}: {self.name}"
 
 
-def names_of_code() -> Iterator[Name]:
+@cache
+def names_of_code() -> list[Name]:
+    return list(_names_of_code())
+
+
+def _names_of_code() -> Iterator[Name]:
     for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):
             if "templates" in file.parts:
@@ -140,9 +146,6 @@ def defined_twice(names: list[Name]) -> dict[str, list[str]]:
     return {name: places for name, places in files.items() if len(places) > 1}
 
 
-CODE = list(names_of_code())
-
-
 def test_the_glossary_has_each_noun_once_in_one_sentence() -> None:
     nouns = [noun for noun, _ in ENTRIES]
     assert len(nouns) > 100
@@ -154,19 +157,20 @@ def test_the_glossary_has_each_noun_once_in_one_sentence() -> None:
 
 
 def test_no_name_has_a_word_that_the_glossary_replaces() -> None:
-    wrong = {str(each): f"not {word!r} but {NOT_USED[word]!r}" for each in CODE if (word := uses_banned_word(each))}
+    words = {str(each): uses_banned_word(each) for each in names_of_code()}
+    wrong = {place: f"not {word!r} but {NOT_USED[word]!r}" for place, word in words.items() if word}
     assert {place: why for place, why in wrong.items() if place.rpartition(" ")[2] not in STORED} == {}
 
 
 def test_no_public_class_name_has_two_meanings() -> None:
-    twice = defined_twice(CODE)
+    twice = defined_twice(names_of_code())
     assert {name: files for name, files in twice.items() if name not in TWO_MEANINGS} == {}
     assert sorted(TWO_MEANINGS.keys() - twice.keys()) == [], "exceptions that nothing needs any more"
 
 
 def test_the_last_word_of_each_name_is_a_noun_of_the_glossary_or_plain_english() -> None:
     unknown = defaultdict(list)
-    for each in CODE:
+    for each in names_of_code():
         if not is_known(each.words[-1]):
             unknown[each.words[-1]].append(str(each))
     assert dict(unknown) == {}, "add the noun to docs/glossary.md, or choose one that is there"
