@@ -8,8 +8,8 @@ from typing import Any, Final
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.objects import instance
 from sleipnir.python_graph.runtime import GraphOutput
-from sleipnir.python_graph.schema import is_typed_dict, keys_of
-from sleipnir_inprocess.run import Run
+from sleipnir.python_graph.schema import is_typed_dict
+from sleipnir_inprocess.run import Run, output_of
 from sleipnir_inprocess.streams import INTERRUPT, Form, Output
 
 _IGNORED: Final = ("durability", "debug", "print_mode")
@@ -34,10 +34,7 @@ def invoke(
         return list(stream(graph, input, config, **more, **options))
     _check(options)
     names = graph.parts.output_schema
-    # The classes of nodes add keys of their own, which are no output.
-    is_whole = names is graph.parts.state_schema and len(graph.parts.classes) == 1
-    default = None if is_whole else list(keys_of(names))
-    run = Run(graph, input, config, context, Form(()), Output(output_keys, default))
+    run = Run(graph, input, config, context, Form(()), output_of(graph, output_keys))
     run.drive()
     value, interrupts = run.output.of(run.state()), run.interrupts
     if version == "v2":

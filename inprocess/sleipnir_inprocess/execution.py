@@ -66,6 +66,16 @@ class CalledRuns:
             del self._runs[name]
 
 
+@dataclass(frozen=True)
+class NodeEnvironment:
+    """What nodes find around them: their working directory, environment variables above those of this process, and
+    settings. None: those of this process."""
+
+    cwd: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    settings: Settings | None = None
+
+
 @dataclass
 class Executor:
     """Executes the visits of one run. `updates` and `errors` are what nodes returned and raised, by visit; `called` are
@@ -76,6 +86,7 @@ class Executor:
     runtime: Runtime[Any]
     stream: Stream
     thread: str | None = None
+    environment: NodeEnvironment = field(default_factory=NodeEnvironment)
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
     called: dict[tuple[int, int], CalledRun] = field(default_factory=dict)
@@ -119,7 +130,7 @@ class Executor:
         """What nodes that are no functions use of this machine: its environment and settings."""
         from sleipnir_inprocess import executors  # noqa: F401  (it imports what calls models)
 
-        return Host(os.environ, Settings.from_env())
+        return Host({**os.environ, **self.environment.env}, self.environment.settings or Settings.from_env())
 
     def _elsewhere(self, execution: Execution) -> VisitResult | None:
         """Execute a node that calls a model, a script or a search."""
@@ -142,7 +153,7 @@ class Executor:
                 agent=call.agent,
                 graph=model,
                 folder=Path(self.graph.parts.place[0]).parent,
-                cwd=Path.cwd(),
+                cwd=self.environment.cwd or Path.cwd(),
                 caller_dir=Path.cwd(),
                 state=StoredState({}),
                 objects=self.graph.objects,

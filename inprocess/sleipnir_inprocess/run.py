@@ -25,6 +25,7 @@ from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.interrupts import Interrupt, answering
 from sleipnir.python_graph.objects import instance
 from sleipnir.python_graph.runtime import Call, Runtime, current, merged_config
+from sleipnir.python_graph.schema import keys_of
 from sleipnir.runs.events import Resulted
 from sleipnir.runs.failure_text import RECURSION_LIMIT_REACHED
 from sleipnir.runs.interrupts import INTERRUPT as INTERRUPT_KIND
@@ -32,7 +33,8 @@ from sleipnir.runs.interrupts import text_of
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.visits import Ended, Visit
-from sleipnir_inprocess.execution import CalledRun, Executor
+from sleipnir_inprocess.clocks import RealClock, RunClock
+from sleipnir_inprocess.execution import CalledRun, Executor, NodeEnvironment
 from sleipnir_inprocess.runner import Runner
 from sleipnir_inprocess.streams import INTERRUPT, Chunk, Form, Output, Stream
 
@@ -52,6 +54,9 @@ class Run:
         context: Any,
         form: Form,
         output: Output,
+        *,
+        clock: RunClock | None = None,
+        environment: NodeEnvironment | None = None,
     ) -> None:
         above = current.get()
         self.output = output
@@ -68,16 +73,20 @@ class Run:
         self._limits = {} if most is None else {"max_concurrency": most}
         parent = above.stream if above is not None else None
         self._stream = Stream(form, parent, parent.modes if parent is not None else frozenset())
-        self._executor = Executor(graph, self._config, self._runtime(context, above), self._stream, self._thread)
+        runtime, around = self._runtime(context, above), environment or NodeEnvironment()
+        self._executor = Executor(graph, self._config, runtime, self._stream, self._thread, around)
+        self._clock = clock or RealClock()
         self._has_start = graph.model.start == START
         self._asker = answering.get()
         self._called = above.called if above is not None else None
         self._number = self._called.next_number() if self._called is not None else 0
         self._given = 0
         self._goes_on = False
-        self._store, self._run_id = self._begun(input)
-        self._executor.called = self._store.called.setdefault(self._run_id, {})
-        self._runner = Runner(self._store, self._run_id, lambda spec: graph.model, self._executor, self._committed)
+        self.store, self.run_id = self._begun(input)
+        self._executor.called = self.store.called.setdefault(self.run_id, {})
+        self._runner = Runner(
+            self.store, self.run_id, lambda spec: graph.model, self._executor, self._committed, clock=self._clock
+        )
         self._steps, self._has_written = self._runner.run.view.steps, False
 
     def _runtime(self, context: Any, above: Call | None) -> Runtime[Any]:
@@ -107,7 +116,7 @@ class Run:
 
     def _created(self, input: Any) -> tuple[MemoryStore, str]:
         """A new run with this input."""
-        store, run_id = MemoryStore(), f"run{next(self._graph.run_numbers)}"
+        store, run_id = MemoryStore(self._clock.now_ms), f"run{next(self._graph.run_numbers)}"
         spec = RunSpec(self._graph.name, BUNDLE, by_version=True, config=self._limits)
         store.create(run_id, spec, self._first_state(input))
         return store, run_id
@@ -193,27 +202,40 @@ class Run:
         gate = gates[min(gates)]
         answer = self._asker.take(shown_value(gate), None, gate.schema, None)
         self._given += 1
-        self._store.answer(self._run_id, gate.seq, sent_text(gate, answer), gate.attempt)
+        self.store.answer(self.run_id, gate.seq, sent_text(gate, answer), gate.attempt)
         return True
+
+    def steps(self, *, expire: bool = False) -> Iterator[None]:
+        """Run to the end, one commit at a time; raises only GraphRecursionError. `expire` is that of Runner."""
+        self._runner.expire = expire
+        try:
+            yield from self._runner.steps()
+        finally:
+            self._runner.close()
+            self._keep()
 
     def _keep(self) -> None:
         """Keep the run for the next call of its thread, if there can be one, or for the next execution of the node that
         has called this graph."""
         if self._called is not None and self._runner.run.view.status != "failed":
-            self._called.keep(self._number, CalledRun(self._store, self._run_id, self._given))
+            self._called.keep(self._number, CalledRun(self.store, self.run_id, self._given))
         if self._thread is None:
             return
         if self._graph.remembers or (self._runner.run.gates and self._asker is None):
-            self._graph.threads[self._thread] = (self._store, self._run_id)
+            self._graph.threads[self._thread] = (self.store, self.run_id)
         else:
             self._graph.threads.pop(self._thread, None)
+
+    @property
+    def record(self) -> MemoryRun:
+        return self._runner.run
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:
         """The questions that the run waits for."""
         gates = self._runner.run.gates
         return tuple(
-            Interrupt(shown_value(gate), interrupt_id(self._run_id, gate), response_schema=gate.schema)
+            Interrupt(shown_value(gate), interrupt_id(self.run_id, gate), response_schema=gate.schema)
             for _, gate in sorted(gates.items())
         )
 
@@ -307,6 +329,14 @@ class Run:
             return
         own = self._executor.errors.get(run.failure.seq or 0) if run.failure is not None else None
         raise own or run_failure(run.error or "the run failed", run.failure)
+
+
+def output_of(graph: CompiledGraph, keys: str | Sequence[str] | None = None) -> Output:
+    """The part of the state that a caller gets: `keys`, or all that is declared for output."""
+    names = graph.parts.output_schema
+    # The classes of nodes add keys of their own, which are no output.
+    is_whole = names is graph.parts.state_schema and len(graph.parts.classes) == 1
+    return Output(keys, None if is_whole else list(keys_of(names)))
 
 
 def resumes(input: Any) -> bool:

@@ -1,7 +1,10 @@
-"""Run an agent in the process of a test: without Redis, workers or a second process, in milliseconds.
+"""Run an agent or a graph in the process of a test: without Redis, workers or a second process, in milliseconds.
 
     result = run("agents/letters", "Our bell is cracked", answers=["yes"], model=Script(default="urgent"))
     assert result.output == "answered"
+
+    result = run(graph, {"topic": "bells"})
+    assert result.output["report"] == "bells are cast in bronze"
 
 What executes the run is imported with the first call, so that importing sleipnir.testing stays cheap.
 """
@@ -15,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sleipnir.commands import START
 from sleipnir.errors import UsageError
 from sleipnir.messages import Role, RunStatus, Usage
 from sleipnir.runs.interrupts import typed_answer
@@ -23,12 +27,15 @@ from sleipnir.testing.script import Chooser, Script
 from sleipnir.testing.server import ModelServer
 
 if TYPE_CHECKING:
+    from sleipnir.python_graph.compiled import CompiledGraph
     from sleipnir.runs.views import GateInfo
     from sleipnir.settings import Settings
     from sleipnir_inprocess.agent_run import AgentRun
+    from sleipnir_inprocess.graph_run import GraphRun
 
-Answers: TypeAlias = Sequence[str] | Mapping[str, str | Sequence[str]]
-"""Answers in the order of the questions; or by node, then the last one of a node answers all its later questions."""
+Answers: TypeAlias = Sequence[Any] | Mapping[str, Any]
+"""Answers in the order of the questions; or by node one or a list, of which the last answers all later questions. They
+are texts; to an `interrupt()` of a graph any JSON value."""
 
 Model: TypeAlias = ModelServer | Script | Iterable[Reply | str] | Chooser
 """A server, or the replies of one that runs meanwhile (ModelServer.__init__)."""
@@ -68,16 +75,17 @@ class AskedQuestion:
     question: str
     options: tuple[str, ...]
     default: str | None
-    answer: str | None
+    answer: Any
 
 
 @dataclass(frozen=True)
 class RunResult:
     """How a run went. `status` is `completed`, `failed`, `cancelled`, or `waiting` for an answer that the test did not
-    give; `output` and `error` are as in sleipnir.Run. `state` is the state at the end."""
+    give; `output` and `error` are as in sleipnir.Run, but the output of a graph is what `graph.invoke` returns. `state`
+    is the state at the end, in its JSON form."""
 
     status: RunStatus
-    output: str | None
+    output: Any
     error: str | None
     state: dict[str, Any]
     visits: tuple[EndedVisit, ...] = field(repr=False)
@@ -98,8 +106,8 @@ class RunResult:
 
 
 def run(
-    agent: str | Path,
-    prompt: str = "",
+    agent: str | Path | CompiledGraph,
+    prompt: Any = "",
     *,
     answers: Answers = (),
     state: Mapping[str, Any] | None = None,
@@ -110,55 +118,78 @@ def run(
     env: Mapping[str, str] | None = None,
     strict: bool | None = None,
     settings: Settings | None = None,
+    config: Mapping[str, Any] | None = None,
+    context: Any = None,
 ) -> RunResult:
-    """Run `agent`, a name or the path of a folder, in this process, until it is over or waits for a person.
+    """Run `agent`, a name, the path of a folder or a compiled graph, in this process, until it is over or waits for a
+    person. For a graph `prompt` is the input of `graph.invoke`; it takes `config` and `context`, and neither `state`,
+    `variables` nor `strict`.
 
     `answers` are given to its questions; an unanswered one expires if it has a `timeout`. Waiting takes no time:
     delays, pauses before retries and timeouts of questions pass at once. `model` answers the calls of models of
     `client`; without it, models are called as configured. `variables`, `cwd` and `strict` are as in
     sleipnir.RunOptions, `env` are environment variables for its nodes. `settings` None: those of the environment.
 
-    Raises as Client.submit does before anything runs, also UsageError for an answer to a node that the agent lacks. A
-    failed run raises nothing: see `status`.
+    Raises as Client.submit, or `graph.invoke`, does before anything runs, also UsageError for an answer to a node that
+    the agent lacks, and TypeError for an option of the other kind. A failed run raises nothing: see `status`.
     """
     from sleipnir_inprocess.agent_run import AgentRun
     from sleipnir_inprocess.clocks import SkippingClock
+    from sleipnir_inprocess.execution import NodeEnvironment
+    from sleipnir_inprocess.graph_run import GraphRun
 
+    running: AgentRun | GraphRun
     with _served(model, client) as more:
-        running = AgentRun(
-            agent,
-            prompt,
-            state=state,
-            settings=settings,
-            env={**more, **(env or {})},
-            clock=SkippingClock(),
-            variables=variables,
-            cwd=cwd,
-            strict=strict,
-        )
+        env = {**more, **(env or {})}
+        if isinstance(agent, str | Path):
+            _refuse("an agent", config=config, context=context)
+            running = AgentRun(
+                agent,
+                prompt,
+                state=state,
+                settings=settings,
+                env=env,
+                clock=SkippingClock(),
+                variables=variables,
+                cwd=cwd,
+                strict=strict,
+            )
+        else:
+            _refuse("a graph", state=state, variables=variables, strict=strict)
+            environment = NodeEnvironment(cwd, env, settings)
+            running = GraphRun(agent, prompt, config, context, SkippingClock(), environment)
         return _Test(running, _Answers(answers, running)).finish()
+
+
+def _refuse(kind: str, **options: Any) -> None:
+    """Raises TypeError for an option that is given."""
+    for name, value in options.items():
+        if value is not None:
+            raise TypeError(f"{name}= does not apply to a run of {kind}")
 
 
 class _Answers:
     """The answers that are left."""
 
-    def __init__(self, answers: Answers, running: AgentRun) -> None:
+    def __init__(self, answers: Answers, running: AgentRun | GraphRun) -> None:
         if isinstance(answers, str):
             raise TypeError("answers is a list of texts, or a mapping of nodes to texts, not a text")
-        self._by_node: dict[str, list[str]] | None = None
+        self._by_node: dict[str, list[Any]] | None = None
         if isinstance(answers, Mapping):
-            self._by_node = {node: [text] if isinstance(text, str) else [*text] for node, text in answers.items()}
+            self._by_node = {
+                node: [*each] if isinstance(each, list | tuple) else [each] for node, each in answers.items()
+            }
             _refuse_unknown(self._by_node, running)
         self._in_order = [] if isinstance(answers, Mapping) else [*answers]
 
-    def next_for(self, gate: GateInfo) -> str | None:
+    def next_for(self, gate: GateInfo) -> Any:
         if self._by_node is None:
             return self._in_order.pop(0) if self._in_order else None
         texts = self._by_node.get(gate.node, [])
         return texts.pop(0) if len(texts) > 1 else next(iter(texts), None)
 
 
-def _refuse_unknown(nodes: Iterable[str], running: AgentRun) -> None:
+def _refuse_unknown(nodes: Iterable[str], running: AgentRun | GraphRun) -> None:
     known = running.nodes()
     for node in nodes:
         if node not in known:
@@ -168,7 +199,7 @@ def _refuse_unknown(nodes: Iterable[str], running: AgentRun) -> None:
 class _Test:
     """A run while it is tested."""
 
-    def __init__(self, running: AgentRun, answers: _Answers) -> None:
+    def __init__(self, running: AgentRun | GraphRun, answers: _Answers) -> None:
         self._run, self._answers = running, answers
         self._asked: dict[tuple[str, int, int], AskedQuestion] = {}
         self._snapshots: list[Mapping[str, str]] = []
@@ -180,6 +211,7 @@ class _Test:
         for _ in self._run.steps(expire=True):
             self._note_state()
             self._answer()
+        self._note_state()  # a graph's recursion limit ends it with a commit that was not yielded
         run = self._run
         return RunResult(
             run.status,
@@ -208,7 +240,7 @@ class _Test:
 
     def _visits(self) -> Iterator[EndedVisit]:
         for (step, texts), after in zip(self._run.record.values.journal, self._snapshots, strict=True):
-            if step.seq is None or step.node is None:
+            if step.seq is None or step.node in (None, START):  # START is no node of the program
                 continue
             item = None if step.item is None else step.item[1]
             about = (step.node, step.ok, step.error, step.role, item, step.attempt, step.took_ms)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from sleipnir.python_graph.compiled import CompiledGraph
     from sleipnir.testing.in_process import RunResult
     from sleipnir.testing.reply import Reply
     from sleipnir.testing.script import Chooser, Script
@@ -28,7 +29,7 @@ def run_agent(tmp_path: Path) -> Callable[..., RunResult]:
     """sleipnir.testing.run, where scripts and tools work in the test's `tmp_path` unless `cwd` is given."""
     from sleipnir.testing.in_process import run
 
-    def run_here(agent: str | Path, prompt: str = "", **options: Any) -> RunResult:
+    def run_here(agent: str | Path | CompiledGraph, prompt: Any = "", **options: Any) -> RunResult:
         return run(agent, prompt, **{"cwd": tmp_path, **options})
 
     return run_here

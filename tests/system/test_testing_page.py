@@ -19,7 +19,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize(("number", "passed"), [(0, "2 passed"), (1, "1 passed")])
+@pytest.mark.parametrize(("number", "passed"), [(0, "2 passed"), (1, "1 passed"), (2, "1 passed")])
 def test_an_example_runs_as_it_is_written(tmp_path: Path, number: int, passed: str) -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
     write_agent(tmp_path / "agents" / "letters", blocks(page, "yaml")[0])
