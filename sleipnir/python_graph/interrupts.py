@@ -54,6 +54,16 @@ class VisitAnswers:
         self._calls += count
         self._positions += count
 
+    def ask(self, value: Any, key: str | None, schema: Json, timeout: float | None) -> InterruptQuestion:
+        """What a script asks after it has got all answers. Raises ValueError for a question with an answer, and for
+        what cannot be asked."""
+        _refuse(key, schema, timeout)
+        if key in self._by_key:
+            raise ValueError(f"the question {key!r} has an answer already")
+        name = self._name(len(self._by_position)) if key is None else key
+        at = len(self._by_position) + len(self._by_key)
+        return InterruptQuestion(name, _plain(value), key, at, schema, _in_ms(timeout))
+
     def take(self, value: Any, key: str | None, schema: Json, timeout_ms: int | None) -> Json:
         """The answer. Raises GraphInterrupt if there is none yet, ValueError for a question in another place than in
         an earlier execution, and for what cannot be asked."""
@@ -105,14 +115,10 @@ def interrupt(value: Any, key: str | None = None, *, response_schema: Any = None
     answers = answering.get()
     if answers is None:
         raise RuntimeError("interrupt() was called outside of a node")
-    if key is not None and (not isinstance(key, str) or not key.strip()):
-        raise ValueError(f"the key of an interrupt must be a text, not {key!r}")
-    if timeout is not None and not 0 < timeout < 10**9:
-        raise ValueError(f"the timeout of an interrupt must be a positive number of seconds, not {timeout!r}")
     adapter = None if response_schema is None or isinstance(response_schema, dict | bool) else _adapter(response_schema)
     schema = response_schema if adapter is None else adapter.json_schema()
-    _refuse_schema(schema)
-    answer = answers.take(value, key, schema, None if timeout is None else int(timeout * 1000))
+    _refuse(key, schema, timeout)
+    answer = answers.take(value, key, schema, _in_ms(timeout))
     return answer if adapter is None else adapter.validate_python(answer)
 
 
@@ -122,8 +128,18 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-def _refuse_schema(schema: Json) -> None:
-    """Raises ValueError for what is no JSON Schema, or one that cannot be applied."""
+def _in_ms(timeout: float | None) -> int | None:
+    return None if timeout is None else max(1, int(timeout * 1000))
+
+
+def _refuse(key: Any, schema: Json, timeout: Any) -> None:
+    """Raises ValueError for a key that is no text, a timeout that is no time, and what is no JSON Schema, or one that
+    cannot be applied."""
+    if key is not None and (not isinstance(key, str) or not key.strip()):
+        raise ValueError(f"the key of an interrupt must be a text, not {key!r}")
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and 0 < timeout < 10**9):
+        raise ValueError(f"the timeout of an interrupt must be a positive number of seconds, not {timeout!r}")
     if schema is None:
         return
     if problem := json_schema.problem(schema):

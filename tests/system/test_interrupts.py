@@ -130,3 +130,31 @@ def test_questions_are_answered_from_the_command_line(own_stack: Stack, tmp_path
         assert own_stack.sleipnir("answer", run.id, "--map", str(file)).returncode == 0
         assert run.wait(60).status == "completed"
         assert json.loads(run.output or "") == ["Ann is 41", {"colour": "red"}]
+
+
+PAYS = """
+name: pays
+start: pay
+nodes:
+  pay: {type: script, script: pay.sh, effect: once, next: done}
+  done: {type: end, output: "{{paid}}"}
+"""
+PAY = """
+if [ -z "$GRAPH_RESUME" ]; then echo '{"_interrupt": {"key": "sure", "value": {"pay": 7}}}'; exit; fi
+echo x >> "$PAID"
+echo "{\\"paid\\": $GRAPH_RESUME}"
+"""
+
+
+def test_a_script_with_an_effect_asks_before_it_and_has_it_once(own_stack: Stack, tmp_path: Path) -> None:
+    paid = tmp_path / "paid"
+    agent = write_agent(tmp_path / "pays", PAYS, pay_sh=PAY.replace("$PAID", str(paid)))
+    with own_stack.client() as client:
+        run = client.submit(agent)
+        wait_until(run.gates, "the script asks")
+        own_stack.kill("first")
+        assert not paid.exists()
+        assert own_stack.sleipnir("answer", run.id, "true").returncode == 0
+        own_stack.start_worker("second")
+        assert run.wait(60).status == "completed"
+        assert (run.output, paid.read_text()) == ('{"sure":true}', "x\n")

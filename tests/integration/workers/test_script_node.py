@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from sleipnir.graph.model import ScriptNode, Variable
-from sleipnir.messages import VisitResult
+from sleipnir.messages import InterruptQuestion, VisitResult
+from sleipnir.runs.conversation import StoredConversation
+from sleipnir.runs.interrupts import UsedAnswer, answers_text
 from sleipnir_workers.execution.execution import DirectoryMissing, VisitLost
 from sleipnir_workers.nodes import script
 from tests.unit.workers import visits
@@ -437,3 +439,54 @@ def test_a_lost_visit_stops_the_script_and_returns_nothing(tmp_path: Path) -> No
         run(tmp_path, "trap '' TERM; echo $$ > pid; sleep 60", lost=lost)
     assert time.monotonic() - trigger.acted_at < 30
     wait_until(lambda: is_gone(text_of(tmp_path / "pid")), "the script is dead")
+
+
+# Questions to a person
+
+ASKS = """
+import json, os
+answers = json.loads(os.environ.get("GRAPH_RESUME") or "{}")
+if "who" not in answers:
+    print(json.dumps({"_interrupt": {"key": "who", "value": {"please": "name"}, "schema": {"type": "string"}}}))
+elif "step#0" not in answers:
+    print(json.dumps({"_interrupt": {"value": "sure?", "timeout": 1.5}}))
+else:
+    print(json.dumps({"answers": answers}))
+"""
+
+
+def answers(*used: UsedAnswer) -> StoredConversation:
+    return StoredConversation(answers_text(used))
+
+
+def test_a_script_asks_and_gets_the_answers_by_key(tmp_path: Path) -> None:
+    first = run(tmp_path, ASKS, name="step.py").interrupt
+    assert first == InterruptQuestion("who", {"please": "name"}, "who", 0, {"type": "string"})
+    who = UsedAnswer("who", 0, "Ann")
+    second = run(tmp_path, ASKS, name="step.py", talk=answers(who)).interrupt
+    assert second == InterruptQuestion("step#0", "sure?", None, 1, None, 1500)
+    last = run(tmp_path, ASKS, name="step.py", talk=answers(who, UsedAnswer(None, 1, [True])))
+    assert (last.ok, last.delta) == (True, {"answers": {"step#0": [True], "who": "Ann"}})
+
+
+def test_large_answers_are_in_a_file(tmp_path: Path) -> None:
+    seen = environment(tmp_path, talk=answers(UsedAnswer("k", 0, "x" * 40_000)))
+    assert "GRAPH_RESUME" not in seen
+    assert Path(seen["GRAPH_RESUME_FILE"]).name.startswith("graph-resume-")
+    assert not {"GRAPH_RESUME", "GRAPH_RESUME_FILE"} & environment(tmp_path, env={"GRAPH_RESUME": "{}"}).keys()
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ({"_interrupt": {"value": 1}, "n": 1}, "a script that asks prints nothing else, but it printed n too"),
+        ({"_interrupt": "who?"}, "it must be an object with value, and if needed key, schema and timeout"),
+        ({"_interrupt": {"value": 1, "kye": "k"}}, "key, schema and timeout; unknown: kye"),
+        ({"_interrupt": {"value": 1, "key": "who"}}, "the question 'who' has an answer already"),
+        ({"_interrupt": {"value": 1, "timeout": "5"}}, "must be a positive number of seconds, not '5'"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_a_failure(printed: Any, reason: str, tmp_path: Path) -> None:
+    result = run(tmp_path, printing(printed), talk=answers(UsedAnswer("who", 0, 1)))
+    assert (result.ok, result.error_kind, result.interrupt) == (False, "output", None)
+    assert reason in (result.error or "")

@@ -46,6 +46,7 @@ def without_secrets(result: VisitResult, graph: Graph, run_variables: Mapping[st
     sends = result.sends and tuple(
         replace(send, to=redacted(send.to, secrets), update=redacted(send.update, secrets)) for send in result.sends
     )
+    question = result.interrupt
     return replace(
         result,
         delta=redacted(result.delta, secrets),
@@ -54,6 +55,7 @@ def without_secrets(result: VisitResult, graph: Graph, run_variables: Mapping[st
         error=redacted(result.error, secrets),
         error_type=redacted(result.error_type, secrets),
         notes=redacted(result.notes, secrets),
+        interrupt=question and replace(question, value=redacted(question.value, secrets)),
     )
 
 

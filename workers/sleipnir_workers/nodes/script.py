@@ -1,9 +1,10 @@
 """The script node: a file of the agent's folder gets the state as JSON and prints one JSON object.
 
-Rules (spec 2.7.2). The extension chooses the interpreter. The state is in GRAPH_STATE, or, above 32 KiB,
-in the file that GRAPH_STATE_FILE names; never in both. stdout must be the object and nothing else;
-stderr is for logs. A script has a clean environment (sandbox.KEPT and the variables of `environment`), and
-all processes that it started are dead when the visit ends.
+Rules (spec 2.7.2). The extension chooses the interpreter. The state is in GRAPH_STATE, or, above 32 KiB, in the file
+that GRAPH_STATE_FILE names; never in both. A script that asks a person prints `_interrupt` alone, and is run again with
+the answers by key in GRAPH_RESUME, or in the file that GRAPH_RESUME_FILE names. stdout must be the object and nothing
+else; stderr is for logs. A script has a clean environment (sandbox.KEPT and the variables of `environment`), and all
+processes that it started are dead when the visit ends.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from pathlib import Path
 from sleipnir.errors import MachineFailed, NodeFailed
 from sleipnir.graph.model import Json, ScriptNode
 from sleipnir.graph.plain import compact_json, first_not_json
-from sleipnir.messages import VisitResult
+from sleipnir.messages import InterruptQuestion, VisitResult
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.folders import bundle_writes
 from sleipnir_workers.folders.agent_files import agent_file
+from sleipnir_workers.functions import asking
 from sleipnir_workers.machine import health
 from sleipnir_workers.machine.agent_environment import agent_variables, parse_env_file, root_of, roots, without_secrets
 from sleipnir_workers.machine.host import Host, this_host
@@ -31,6 +33,9 @@ from sleipnir_workers.processes import sandbox
 from sleipnir_workers.results import output
 
 INLINE_STATE_BYTES = 32 * 1024  # Loki's limit; the kernel's for one variable is 128 KiB
+
+INTERRUPT = "_interrupt"
+_ASKED = frozenset(("key", "value", "schema", "timeout"))
 
 INTERPRETERS: Mapping[str, tuple[str, ...]] = {
     "sh": ("bash",),
@@ -48,13 +53,35 @@ def run_script(node: ScriptNode, execution: Execution, host: Host | None = None)
     """Run the node's script. `host` None means this process's. Raises VisitLost, ProcessLost and MachineFailed."""
     host = host or this_host()
     try:
-        result = output.success(node, execution, _run(node, execution, host), what="script")
+        printed = _run(node, execution, host)
+        if INTERRUPT in printed:
+            result = VisitResult.asking(_question(node, execution, printed))
+        else:
+            result = output.success(node, execution, printed, what="script")
     except NodeFailed as error:
         # A script that fails while the disk is full has most likely failed because of it.
         if error.kind in ("exit", "output") and not health.has_room(host.settings.home):
             raise MachineFailed("disk", f"no room on the disk of {host.settings.home}", begun=True) from error
         result = output.failure(node, error, what="script")
     return without_secrets(result, execution.graph, execution.variables, host)
+
+
+def _question(node: ScriptNode, execution: Execution, printed: Mapping[str, Json]) -> InterruptQuestion:
+    """What a script asks. Raises NodeFailed (`output`)."""
+    asked = printed[INTERRUPT]
+    try:
+        if len(printed) > 1:
+            others = ", ".join(name for name in printed if name != INTERRUPT)
+            raise ValueError(f"a script that asks prints nothing else, but it printed {others} too")
+        if not isinstance(asked, dict) or "value" not in asked or (unknown := asked.keys() - _ASKED):
+            found = f"; unknown: {', '.join(sorted(unknown))}" if isinstance(asked, dict) and "value" in asked else ""
+            raise ValueError(f"it must be an object with value, and if needed key, schema and timeout{found}")
+        answers = asking.answers_for(execution)
+        return answers.ask(asked["value"], asked.get("key"), asked.get("schema"), asked.get("timeout"))
+    except ValueError as error:
+        raise NodeFailed(
+            f"Script '{node.script}' printed an {INTERRUPT} that cannot be asked: {error}", "output"
+        ) from None
 
 
 def command_for(path: Path, name: str) -> list[str]:
@@ -77,11 +104,15 @@ def _run(node: ScriptNode, execution: Execution, host: Host) -> dict[str, Json]:
     env = environment(node, execution, host)
     _need_interpreter(node, argv[0], env["PATH"], host)
     limit = host.settings.max_output_bytes
-    with _state_variables(execution.state) as state:
+    answers = asking.answers_for(execution).named()
+    with (
+        _json_variable("GRAPH_STATE", execution.state) as state,
+        _json_variable("GRAPH_RESUME", answers or None) as resume,
+    ):
         try:
             outcome = sandbox.run(
                 argv,
-                env={**env, **state},
+                env={**env, **state, **resume},
                 cwd=execution.directory,
                 timeout_s=node.timeout,
                 lost=execution.lost,
@@ -99,7 +130,7 @@ def environment(node: ScriptNode, execution: Execution, host: Host) -> dict[str,
     env_file = host.agent_env_file(execution.agent)
     own_variables = parse_env_file(env_file.read_text(encoding="utf-8", errors="replace")) if env_file else {}
     env = {**own_variables, **sandbox.clean_environment(host.env)}
-    for name in ("GRAPH_STATE", "GRAPH_STATE_FILE"):
+    for name in ("GRAPH_STATE", "GRAPH_STATE_FILE", "GRAPH_RESUME", "GRAPH_RESUME_FILE"):
         env.pop(name, None)
     config, folder = host.config_dir, str(execution.folder)
     bin_dir = str(host.functions_dir / "bin")
@@ -139,22 +170,27 @@ def _need_interpreter(node: ScriptNode, program: str, path: str, host: Host) -> 
 
 
 @contextlib.contextmanager
-def _state_variables(state: Mapping[str, Json]) -> Iterator[dict[str, str]]:
-    """GRAPH_STATE or GRAPH_STATE_FILE; the file exists while the block runs, readable by this user only."""
-    text = _compact(state)
+def _json_variable(name: str, values: Mapping[str, Json] | None) -> Iterator[dict[str, str]]:
+    """The variable `name`, or `name`_FILE; the file exists while the block runs, readable by this user only. None: no
+    variable."""
+    if values is None:
+        yield {}
+        return
+    text = _compact(values)
     if len(text.encode()) <= INLINE_STATE_BYTES:
-        yield {"GRAPH_STATE": text}
+        yield {name: text}
         return
     with contextlib.ExitStack() as stack:
+        prefix = f"{name.lower().replace('_', '-')}-"
         try:
             file = stack.enter_context(
-                tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="graph-state-", suffix=".json")
+                tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix=prefix, suffix=".json")
             )
             file.write(text)
             file.flush()
         except OSError as error:
             raise MachineFailed.of(error, "cannot write the state for a script") from error
-        yield {"GRAPH_STATE_FILE": file.name}
+        yield {f"{name}_FILE": file.name}
 
 
 def _compact(state: Mapping[str, Json]) -> str:
