@@ -12,14 +12,14 @@ import contextvars
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NotRequired, get_origin, get_type_hints
 
 from sleipnir.graph import schema as json_schema
 from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json, first_not_json
 from sleipnir.messages import MOST_ANSWER_SCHEMA_BYTES, MOST_QUESTION_BYTES, InterruptQuestion
 from sleipnir.python_graph.errors import GraphInterrupt
-from sleipnir.python_graph.schema import is_pydantic
+from sleipnir.python_graph.schema import is_pydantic, is_typed_dict
 from sleipnir.runs.interrupts import UsedAnswer
 
 
@@ -123,9 +123,31 @@ def interrupt(value: Any, key: str | None = None, *, response_schema: Any = None
 
 
 def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, create_model
 
-    return TypeAdapter(kind)
+    if not is_typed_dict(kind):
+        return TypeAdapter(kind)
+    # pydantic takes those of `typing` from Python 3.12 on: a model with the same keys stands for it.
+    hints = get_type_hints(kind, include_extras=True)  # the class does not know its NotRequired if hints are texts
+    optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
+    required = kind.__required_keys__ - optional
+    fields: Any = {name: (hint, ... if name in required else None) for name, hint in get_type_hints(kind).items()}
+    return _DictAdapter(create_model(kind.__name__, **fields))
+
+
+class _DictAdapter:
+    """A TypedDict as an adapter: the answer stays a dict."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def json_schema(self) -> Json:
+        schema: Json = self._model.model_json_schema()
+        return schema
+
+    def validate_python(self, answer: Json) -> dict[str, Any]:
+        values = self._model.model_validate(answer)
+        return {name: getattr(values, name) for name in values.model_fields_set}
 
 
 def _in_ms(timeout: float | None) -> int | None:
