@@ -233,10 +233,11 @@ class _Test:
         for gate in self._run.gates():
             name = (gate.run, gate.seq, gate.attempt)
             if name not in self._asked:
-                text = self._answers.next_for(gate)
-                self._asked[name] = AskedQuestion(gate.node, gate.question, gate.options, gate.default, text)
-                if text is not None:
-                    self._run.answer(typed_answer(gate, text), gate)
+                answer = self._answers.next_for(gate)
+                self._asked[name] = AskedQuestion(gate.node, gate.question, gate.options, gate.default, answer)
+                if answer is not None:
+                    value = typed_answer(gate, answer) if isinstance(answer, str) else answer
+                    self._run.answer(value, gate)
 
     def _visits(self) -> Iterator[EndedVisit]:
         for (step, texts), after in zip(self._run.record.values.journal, self._snapshots, strict=True):
