@@ -17,7 +17,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sleipnir import waiting
@@ -29,18 +29,23 @@ from sleipnir.batches.records import (
     row_run_id,
     row_text,
 )
-from sleipnir.batches.rows import BadRow, Row, row_of
-from sleipnir.errors import UsageError
+from sleipnir.batches.rows import PROMPT, BadRow, Row, row_of
+from sleipnir.errors import SleipnirError, UsageError
+from sleipnir.python_graph import calling
+from sleipnir.python_graph.initial_state import first_state
+from sleipnir.python_graph.schema import is_pydantic
 from sleipnir.runs.failure_text import failure_of
-from sleipnir.runs.initial_state import WrongState, is_folded_by_code, state_at_start
+from sleipnir.runs.initial_state import WrongState, first_state_of, is_folded_by_code, state_at_start
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 
 if TYPE_CHECKING:
     from sleipnir.client.preparation import PreparedBatch
+    from sleipnir.python_graph.compiled import CompiledGraph
 
 Given: TypeAlias = Mapping[str, Any] | Row | BadRow
-"""A row: columns (`prompt`, and keys of the state), or a row that sleipnir.rows read from a file."""
+"""A row: columns (`prompt`, and keys of the state), or a row that sleipnir.rows read from a file. Of a graph that a
+program has built: an input, as `submit` takes it, or such a row."""
 
 FIRST_CHUNK, CHUNK, CHUNK_BYTES = 50, 500, 2**20
 """Rows that are added at once, and about how many bytes of them: the first ones begin while others are being read."""
@@ -211,6 +216,26 @@ class Batch:
         return sorted(found, key=lambda group: -group.count)
 
 
+def input_row(place: str, number: int, input: Any, key: str | None, program: CompiledGraph) -> Row | BadRow:
+    """The row of an input of a graph, as `submit` takes it. A column `key` that is no key of the state only identifies
+    the row. Raises InvalidUpdateError for what is no input."""
+    keys = program.parts.keys
+    columns = dict(input) if isinstance(input, Mapping) else dict(calling.read(input, keys).writes)
+    named = row_of(place, number, {key: columns[key]} if key in columns else {}, key)
+    if isinstance(named, BadRow):
+        return named
+    return replace(named, prompt="", state={name: columns[name] for name in columns if name != key or name in keys})
+
+
+def _comparable(value: Any) -> Any:
+    """A JSON form of an object in an input that is the same in each process."""
+    if is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return sorted(map(repr, value)) if isinstance(value, set | frozenset) else str(value)
+
+
 class RowSubmission:
     """Adds rows to a batch."""
 
@@ -228,6 +253,7 @@ class RowSubmission:
         self._on_bad, self._on_progress = on_bad, on_progress
         self._keys: set[str] = set()
         self._chunk: list[tuple[Row, str]] = []
+        self._contents: dict[str, str] = {}
         self._bytes, self._sent_any = 0, False
         self.so_far = SubmittedRows()
 
@@ -235,14 +261,31 @@ class RowSubmission:
         """Add rows as they are read, a chunk at a time, and seal the batch after the last one. If `given` raises, the
         batch is not sealed: submitting again continues from there. Raises UsageError if no row is valid."""
         for number, each in enumerate(given, 1):
-            row = each if isinstance(each, Row | BadRow) else row_of(f"row {number}", number, each, key)
-            self._take(row)
+            self._take(self._row(number, each, key))
         self._send()
         if not self._sent_any:
             which = " that could be run" if self.so_far.bad else ""
             raise UsageError(f"there is no row{which}; nothing was submitted")
         with self._store.errors():
             self._store.batches.seal(self._batch.id)
+
+    def _row(self, number: int, given: Given, key: str | None) -> Row | BadRow:
+        program, place = self._batch.program, f"row {number}"
+        if program is None:
+            return given if isinstance(given, Row | BadRow) else row_of(place, number, given, key)
+        try:
+            if isinstance(given, Row):
+                return self._row_of_file(given, program)
+            return given if isinstance(given, BadRow) else input_row(place, number, given, key, program)
+        except (SleipnirError, TypeError, ValueError) as error:
+            return BadRow(place, str(error))
+
+    def _row_of_file(self, row: Row, program: CompiledGraph) -> Row:
+        """A row whose columns are the stored form of an input."""
+        state = self._typed(row.state) if row.as_text else dict(row.state)
+        if row.prompt and PROMPT in program.parts.keys:
+            state[PROMPT] = row.prompt
+        return replace(row, state=program.objects.decoded(state), as_text=False)
 
     def _take(self, row: Row | BadRow) -> None:
         text = self._checked(row)
@@ -262,8 +305,10 @@ class RowSubmission:
             return row
         if row.key in self._keys:
             return BadRow(row.place, f"its key {row.key!r} is that of a row before it")
-        state = self._typed(row.state) if row.as_text else dict(row.state)
         try:
+            if self._batch.program is not None:
+                return self._text_of_input(row, self._batch.program)
+            state = self._typed(row.state) if row.as_text else dict(row.state)
             if len(row.prompt.encode()) > self._prompt_bytes:
                 return BadRow(row.place, f"its prompt has more than SLEIPNIR_MAX_PROMPT_BYTES={self._prompt_bytes:,}")
             if folded := [key for key in state if is_folded_by_code(self._batch.graph, key)]:
@@ -279,6 +324,19 @@ class RowSubmission:
             return BadRow(row.place, "it is not valid UTF-8 text")
         except (UsageError, TypeError, ValueError) as error:
             return BadRow(row.place, str(error))
+
+    def _text_of_input(self, row: Row, program: CompiledGraph) -> str | BadRow:
+        """A row that is an input of a graph: it goes through the reducers, as in `submit`."""
+        try:
+            # Before the reducers, which may give another value each time, as that of messages gives ids.
+            contents = json.dumps(row.state, sort_keys=True, default=_comparable)
+            state = first_state(program.parts, program.objects, row.state)
+        except Exception as error:  # of reducers, and of classes of the program
+            return BadRow(row.place, f"its input cannot be used: {type(error).__name__}: {error}")
+        text = row_text(row.prompt, first_state_of(self._batch.graph, state, self._state_bytes))
+        (row.key + text).encode()
+        self._contents[row.key] = contents
+        return text
 
     def _typed(self, state: Mapping[str, str]) -> dict[str, Any]:
         """Parses cells of keys that are declared as numbers, lists and similar; an invalid one is kept and refused
@@ -301,11 +359,11 @@ class RowSubmission:
             return
         with self._store.errors():
             batch, rows = self._batch, [(row.key, text) for row, text in self._chunk]
-            added = self._store.batches.add(batch.id, batch.spec, batch.plan, rows)
+            added = self._store.batches.add(batch.id, batch.spec, batch.plan, rows, self._contents)
         self.so_far = replace(self.so_far, added=self.so_far.added + added.added, known=self.so_far.known + added.known)
         for at in added.conflicts:
             row, _ = self._chunk[at]
             self._refuse(BadRow(row.place, f"its key {row.key!r} is that of a row of the batch with other contents"))
-        self._chunk, self._bytes, self._sent_any = [], 0, True
+        self._chunk, self._contents, self._bytes, self._sent_any = [], {}, 0, True
         if self._on_progress is not None:
             self._on_progress(self.so_far)

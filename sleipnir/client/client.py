@@ -151,8 +151,8 @@ class Client:
         """Submit a run of `agent` for each row; the batch starts while rows are added.
 
         A row is a mapping of columns: `prompt`, and initial values of state keys; `sleipnir.rows.read` reads rows from
-        files. `rows` is iterated once and never held as a whole. `key` names the column that identifies rows; default:
-        their numbers (the first one is 1).
+        files. A row of a graph that a program has built is an input, as for `submit`. `rows` is iterated once and never
+        held as a whole. `key` names the column that identifies rows; default: their numbers (the first one is 1).
 
         `id` names the batch (None: by a new id). If a batch of that id exists, this continues it: rows whose keys it
         has are not added again, and the others run with the agent and the plan of the first submission. So an

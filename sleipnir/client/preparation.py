@@ -52,12 +52,14 @@ class PreparedRun:
 
 @dataclass(frozen=True)
 class PreparedBatch:
-    """A batch that gets rows: a new one, or one that a submission continues. Rows are checked against `graph`."""
+    """A batch that gets rows: a new one, or one that a submission continues. Rows are checked against `graph`; those of
+    `program`, a graph that a program has built, are its inputs."""
 
     id: str
     spec: RunSpec
     plan: BatchPlan
     graph: Graph
+    program: CompiledGraph | None = None
 
 
 class Preparation:
@@ -106,6 +108,7 @@ class Preparation:
         refuse_unknown(options)
         refuse_while_loading()
         check_plan(plan)
+        program = agent if isinstance(agent, CompiledGraph) else None
         if batch_id is not None:
             name = (
                 self.agents.agent(agent).folder.name
@@ -115,12 +118,12 @@ class Preparation:
             known = self._spec_of_batch(batch_id, name)
             if known is not None:
                 with self._store.errors():
-                    return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known))
+                    return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known), program)
         roster = self.agents.roster(agent)
         spec = self._spec(agent, roster, options)
         with self._store.errors():
             self.offer(roster)
-        return PreparedBatch(batch_id or self._new_id(spec), spec, plan, roster.agent.graph)
+        return PreparedBatch(batch_id or self._new_id(spec), spec, plan, roster.agent.graph, program)
 
     def _spec_of_batch(self, batch_id: str, agent: str) -> RunSpec | None:
         """The specification of an existing batch. Raises UsageError for a batch of another agent."""

@@ -114,13 +114,22 @@ class Batches:
 
     # Clients
 
-    def add(self, batch: str, spec: RunSpec, plan: BatchPlan, rows: Sequence[tuple[str, str]]) -> AddedRows:
-        """Add rows: pairs of a key and batches.row_text. The first call creates the batch; later calls ignore `spec`
-        and `plan`. Safe to repeat. Raises UsageError if it was cancelled."""
+    def add(
+        self,
+        batch: str,
+        spec: RunSpec,
+        plan: BatchPlan,
+        rows: Sequence[tuple[str, str]],
+        contents: Mapping[str, str] | None = None,
+    ) -> AddedRows:
+        """Add rows: pairs of a key and batches.row_text. `contents` has, by key, what is compared of a row that is
+        added again; else its text is. The first call creates the batch; later calls ignore `spec` and `plan`. Safe to
+        repeat. Raises UsageError if it was cancelled."""
         keys = {**self._changing(batch), "batches": self._first.batches}
         fields = json.dumps(["spec", record(spec), "plan", record(plan)])
         args: dict[str, Arg] = {"id": batch, "now_ms": self.now_ms(), "fields": fields}
-        added: list[Arg] = [part for key, text in rows for part in (key, row_digest(text), text)]
+        compared = contents or {}
+        added: list[Arg] = [part for key, text in rows for part in (key, row_digest(compared.get(key, text)), text)]
         reply = _ADD(self._client, keys, args, added)
         if reply[0] == -1:
             raise UsageError(f"batch {batch!r} was cancelled and takes no more rows; submit them as another batch")

@@ -443,6 +443,73 @@ def test_a_context_that_its_class_refuses_is_refused_before_anything_is_stored(s
         assert client.run_count() == before
 
 
+BATCHED = """
+import json
+import operator
+from datetime import datetime, timedelta
+from typing import Annotated, TypedDict
+
+from sleipnir import START, Client, StateGraph, add_messages
+
+
+def longest(old, new):
+    return new if len(new) > len(old) else old
+
+
+class State(TypedDict, total=False):
+    prompt: list[str]
+    begin: datetime
+    best: Annotated[str, longest]
+    seen: Annotated[set[str], operator.or_]
+    messages: Annotated[list, add_messages]
+
+
+def step(state: State) -> dict:
+    content = state["messages"][-1].content if state["messages"] else ""
+    return {"begin": state["begin"] + timedelta(days=1), "best": "row", "seen": {content, *state["prompt"]}}
+
+
+graph = StateGraph(State).add_node(step).add_edge(START, "step").compile()
+ROWS = [
+    {"prompt": ["a"], "begin": datetime(2026, 1, 1), "best": "longer", "seen": {"x"}, "messages": "hello"},
+    {"prompt": ["b"], "begin": datetime(2026, 2, 1), "best": "r", "seen": {"y"}},
+    {"prompt": ["c"], "begin": datetime(2026, 3, 1), "best": 3},
+]
+
+
+def plain(state):
+    found = {**state, "seen": sorted(state["seen"]), "messages": [each["content"] for each in state["messages"]]}
+    found.pop("initial_prompt", None)
+    return found
+
+
+if __name__ == "__main__":
+    bad = []
+    with Client() as client:
+        batch = client.batch(graph, ({**row, "id": f"r{n}"} for n, row in enumerate(ROWS)), id="inputs", key="id",
+                             on_bad=lambda row: bad.append(row.message))
+        again = client.batch(graph, ({**row, "id": f"r{n}"} for n, row in enumerate(ROWS[:2])), id="inputs", key="id")
+        batch.wait(60)
+        fleet = [plain(client.run(result.run).result()) for result in batch.results()]
+    here = [plain(graph.objects.encoded(graph.invoke(row))) for row in ROWS[:2]]
+    print(json.dumps([fleet, here, bad, again.submitted.known]))
+"""
+
+
+def test_rows_of_a_batch_are_inputs_of_the_graph_that_a_program_has_built(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "batched.py").write_text(BATCHED)
+    done = executed(stack, str(tmp_path / "batched.py"))
+    assert done.stderr == ""
+    fleet, here, bad, known = json.loads(done.stdout)
+    assert fleet == here
+    assert fleet[0] == {
+        "prompt": ["a"], "begin": "2026-01-02T00:00:00", "best": "longer", "seen": ["a", "hello", "x"],
+        "messages": ["hello"],
+    }  # fmt: skip
+    assert bad == ["its input cannot be used: TypeError: object of type 'int' has no len()"]
+    assert known == 2
+
+
 def test_rows_of_a_batch_are_runs_of_a_graph_in_python(stack: Stack, tmp_path: Path) -> None:
     with stack.client() as client:
         batch = client.batch(
