@@ -109,6 +109,8 @@ def _point(store: Store, source: str, spec: RunSpec, graph: Graph, at: int | Non
             checkpoint = reader.last if reader.add(step) else None
         if checkpoint is not None and _is_meant(checkpoint, at, before):
             found = checkpoint
+        if at is not None and found is not None and written > at:
+            break  # its state is folded, whatever follows
     if found is None:
         raise UsageError(_nowhere(store, source, last, at, before, reader.last))
     return ForkPoint(found, last, written <= found.step)
@@ -117,7 +119,7 @@ def _point(store: Store, source: str, spec: RunSpec, graph: Graph, at: int | Non
 def _is_meant(checkpoint: Checkpoint, at: int | None, before: str | None) -> bool:
     if at is not None:
         return checkpoint.step == at
-    return before in checkpoint.nodes if before is not None else bool(checkpoint.nodes)
+    return before in checkpoint.nodes if before is not None else bool(checkpoint.nodes or checkpoint.commands)
 
 
 def _nowhere(store: Store, source: str, last: int, at: int | None, before: str | None, newest: Checkpoint) -> str:
@@ -130,14 +132,17 @@ def _nowhere(store: Store, source: str, last: int, at: int | None, before: str |
             f"{near}; `sleipnir history {source}` marks all"
         )
     if before is not None:
-        return f"no checkpoint of run {source!r} leads to node {before!r}; `sleipnir history {source}` shows its path"
+        return (
+            f"no checkpoint of run {source!r} leads to node {before!r}, or only commands do; "
+            f"`sleipnir history {source}` shows its path"
+        )
     return f"run {source!r} leads nowhere after its step {newest.step}: it has ended there. Name an earlier step (--at)"
 
 
 def _refuse_open(source: str, point: Checkpoint, graph: Graph, *, is_other: bool) -> None:
     """Refuse what a fork cannot take over. Raises UsageError that names it."""
     where = f"run {source!r} cannot be forked at step {point.step}"
-    if not point.nodes:
+    if not point.nodes and not point.commands:
         raise UsageError(
             f"{where}: it ended there, and nothing follows. Name an earlier step, or a node to begin before"
         )

@@ -1,8 +1,8 @@
 """What a run goes on with after a checkpoint, read from its journal: what the fold of the values (journal.py) lacks.
 
 Of a `bsp` graph one super-step is open at a time, so a run goes on at the nodes that the visits of the closed one lead
-to. Their steps tell these (`next`, `routes`), except where a `closing` says which nodes open: before joins and deferred
-nodes. Commands give their visits values of their own, which no journal keeps; a closing counts them.
+to. A visit that was alone names them (`next`), otherwise the `closing` does. Commands give their visits values of their
+own, which no journal keeps; a closing counts them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from sleipnir.runs.run import Checkpoint
-from sleipnir.runs.transitions import Step
+from sleipnir.runs.transitions import Closing, Step
 
 
 class CheckpointReader:
@@ -19,8 +19,7 @@ class CheckpointReader:
 
     def __init__(self, first: Checkpoint) -> None:
         self.last = first
-        self._ended: dict[int, str] = {}
-        self._routes: dict[int, tuple[str, ...]] = {}
+        self._ended: set[str] = set()
         self._counts = Counter(first.counts)
 
     def over(self, steps: Iterable[Step]) -> CheckpointReader:
@@ -36,31 +35,22 @@ class CheckpointReader:
                 self._counts[node] = 0
             return False
         if step.seq is not None and step.node is not None and step.role == "node" and not (step.item or step.part):
-            self._ended[step.seq] = step.node
-            self._routes[step.seq] = _several(step.next)
-        for seq, targets in (step.routes or {}).items():
-            self._routes[int(seq)] = targets
+            self._ended.add(step.node)
         if not step.is_checkpoint or step.step == 0:
             return False
-        self._close(step)
-        return True
-
-    def _close(self, step: Step) -> None:
-        closing, last = step.closing, self.last
-        self._counts.update(set(self._ended.values()))
-        nodes = None if closing is None else closing.nodes
-        if nodes is None:
-            nodes = tuple(sorted({target for targets in self._routes.values() for target in targets}))
+        self._counts.update(self._ended)
+        self._ended = set()
+        closing, last = step.closing or Closing(_several(step.next)), self.last
         self.last = Checkpoint(
             step.step,
-            nodes,
+            closing.nodes,
             {node: count for node, count in self._counts.items() if count},
             last.steps + 1,
-            last.arrived if closing is None or closing.arrived is None else closing.arrived,
-            last.deferred if closing is None or closing.deferred is None else closing.deferred,
-            0 if closing is None else closing.commands,
+            last.arrived if closing.arrived is None else closing.arrived,
+            last.deferred if closing.deferred is None else closing.deferred,
+            closing.commands,
         )
-        self._ended, self._routes = {}, {}
+        return True
 
 
 def _several(targets: str | tuple[str, ...] | None) -> tuple[str, ...]:

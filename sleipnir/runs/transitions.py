@@ -23,12 +23,11 @@ from sleipnir.runs.visits import Failure, Part, Rank, Visit
 class Closing:
     """A super-step closes: all its visits have ended, and the next one opens. What the journal does not have otherwise:
 
-    `nodes` are those that open; None: the targets of its visits (`next`, `routes`), each once. `arrived` and `deferred`
-    are those of the run after that (run.RunView); None: as at the last closing, {} before the first. `commands` is the
-    number of the visits that open with values of their own.
+    `nodes` are those that open, `commands` is the number of further visits that do, with values of their own. `arrived`
+    and `deferred` are those of the run after that (run.RunView); None: as at the last closing, {} before the first.
     """
 
-    nodes: tuple[str, ...] | None = None
+    nodes: tuple[str, ...] = ()
     arrived: Mapping[str, Mapping[str, int]] | None = None
     deferred: Mapping[str, int] | None = None
     commands: int = 0
@@ -43,16 +42,17 @@ class Step:
     `reason` the reason. `answer` is the answer of `by` to a question, `key` the name of that
     question if it is an interrupt.
 
-    Its writes count from this step on, unless it is `held` because others of its super-step have not ended. `applies`
-    are the steps whose writes count from here on, in visit order, this one included if it is held; `skips` lists by
-    step the written keys that do not count. `rank` is its place in the visit order where that may differ from the order
-    of the journal. `folds` names the reducer of each key whose value is combined, not replaced; `strict` selects its
-    rules (graph.reducers). `routes` are the targets of visits that ended in earlier steps, by visit, as decided here.
-    `part` is the turn or call of a loop that it was, `calls` are the tools that the model called in it; `failed_visit`:
-    it failed, and no fallback, retry or `on_error` node took that over; `goes_on`: the next turn follows although the
-    turn has no calls. `closing`: its super-step closes with it; None if it does not, and for a visit that was alone in
-    its super-step and leads on, with nothing else to say. `past`, of step 0 of a fork (`kind` "forked"), is the run and
-    the step after whose state it begins; the writes of step 0 are laid over that state.
+    Its writes count from this step on, unless it is `held` because others of its super-step have not ended.
+    `applies` are the steps whose writes count from here on, in visit order, this one included if it is held;
+    `skips` lists by step the written keys that do not count. `rank` is its place in the visit order where that may
+    differ from the order of the journal. `folds` names the reducer of each key whose value is combined, not
+    replaced; `strict` selects its rules (graph.reducers). `routes` are the targets of visits that ended in earlier
+    steps, by visit, as decided here. `part` is the turn or call of a loop that it was, `calls` are the tools that
+    the model called in it; `failed_visit`: it failed, and no fallback, retry or `on_error` node took that over;
+    `goes_on`: the next turn follows although the turn has no calls. `closing`: its super-step closes with it; None
+    if it does not, and for a visit that was alone in its super-step and leads to `next`, with nothing else to say.
+    `past`, of step 0 of a fork (`kind` "forked"), is the run and the step after whose state it begins; the writes
+    of step 0 are laid over that state.
     """
 
     step: int
@@ -94,10 +94,10 @@ class Step:
     @property
     def is_checkpoint(self) -> bool:
         """Whether the run was at a consistent point after it: a super-step has closed, or, in a `dag`, a visit has
-        ended. False for some steps of earlier releases, which closed super-steps of several visits."""
+        ended. False for the steps of earlier releases that closed super-steps of several visits."""
         if self.closing is not None or self.rank is not None or self.step == 0:
             return True
-        return self.next is not None and self.seq is not None and (not self.held or bool(self.applies))
+        return self.next is not None and self.seq is not None and not self.held
 
     @classmethod
     def from_json(cls, text: str) -> Step:

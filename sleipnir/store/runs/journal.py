@@ -97,7 +97,12 @@ class RunJournal(RunConnection):
                     "the states of its steps"
                 )
         for each, until in reversed(ways):
-            yield from self._journal(each, 0, until)
+            count = 0
+            for element in self._journal(each, 0, until):
+                yield element
+                count += 1
+            if until is not None and count <= until:
+                raise RunNotFound(f"run {each!r} has expired while it was read")
 
     def checkpoint(self, run_id: str, step: int) -> int:
         """The last checkpoint up to a step, read backwards from there."""

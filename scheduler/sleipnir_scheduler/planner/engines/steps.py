@@ -475,21 +475,20 @@ def _record_routes(context: Context, members: list[Member], leads: Mapping[int, 
 def _record_closing(
     context: Context, step: int, before: tuple[Mapping[str, Any], Mapping[str, Any]], commands: int
 ) -> None:
-    """Journal that the super-step closes with the journal step `step`, the last one of its visits, and what opens the
-    next one besides the ways on. The target of a step of a chain says so already; a `dag` has no super-steps."""
+    """Journal that the super-step closes with the journal step `step`, the last one of its visits, and how the run goes
+    on. The target of a step of a chain says so already; a `dag` has no super-steps."""
     draft = context.draft
     if context.graph.engine == "dag":
         return
     write = draft.record.written(step)
     arrived = None if draft.arrived == before[0] else draft.arrived
     deferred = None if draft.deferred == before[1] else draft.deferred
-    targets_open = not (context.graph.joins or context.graph.deferred)
-    is_plain = targets_open and not commands and arrived is None and deferred is None
-    if write is None or (is_plain and write.step.is_checkpoint):
+    leads_alone = not (commands or context.graph.joins or context.graph.deferred)
+    if write is None or (leads_alone and arrived is None and deferred is None and write.step.is_checkpoint):
         return
-    visits = () if targets_open else draft.visits.all()
-    opened = None if targets_open else tuple(sorted(visit.node for visit in visits if visit.is_branch))
-    draft.record.amend(step, closing=Closing(opened, arrived, deferred, commands))
+    opened = [visit for visit in draft.visits.all() if not isinstance(visit.body, Commands)]
+    nodes = sorted(each.node for each in opened if isinstance(each.place, Branch) and each.place.batch is None)
+    draft.record.amend(step, closing=Closing(tuple(nodes), arrived, deferred, commands))
 
 
 # Small parts
