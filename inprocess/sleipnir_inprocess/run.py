@@ -87,6 +87,8 @@ class Run:
         self._runner = Runner(
             self.store, self.run_id, lambda spec: graph.model, self._executor, self._committed, clock=self._clock
         )
+        if "custom" in form.modes:  # the caller gets them while the node runs, which is then in another thread
+            self._runner.inline, self._runner.looks, self._stream.notify = False, True, self._runner.look
         self._steps, self._has_written = self._runner.run.view.steps, False
 
     def _runtime(self, context: Any, above: Call | None) -> Runtime[Any]:

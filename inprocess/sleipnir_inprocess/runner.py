@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from sleipnir.graph.model import Graph
 from sleipnir.memory.store import Begin, Entry, MemoryRun, MemoryStore, no_children
@@ -45,7 +47,7 @@ class Runner:
 
     `graph_of` is the graph of a run; `begin` makes the runs that it starts. With `inline` a single visit is executed in
     the caller's thread. Questions keep the run waiting unless they have a time limit and `expire`. With `look_s`,
-    `steps` also yields every so often while visits are executed.
+    `steps` also yields every so often while visits are executed; with `looks`, after each call of `look`.
     """
 
     store: MemoryStore
@@ -59,6 +61,9 @@ class Runner:
     inline: bool = True
     expire: bool = False
     look_s: float | None = None
+    looks: bool = False
+    _look: Future[None] = field(default_factory=Future)
+    """Done when `look` was called since the last yield."""
     _pool: ThreadPoolExecutor | None = None
     _never_lost: threading.Event = field(default_factory=threading.Event)
     """Of visits in the caller's thread, which nothing can stop."""
@@ -85,10 +90,15 @@ class Runner:
                 self._start(calls)
             elif self._running:
                 self._collect()
-                if self.look_s is not None:
+                if self.look_s is not None or self.looks:
                     yield
             elif not self._wait_for_timer():
                 return
+
+    def look(self) -> None:
+        """Let `steps` yield soon; from any thread."""
+        with suppress(InvalidStateError):  # it was called before
+            self._look.set_result(None)
 
     def close(self) -> None:
         """Stop running visits, and wait for their end."""
@@ -160,7 +170,11 @@ class Runner:
         until_s = None if due_ms is None else max(0.0, (due_ms - self.clock.now_ms()) / 1000)
         if self.look_s is not None:
             until_s = self.look_s if until_s is None else min(until_s, self.look_s)
-        ended, _ = wait(self._running, timeout=until_s, return_when=FIRST_COMPLETED)
+        watched: list[Future[Any]] = [*self._running, self._look] if self.looks else [*self._running]
+        done, _ = wait(watched, timeout=until_s, return_when=FIRST_COMPLETED)
+        if self._look in done:
+            self._look = Future()  # before the yield: what is passed on later is seen by the next wait
+        ended = [future for future in self._running if future in done]
         for future in ended:
             call, claim, _ = self._running.pop(future)
             self._finish(call, claim, future.result)

@@ -64,12 +64,13 @@ class Form:
 @dataclass
 class Stream:
     """The chunks of one call that the caller has not taken yet. For a graph that a node calls, `parent` also takes
-    them; `wanted` are the modes that it asks for."""
+    them; `wanted` are the modes that it asks for. `notify` is called after each chunk, in the thread that made it."""
 
     form: Form
     parent: Callable[[Chunk], None] | None = None
     wanted: frozenset[str] = frozenset()
     chunks: deque[Chunk] = field(default_factory=deque)
+    notify: Callable[[], None] | None = None
 
     def wants(self, mode: str) -> bool:
         return mode in self.form.modes or mode in self.wanted
@@ -82,6 +83,8 @@ class Stream:
         """A chunk of this graph or of one below."""
         if chunk.mode in self.form.modes and (not chunk.ns or self.form.subgraphs):
             self.chunks.append(chunk)
+            if self.notify is not None:
+                self.notify()
         if self.parent is not None:
             self.parent(chunk)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
+import threading
 from typing import Annotated, Any, TypedDict
 
 import pytest
 
 from sleipnir import START, Command, StateGraph
+from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.runtime import GraphOutput, get_stream_writer
 
 
@@ -140,3 +143,55 @@ def test_chunks_of_finished_siblings_come_before_the_error() -> None:
         for chunk in graph.compile().stream({}):
             got.append(chunk)
     assert got == [{"good": {"text": "x"}}]
+
+
+def slow(taken: threading.Event) -> CompiledGraph:
+    """A graph whose node goes on when the caller has its first chunk."""
+
+    def node(state: State, writer: Any) -> dict[str, Any]:
+        writer("begins")
+        assert taken.wait(60), "the caller gets the chunk while the node runs"
+        writer("ends")
+        return {"text": "done"}
+
+    return StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+
+
+def test_the_caller_gets_custom_chunks_while_the_node_runs() -> None:
+    taken = threading.Event()
+    found = []
+    for chunk in slow(taken).stream({}, stream_mode=["custom", "updates"]):
+        found.append(chunk)
+        taken.set()
+    assert found == [("custom", "begins"), ("custom", "ends"), ("updates", {"node": {"text": "done"}})]
+
+
+def test_so_does_a_caller_with_asyncio() -> None:
+    async def chunks_of() -> list[Any]:
+        taken, found = threading.Event(), []
+        async for chunk in slow(taken).astream({}, stream_mode="custom"):
+            found.append(chunk)
+            taken.set()
+        return found
+
+    assert asyncio.run(chunks_of()) == ["begins", "ends"]
+
+
+def test_and_a_caller_of_a_graph_whose_node_is_a_graph() -> None:
+    taken = threading.Event()
+    above = StateGraph(State).add_node("sub", slow(taken)).add_edge(START, "sub").compile()
+    found = []
+    for namespace, chunk in above.stream({}, stream_mode="custom", subgraphs=True):
+        found.append((len(namespace), chunk))
+        taken.set()
+    assert found == [(1, "begins"), (1, "ends")]
+
+
+def test_a_node_is_executed_in_the_thread_of_the_caller_unless_its_chunks_are_streamed() -> None:
+    def where(state: State) -> dict[str, Any]:
+        return {"log": [threading.current_thread().name]}
+
+    graph = StateGraph(State).add_node("where", where).add_edge(START, "where").compile()
+    assert graph.invoke({})["log"] == [threading.current_thread().name]
+    [chunk] = graph.stream({}, stream_mode="updates")
+    assert chunk["where"]["log"] == [threading.current_thread().name]
