@@ -21,7 +21,8 @@ Seq = NewType("Seq", int)
 TASK_NAME = "sleipnir.visit"
 
 QUEUE_OF: Mapping[str, str] = {
-    "script": "scripts", "llm": "llm", "rag": "rag", "function": "functions", "agent": "llm", "tool": "scripts",
+    "script": "scripts", "llm": "llm", "rag": "rag", "function": "functions", "graph": "functions", "agent": "llm",
+    "tool": "scripts",
 }  # fmt: skip
 """Default queue by node type. Node types that are missing here run in the planner, without a worker."""
 

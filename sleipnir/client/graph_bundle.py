@@ -35,7 +35,7 @@ def defined(graph: CompiledGraph) -> tuple[AgentFolder, LoadedGraph]:
         raise GraphError("the graph cannot leave this process:" + "".join(f"\n  {each}" for each in problems), problems)
     if _MAIN in modules:
         _refuse_unguarded(modules[_MAIN])
-    document = graph.translated(references)
+    document = graph.travelling(references)
     first = next(iter(modules.values()), None)
     name = graph.name if graph.name != DEFAULT_NAME or first is None else first.stem
     loaded = of_document(document.data, document.places, Path(graph.parts.place[0]))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sleipnir.errors import Problem
@@ -33,7 +34,7 @@ from sleipnir.graph import (
 )
 from sleipnir.graph.check_case import Case, Complaint, FindAgent, KnownClients, ReadTools, Rule, edge_path
 from sleipnir.graph.code_files import listing
-from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
+from sleipnir.graph.findings import Findings, KeyPath, Positions, below, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, PYTHON_FILE, load_file, read_agent
 from sleipnir.graph.loaded import LoadedGraph
@@ -59,6 +60,7 @@ from sleipnir.graph.model import (
     RouterNode,
     ScriptNode,
     edges_of,
+    graph_below,
 )
 from sleipnir.graph.salvage import Salvaged
 from sleipnir.graph.source import YamlDocument
@@ -107,11 +109,19 @@ def check(
     )
     if salvaged is not None:
         findings.broken = salvaged.broken
+    _apply_rules(case, salvaged)
+    for name in graph.graphs:
+        part = Findings(file, below(positions, ("graphs", name)))
+        _apply_rules(replace(case, graph=graph_below(graph, name), findings=part, document=None, parsed={}), None)
+        findings.add(part.problems, ("graphs", name))
+    return findings.problems
+
+
+def _apply_rules(case: Case, salvaged: Salvaged | None) -> None:
     for rule in RULES:
         if salvaged is None or salvaged.edges_known or rule not in _NEED_ALL_EDGES:
-            findings.code = codes.CODE_OF_RULE.get(rule.__name__, codes.GENERAL)
+            case.findings.code = codes.CODE_OF_RULE.get(rule.__name__, codes.GENERAL)
             rule(case)
-    return findings.problems
 
 
 def check_loaded(

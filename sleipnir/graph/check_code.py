@@ -18,7 +18,7 @@ from sleipnir.graph import check_state
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.code_files import RUNTIMES, code_files, listing, text_of
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
-from sleipnir.graph.model import STATE_GRAPH, FunctionNode, ScriptNode
+from sleipnir.graph.model import STATE_GRAPH, FunctionNode, GraphNode, ScriptNode
 from sleipnir.graph.python_source import statements
 from sleipnir.graph.tools import names_of
 
@@ -189,7 +189,8 @@ def _calls(case: Case) -> Iterator[tuple[KeyPath, Role, str]]:
         yield ("state_classes", index), "State class", state_class
     for node_id, node in case.graph.nodes.items():
         if isinstance(node, FunctionNode):
-            yield ("nodes", node_id, "call"), "Function" if node.protocol == "plain" else "Node function", node.call
+            if not isinstance(node, GraphNode):
+                yield ("nodes", node_id, "call"), "Function" if node.protocol == "plain" else "Node function", node.call
             if node.state_class is not None:
                 yield ("nodes", node_id, "state_class"), "State class", node.state_class
             for index, router in enumerate(node.routers):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.findings import suggestion
-from sleipnir.graph.model import STATE_GRAPH, FunctionNode
+from sleipnir.graph.model import STATE_GRAPH, FunctionNode, Graph, GraphNode
 from sleipnir.graph.reducers import is_custom
 
 _KEYS: Final = ("reads", "state_class", "routers")
@@ -45,7 +45,41 @@ def every_key_that_a_node_reads_is_declared(case: Case) -> None:
                 )
 
 
+def every_graph_of_a_node_exists(case: Case) -> None:
+    for node, path in case.nodes(GraphNode):
+        if node.graph not in case.graph.graphs:
+            message = f"'{node.graph}' is not one of the `graphs` of this document"
+            hint = suggestion(node.graph, case.graph.graphs, "graphs") or "A graph.py writes them: add_node(name, graph)."
+            case.findings.error((*path, "graph"), message, hint)
+
+
+def no_graph_runs_itself(case: Case) -> None:
+    """Each run of such a graph would start another one, without end."""
+    for node, path in case.nodes(GraphNode):
+        way = _way_back(node.graph, case.graph.graphs, (), set())
+        if way is not None:
+            names = " -> ".join(f"'{name}'" for name in way)
+            case.findings.error((*path, "graph"), f"Graph '{node.graph}' leads to a graph that runs itself: {names}")
+
+
+def _way_back(
+    name: str, graphs: Mapping[str, Graph], above: tuple[str, ...], seen: set[str]
+) -> tuple[str, ...] | None:
+    """The graphs on a way from a graph to itself, below `name`; None: there is none. `seen` have none below them, or
+    are `above`."""
+    if name in above:
+        return (*above[above.index(name) :], name)
+    if name not in graphs or name in seen:
+        return None
+    seen.add(name)
+    nodes = (node for node in graphs[name].nodes.values() if isinstance(node, GraphNode))
+    ways = (_way_back(node.graph, graphs, (*above, name), seen) for node in nodes)
+    return next((way for way in ways if way is not None), None)
+
+
 RULES: Sequence[Rule] = (
+    every_graph_of_a_node_exists,
+    no_graph_runs_itself,
     every_key_of_the_protocol_has_an_effect,
     every_state_graph_has_state_classes,
     every_key_that_a_node_reads_is_declared,

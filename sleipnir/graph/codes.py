@@ -265,6 +265,8 @@ CODES: Final[Mapping[str, Code]] = {
     "SLP806": Code("A first value of the wrong type", "The value must have the declared type."),
     "SLP807": Code("A required key that has a value", "A `required` key is set at submission. Remove one of the two."),
     "SLP808": Code("`reads` names an unknown key", "A node reads keys that `state:` declares. Check the spelling."),
+    "SLP809": Code("A node runs a graph that is not there", "`graphs:` of the same document has the graphs of nodes."),
+    "SLP810": Code("A graph runs itself", "Its runs would start others without end. Use a loop of edges in one graph."),
     # --- sizes
     "SLP901": Code("Too many nodes or keys", "The bound protects other runs. The hint names an alternative."),
 }
@@ -341,6 +343,8 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_key_of_the_protocol_has_an_effect": "SLP216",
     "every_state_graph_has_state_classes": "SLP217",
     "every_key_that_a_node_reads_is_declared": "SLP808",
+    "every_graph_of_a_node_exists": "SLP809",
+    "no_graph_runs_itself": "SLP810",
     "no_graph_has_too_many_nodes": "SLP901",
     "no_node_reads_too_many_keys": "SLP901",
     "no_state_has_too_many_keys": "SLP901",

@@ -74,6 +74,13 @@ class Findings:
         """Whether the file holds a value at `path`."""
         return path in self._positions
 
+    def add(self, problems: Iterable[Problem], path: KeyPath) -> None:
+        """Add the problems of the part of the file at `path`."""
+        before = len(self.problems)
+        self.problems += problems
+        if any(problem.level == "error" for problem in self.problems[before:]):
+            self.error_paths.append(path)
+
     @property
     def has_errors(self) -> bool:
         return any(problem.level == "error" for problem in self.problems)
@@ -108,6 +115,11 @@ def position_of(positions: Positions, path: KeyPath) -> Position | None:
         if path[:length] in positions:
             return positions[path[:length]]
     return None
+
+
+def below(positions: Positions, path: KeyPath) -> Positions:
+    """The positions of the part of a file at `path`, by paths within it."""
+    return {known[len(path) :]: place for known, place in positions.items() if known[: len(path)] == path}
 
 
 def in_file_order(problems: Iterable[Problem]) -> list[Problem]:

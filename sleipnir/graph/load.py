@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
 from sleipnir.graph import python_file
 from sleipnir.graph.config_agent import load_config_agent
-from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
+from sleipnir.graph.findings import Findings, KeyPath, Positions, below, in_file_order, suggestion
 from sleipnir.graph.load_edges import EdgeReader, has_additions
 from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import (
@@ -49,7 +49,7 @@ from sleipnir.graph.source import YamlDocument, read
 GRAPH_FILE: Final = "graph.yaml"
 CONFIG_FILE: Final = "config.yaml"
 PYTHON_FILE: Final = "graph.py"
-LATER_TYPES: Final = ("tools", "graph")
+LATER_TYPES: Final = ("tools",)
 
 
 Kind: TypeAlias = Literal["graph", "config"]
@@ -209,6 +209,7 @@ class _GraphReader:
 
     def __init__(self, document: YamlDocument, findings: Findings) -> None:
         self._data = document.data
+        self._positions = document.positions
         self._findings = findings
         self._is_sleipnir = isinstance(document.data, dict) and document.data.get("version") == SLEIPNIR
         self._types = NODE_TYPES if self._is_sleipnir else LOKI_NODE_TYPES
@@ -240,6 +241,7 @@ class _GraphReader:
             "concurrency": self._shaper.concurrency,
             "state_classes": self._edges.state_classes,
             "state": self._state,
+            "graphs": self._graphs,
             "retry": lambda data: self._retries(data, ("retry",)),
         }
         for key in parts.keys() & values.keys():
@@ -304,6 +306,25 @@ class _GraphReader:
             for key, item in data.items()
         }
         return {key: declared for key, declared in fields.items() if declared is not None}
+
+    def _graphs(self, data: Json) -> Json:
+        """The graphs of nodes of type graph: documents of their own, without graphs of theirs."""
+        if not isinstance(data, dict):
+            return data
+        read = {name: self._graph_below(name, item) for name, item in data.items()}
+        return {name: graph for name, graph in read.items() if graph is not None}
+
+    def _graph_below(self, name: str, data: Json) -> Graph | None:
+        path: KeyPath = ("graphs", name)
+        if not isinstance(data, dict) or data.get("graphs") is not None:
+            message = f"'graphs' must hold graphs without `graphs` of their own, got {shown(data)}"
+            self._findings.error(path, message, code="SLP201")
+            return None
+        positions = below(self._positions, path)
+        findings = Findings(self._findings.file, positions)
+        graph = _graph(YamlDocument(data, positions, {}, (), readable=True), findings)
+        self._findings.add(findings.problems, path)
+        return None if findings.has_errors else graph
 
     def _retries(self, data: Json, path: KeyPath) -> list[Retry]:
         """One policy, or a list of them."""

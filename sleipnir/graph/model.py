@@ -227,6 +227,21 @@ class FunctionNode(NodeBase):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphNode(FunctionNode):
+    """Added: a node of a graph written in Python whose function is another graph, one of the `graphs` of the document.
+
+    Its visit is a child run of that graph. The first state of the child is made of the keys that the node reads, as of
+    an input; what the child returns is written as what a function returns. `timeout` 0: the child has no time limit.
+    """
+
+    kind = "graph"
+    graph: str
+    call: str = ""
+    protocol: Protocol = "state_graph"
+    timeout: Seconds = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class SkillKeys:
     """The skill settings of an agent or of one of its llm nodes (spec/coyote.md 3.2). None: a node inherits from its
     agent; an agent has skills only if it names some or enables them."""
@@ -375,6 +390,7 @@ Node: TypeAlias = (
     | EndNode
     | MapNode
     | FunctionNode
+    | GraphNode
     | RouterNode
     | JoinNode
     | WaitNode
@@ -394,9 +410,12 @@ NODE_TYPES: Mapping[str, type[Node]] = {
     "router": RouterNode,
     "join": JoinNode,
     "wait": WaitNode,
+    "graph": GraphNode,
 }
 
-LOKI_NODE_TYPES: Mapping[str, type[Node]] = {kind: node for kind, node in NODE_TYPES.items() if node is not WaitNode}
+LOKI_NODE_TYPES: Mapping[str, type[Node]] = {
+    kind: node for kind, node in NODE_TYPES.items() if node not in (WaitNode, GraphNode)
+}
 """The node types of a graph of version 1.0: Loki's, and those that were added before sleipnir/1."""
 
 
@@ -539,6 +558,12 @@ class Graph(SkillKeys):
     state_classes: list[str] = field(default_factory=list)
     """Added: the Python classes that declare the state of a graph written in Python, for nodes of the protocol
     state_graph."""
+    graphs: dict[str, Graph] = field(default_factory=dict)
+    """Added: the graphs that nodes of type graph run, at any depth, by the names that these nodes use."""
+    input_keys: list[str] | None = None
+    """Added, of one of the `graphs`: the state keys that its runs are given. None: all."""
+    output_keys: list[str] | None = None
+    """Added, of one of the `graphs`: the state keys that its runs return: their output is a JSON object of these."""
     limits: Limits = field(default_factory=Limits)
     concurrency: Concurrency | None = None
     """Added. None: any number of runs are active at once."""
@@ -653,15 +678,21 @@ class Graph(SkillKeys):
 
 
 SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
-    Graph: ("state_classes",),
+    Graph: ("state_classes", "graphs", "input_keys", "output_keys"),
     FunctionNode: ("protocol", "reads", "state_class", "routers"),
 }
 """The keys that a graph of version 1.0 cannot have, by the model of their mapping."""
 
 
+def graph_below(graph: Graph, name: str) -> Graph:
+    """One of the `graphs` of a graph, which has the others too: its nodes may run them. Raises KeyError."""
+    return replace(graph.graphs[name], graphs=graph.graphs)
+
+
 def agents_of(graph: Graph) -> list[str]:
-    """The agents that the nodes of a graph name."""
-    return [node.agent for node in graph.nodes.values() if isinstance(node, AgentNode)]
+    """The agents that the nodes of a graph, and of its `graphs`, name."""
+    nodes = (node for each in (graph, *graph.graphs.values()) for node in each.nodes.values())
+    return [node.agent for node in nodes if isinstance(node, AgentNode)]
 
 
 EdgeKind: TypeAlias = Literal[

@@ -26,6 +26,7 @@ from sleipnir.graph.model import (
     Concurrency,
     ConfigAgent,
     Graph,
+    GraphNode,
     Json,
     Limits,
     MapNode,
@@ -137,7 +138,10 @@ def _fields(model: type[Any]) -> dict[str, Holds]:
     return own | spelt | {"branch": "text or texts", "node": "text or texts"}
 
 
-DERIVED: Mapping[type[Any], frozenset[str]] = {Graph: frozenset({"has_additions", "by_keys", "loop"})}
+DERIVED: Mapping[type[Any], frozenset[str]] = {
+    Graph: frozenset({"has_additions", "by_keys", "loop"}),
+    GraphNode: frozenset({"call", "protocol", "fallback", "effect"}),
+}
 """Fields that no key sets."""
 
 FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {

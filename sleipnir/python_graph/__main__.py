@@ -50,7 +50,7 @@ def _defined(file: Path, given: dict[str, Any] | None) -> dict[str, Any]:
             return {what: _MADE[what](graph, value, references) for what, value in given.items()}
         if problems := unreachable(graph.parts, references):
             return {"problems": problems}
-        document, config = graph.translated(references), stored_config(graph.config)
+        document, config = graph.travelling(references), stored_config(graph.config)
     except GraphBuildError as error:
         return {"problems": list(error.problems) or [_raised(error, file)]}
     except (Exception, SystemExit) as error:

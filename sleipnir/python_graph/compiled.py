@@ -12,12 +12,13 @@ import yaml
 
 from sleipnir.graph.model import Graph
 from sleipnir.python_graph.agent_modules import refuse_while_loading
-from sleipnir.python_graph.document import GraphDocument, translate
+from sleipnir.python_graph.document import GraphDocument, NameOfGraph, translate
 from sleipnir.python_graph.drawing import Form, GraphDrawing, drawn
 from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.python_graph.parts import GraphParts
 from sleipnir.python_graph.references import References
 from sleipnir.python_graph.runtime import merged_config
+from sleipnir.python_graph.sub_graphs import SubGraphs, joined
 
 DEFAULT_NAME = "LangGraph"
 
@@ -30,7 +31,7 @@ class CompiledGraph:
     def __init__(
         self, parts: GraphParts, *, name: str | None, engine: str, max_steps: int | None, remembers: bool
     ) -> None:
-        self.name = name or DEFAULT_NAME
+        self.given_name, self.name = name, name or DEFAULT_NAME
         self.parts, self.references, self.remembers = parts, References(), remembers
         self._engine, self._max_steps = engine, max_steps
         document = self.translated(self.references)
@@ -42,9 +43,22 @@ class CompiledGraph:
         """The last run of each thread, in this process."""
         self.run_numbers = itertools.count(1)
 
-    def translated(self, references: References) -> GraphDocument:
+    def translated(self, references: References, name_of_graph: NameOfGraph | None = None) -> GraphDocument:
         """The graph with other references. Raises GraphBuildError."""
-        return translate(self.parts, references, name=self.name, engine=self._engine, max_steps=self._max_steps)
+        return translate(
+            self.parts,
+            references,
+            name=self.name,
+            engine=self._engine,
+            max_steps=self._max_steps,
+            name_of_graph=name_of_graph,
+        )
+
+    def travelling(self, references: References) -> GraphDocument:
+        """The graph for workers: with the documents of the graphs that are its nodes, at any depth. Raises
+        GraphBuildError."""
+        graphs = SubGraphs(references)
+        return joined(self.translated(references, graphs), graphs.documents)
 
     # Run it here
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sleipnir.commands import END, START
 from sleipnir.errors import Problem
@@ -23,7 +23,7 @@ from sleipnir.graph.reducers import is_custom
 from sleipnir.python_graph import schema
 from sleipnir.python_graph.codec import codec_of, is_unstorable
 from sleipnir.python_graph.errors import GraphBuildError
-from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, RouterSpec
+from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, RouterSpec, is_graph
 from sleipnir.python_graph.policies import RetryPolicy
 from sleipnir.python_graph.references import References
 from sleipnir.python_graph.schema import Key
@@ -56,17 +56,32 @@ class GraphDocument:
     places: Mapping[KeyPath, Place]
 
 
+class NameOfGraph(Protocol):
+    """Gives a graph that is a node the name of its document, where documents travel (sub_graphs.py)."""
+
+    def __call__(self, node: NodeSpec) -> str:
+        """Raises GraphBuildError."""
+
+
 def translate(
-    parts: GraphParts, references: References, *, name: str, engine: str, max_steps: int | None
+    parts: GraphParts,
+    references: References,
+    *,
+    name: str,
+    engine: str,
+    max_steps: int | None,
+    name_of_graph: NameOfGraph | None = None,
 ) -> GraphDocument:
-    """Raises GraphBuildError with all mistakes."""
+    """Without `name_of_graph`, a graph that is a node is an object that its node calls. Raises GraphBuildError with all
+    mistakes."""
     mistakes = [problem_at(place, message) for place, message in _mistakes(parts, has_limit=max_steps is not None)]
-    document = _Document(_without_mistakes(parts) if mistakes else parts, references, name, engine, max_steps)
+    sound = _without_mistakes(parts) if mistakes else parts
+    document = _Document(sound, references, name, engine, max_steps, name_of_graph)
     data = document.data()
     file = parts.place[0]
     loaded = from_data(data, document.positions, file)
     found = list(loaded.problems)
-    if loaded.graph is not None:
+    if loaded.graph is not None and name_of_graph is None:  # else its graphs are not here, and it was checked before
         found += check(loaded.graph, document.positions, file)
     errors = [*mistakes, *(document.placed(problem) for problem in found if problem.level == "error")]
     if errors or loaded.graph is None:
@@ -82,9 +97,15 @@ class _Document:
     """Builds the document, and notes the place of each part."""
 
     def __init__(
-        self, parts: GraphParts, references: References, name: str, engine: str, max_steps: int | None
+        self,
+        parts: GraphParts,
+        references: References,
+        name: str,
+        engine: str,
+        max_steps: int | None,
+        name_of_graph: NameOfGraph | None,
     ) -> None:
-        self._parts, self._references = parts, references
+        self._parts, self._references, self._name_of_graph = parts, references, name_of_graph
         self._head: dict[str, Any] = {"name": name, "version": SLEIPNIR}
         if engine != "bsp":
             self._head["engine"] = engine
@@ -136,7 +157,7 @@ class _Document:
                 node["wait_for"] = node["wait_for"][0]
         state = self._state()
         head = {**self._head, "start": start, "settings": {"max_loop_iterations": MOST_VISITS}, "state": state}
-        if any("protocol" in node for node in nodes.values()) or any(
+        if any("protocol" in node or node["type"] == "graph" for node in nodes.values()) or any(
             is_custom(key["reducer"]) for key in state.values()
         ):
             head["state_classes"] = [self._references.to(declared) for declared in parts.classes]
@@ -159,11 +180,11 @@ class _Document:
             if routers:
                 edges |= self._branch(routers)
             return {**self._typed(node.fields), **edges}
-        fields: dict[str, Any] = {
-            "type": "function",
-            "call": self._references.to(node.action),
-            "protocol": "state_graph",
-        }
+        if self._name_of_graph is not None and is_graph(node.action):
+            fields: dict[str, Any] = {"type": "graph", "graph": self._name_of_graph(node)}
+        else:
+            call = self._references.to(node.action)
+            fields = {"type": "function", "call": call, "protocol": "state_graph"}
         own = node.schema or self._parts.state_schema
         keys = list(schema.keys_of(own))
         if set(keys) != set(self._parts.keys):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sleipnir.commands import Command
@@ -20,13 +20,25 @@ def first_state(
 ) -> dict[str, Any]:
     """The values of the state in their stored form, with `input` written to them. `before` is the state that the thread
     has. Raises EmptyInputError, InvalidUpdateError, and what reducers raise."""
-    keys = parts.keys
+    accepted = parts.keys if parts.input_schema is parts.state_schema else keys_of(parts.input_schema)
+    writer = "the input" if current.get() is None else ""  # a graph that is a node gets all keys of the one above
+    return values_of(objects, accepted, input, before, writer)
+
+
+def values_of(
+    objects: GraphObjects,
+    accepted: Collection[str],
+    input: Any,
+    before: Mapping[str, Any] | None = None,
+    writer: str = "",
+) -> dict[str, Any]:
+    """The same, for a graph with these objects, which accepts these keys. A warning about keys that it does not have
+    names the `writer`, if there is one."""
+    keys = objects.keys
     if input is None:
         raise EmptyInputError("Received no input for __start__")
     if isinstance(input, list | tuple | Command):
         raise InvalidUpdateError(f"Expected dict, got {input}")
-    accepted = keys if parts.input_schema is parts.state_schema else keys_of(parts.input_schema)
-    writer = "the input" if current.get() is None else ""  # a graph that is a node gets all keys of the one above
     given = calling.read(input, keys, writer).writes
     writes = calling.combined([(name, value) for name, value in given if name in accepted], keys)
     values = dict(before or {})

@@ -73,3 +73,8 @@ class GraphParts:
             classes=[*self.classes],
             mistakes=[*self.mistakes],
         )
+
+
+def is_graph(action: Any) -> bool:
+    """Whether what a node does is a compiled graph."""
+    return isinstance(getattr(action, "parts", None), GraphParts)

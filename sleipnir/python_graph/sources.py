@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sleipnir.errors import Problem
-from sleipnir.python_graph.parts import GraphParts, Place
+from sleipnir.python_graph.parts import GraphParts, Place, is_graph
 from sleipnir.python_graph.policies import RetryPolicy
 from sleipnir.python_graph.references import References
 
@@ -55,22 +55,32 @@ def references_to(root: Path) -> References:
 
 
 def unreachable(parts: GraphParts, references: References) -> list[Problem]:
-    """All functions and classes that no worker could find by their `references`, and graphs that are nodes."""
+    """All functions and classes that no worker could find by their `references`, also of graphs that are nodes."""
     return [
-        problem for place, what, target in _objects(parts) for problem in _problems(place, what, target, references)
+        problem
+        for each in with_graphs(parts)
+        for place, what, target in _objects(each)
+        for problem in _problems(place, what, target, references)
     ]
 
 
 def targets(parts: GraphParts) -> list[Any]:
-    """All functions and classes that the graph refers to."""
-    return [target for _, _, target in _objects(parts)]
+    """All functions and classes that the graph refers to, and the graphs that are its nodes."""
+    return [target for each in with_graphs(parts) for _, _, target in _objects(each)]
+
+
+def with_graphs(parts: GraphParts) -> list[GraphParts]:
+    """The parts of a graph, and of the graphs that are nodes, at any depth: each once."""
+    found, waiting = {id(parts): parts}, [parts]
+    while waiting:
+        for node in waiting.pop().nodes.values():
+            if is_graph(node.action) and id(node.action.parts) not in found:
+                found[id(node.action.parts)] = node.action.parts
+                waiting.append(node.action.parts)
+    return list(found.values())
 
 
 def _problems(place: Place, what: str, target: Any, references: References) -> Iterator[Problem]:
-    if hasattr(target, "invoke"):
-        message = f"{what} is a graph of its own: such a node runs only in process, by `invoke`"
-        yield Problem("error", message, *place, hint=_GRAPH_WAY_OUT, code=CODE)
-        return
     reference = references.to(target)
     why = references.unreachable.get(reference)
     if why is None and reference.startswith("__main__:"):
@@ -78,11 +88,6 @@ def _problems(place: Place, what: str, target: Any, references: References) -> I
     if why is not None:
         file, line = _definition_of(target) or place
         yield Problem("error", f"{what} cannot be found by a worker: {why}", file, line, hint=_WAY_OUT, code=CODE)
-
-
-_GRAPH_WAY_OUT: Final = (
-    "Make it an agent of its own and start it with `add_agent_node`, or add its nodes to this graph."
-)
 
 
 def _objects(parts: GraphParts) -> Iterator[tuple[Place, str, Any]]:
@@ -95,7 +100,7 @@ def _objects(parts: GraphParts) -> Iterator[tuple[Place, str, Any]]:
         if key.reducer is not None:
             yield parts.place, f"the reducer of state key '{key.name}'", key.reducer
     for node in parts.nodes.values():
-        if node.action is not None:
+        if node.action is not None and not is_graph(node.action):
             yield node.place, f"node '{node.name}'", node.action
         if node.schema is not None:
             yield node.place, f"the input class of node '{node.name}'", node.schema

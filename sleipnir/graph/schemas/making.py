@@ -96,6 +96,8 @@ def schema_of(version: str) -> Schema:
     graph["properties"]["version"] = {"const": version} if is_strict else {"enum": ["1.0", 1.0, None]}
     graph["properties"]["nodes"] = {"type": "object", "additionalProperties": {"$ref": "#/definitions/node"}}
     graph["properties"]["retry"] = _optional(_RETRY)
+    if is_strict:
+        graph["properties"]["graphs"] = _optional({"type": "object", "additionalProperties": {"$ref": "#"}})
     state: Schema = {"anyOf": [_TEXT, {"$ref": "#/definitions/StateField"}]}
     graph["properties"]["state"] = _optional({"type": "object", "additionalProperties": state})
     if is_strict:
