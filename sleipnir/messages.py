@@ -213,10 +213,11 @@ class VisitResult:
     the same for a turn without calls: the next turn begins with the FOLLOW_UP, and `notes` give the reason. `later_ms`
     postpones the visit until then, as if it had not started (`ok` is False without further meaning): `error` names the
     limit. With an `interrupt` the visit waits for the answer, and is then executed again from its beginning; `ok` is
-    False, and the error is for schedulers of older releases. `said` is for the run's session. `notes` are narration
-    lines of the body, without the leading marker (`merged: a, b`). `error_kind` is one word, `error_type` the exception
-    behind it (`package.module:Name`). For retry policies, `transient` means that another try may succeed, and
-    `retried_as` is the entry of their `on` that applies.
+    False, and the error is for schedulers of older releases. `returns`: the run, one of a graph that is a node, is
+    over, and the RESULT in `delta` is its output. `said` is for the run's session. `notes` are narration lines of the
+    body, without the leading marker (`merged: a, b`). `error_kind` is one word, `error_type` the exception behind it
+    (`package.module:Name`). For retry policies, `transient` means that another try may succeed, and `retried_as` is
+    the entry of their `on` that applies.
     """
 
     ok: bool
@@ -233,6 +234,7 @@ class VisitResult:
     calls: tuple[ToolCall, ...] = ()
     goes_on: bool = False
     later_ms: int | None = None
+    returns: bool = False
     said: SessionAddition | None = None
     interrupt: InterruptQuestion | None = None
 
@@ -270,6 +272,7 @@ class ResultHeader:
     goes_on: bool = False
     later_ms: int | None = None
     interrupt: InterruptQuestion | None = None
+    returns: bool = False
     worker: str = ""
     started_ms: int = 0
     took_ms: int = 0
@@ -294,6 +297,7 @@ class ResultHeader:
             goes_on=result.goes_on,
             later_ms=result.later_ms,
             interrupt=result.interrupt,
+            returns=result.returns,
             worker=worker,
             started_ms=started_ms,
             took_ms=took_ms,
@@ -302,7 +306,7 @@ class ResultHeader:
     def to_json(self) -> dict[str, Any]:
         """The wire fields; those with their default are left out."""
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
-        for flag in ("transient", "goes_on"):
+        for flag in ("transient", "goes_on", "returns"):
             if not fields[flag]:
                 del fields[flag]
         if self.sends == ():
@@ -332,5 +336,5 @@ def _call_fields(call: Any) -> Any:
 
 _HEADER_FIELDS = (
     "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "retried_as", "transient", "usage",
-    "notes", "calls", "goes_on", "later_ms", "interrupt", "worker", "started_ms", "took_ms", "v",
+    "notes", "calls", "goes_on", "later_ms", "interrupt", "returns", "worker", "started_ms", "took_ms", "v",
 )  # fmt: skip

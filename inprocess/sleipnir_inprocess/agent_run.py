@@ -12,13 +12,15 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from sleipnir.client.agent_preparation import AgentPreparation, Roster
+from sleipnir.client.agent_preparation import AgentPreparation, PreparedAgent, Roster
 from sleipnir.client.options import RunOptions, refuse_unknown
 from sleipnir.errors import Problem, UsageError
-from sleipnir.graph.model import Graph, Json
+from sleipnir.graph.agent_names import name_below
+from sleipnir.graph.model import Graph, Json, graph_below
 from sleipnir.knowledge import preparing
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
 from sleipnir.knowledge.order import BuildMessage, Order
@@ -84,7 +86,7 @@ class AgentRun:
         config, context = preparation.config_and_context(self.roster.agent, options)
         spec = changed(spec, max_cost_usd=max_cost_usd, max_tokens=max_tokens, config=config, context=context)
         self.id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
-        self._agents = {**self.roster.children, self.roster.agent.folder.name: self.roster.agent}
+        self._agents = _with_graphs({**self.roster.children, self.roster.agent.folder.name: self.roster.agent})
         self._host = Host({**os.environ, **(env or {})}, settings)
         self._clock, self._by = clock or RealClock(), by
         self._texts: StreamedTexts | None = None
@@ -207,6 +209,16 @@ class AgentRun:
     def cancel(self) -> None:
         """Cancel the run: the next step ends it. Raises UsageError if it has ended."""
         self._store.cancel(self.id, self._by)
+
+
+def _with_graphs(agents: Mapping[str, PreparedAgent]) -> dict[str, PreparedAgent]:
+    """Agents by name, with the graphs that nodes of theirs run."""
+    below = {
+        name_below(name, graph): replace(agent, graph=graph_below(agent.graph, graph))
+        for name, agent in agents.items()
+        for graph in agent.graph.graphs
+    }
+    return {**agents, **below}
 
 
 def existing_bases(roster: Roster, settings: Settings) -> dict[str, str]:

@@ -7,10 +7,11 @@ from typing import Any
 
 from sleipnir.agents.variables import resolved_variables
 from sleipnir.errors import SleipnirError
+from sleipnir.graph.agent_names import folder_of
 from sleipnir.graph.model import Graph
 from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
 from sleipnir.python_graph.run_config import LIMITS
-from sleipnir.runs.initial_state import state_at_start
+from sleipnir.runs.initial_state import first_state_of, state_at_start
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import checked
 from sleipnir.runs.transitions import StartChild
@@ -23,12 +24,19 @@ def child_run(
     parent: str, above: RunSpec, effect: StartChild, find_graph: FindGraph, *, max_state_bytes: int
 ) -> tuple[RunSpec, dict[str, Any]]:
     """The spec and the first state of a child. Raises SleipnirError for an agent that cannot run like this."""
-    if (digest := above.agents.get(effect.agent)) is None:
+    overrides = above.overrides
+    if effect.state is not None:
+        digest: str | None = above.bundle
+        if (own := overrides.get(folder_of(effect.agent))) is not None:
+            overrides = {**overrides, effect.agent: own}
+    else:
+        digest = above.agents.get(effect.agent)
+    if digest is None:
         raise SleipnirError(f"there was no agent {effect.agent!r} when the run was submitted")
     # Another agent is no part of the graph above, whose steps the limits count. Its bundle may lack the class of the
     # context.
     is_own = digest == above.bundle
-    graph = find_graph(digest, effect.agent, above.overrides.get(effect.agent))
+    graph = find_graph(digest, effect.agent, overrides.get(effect.agent))
     spec = RunSpec(
         agent=effect.agent,
         bundle=digest,
@@ -38,7 +46,7 @@ def child_run(
         caller_marks=above.caller_marks,
         agents=above.agents,
         descriptions=above.descriptions,
-        overrides=above.overrides,
+        overrides=overrides,
         presets=above.presets,
         sessions=above.sessions,
         session=None if (name := above.sessions.get(effect.agent)) is None else checked(name),
@@ -54,6 +62,8 @@ def child_run(
         depth=above.depth + 1,
         path=[*above.path, effect.node],
     )
+    if effect.state is not None:
+        return spec, first_state_of(graph, effect.state, max_state_bytes)
     with at_most(MOST_STEPS_OF_SCHEDULER):
         unchecked = graph.state.keys() - {"initial_prompt"}  # the graph's values: `validate` applied the schemas
         return spec, state_at_start(graph, effect.prompt, {}, max_state_bytes, unchecked)

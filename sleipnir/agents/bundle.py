@@ -37,6 +37,7 @@ from typing import TypeAlias
 
 from sleipnir.agents.siblings import FUNCTIONS, SHARED, beside
 from sleipnir.errors import BundleError, MachineFailed
+from sleipnir.graph.agent_names import folder_of, part_for
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
 from sleipnir.graph.model import Graph, Json, RagNode
 from sleipnir.graph.overrides import overridden
@@ -165,8 +166,8 @@ def packed_part(signature: tuple[tuple[str, int, int], ...], graph: Graph) -> tu
 
 
 def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> Graph:
-    """The graph of an agent's bundle. Raises BundleError if it has no definition or is invalid, GraphError if its
-    definition does not load."""
+    """The graph of an agent's bundle; for a name of agent_names.py that part of it. Raises BundleError if it has no
+    definition or is invalid, GraphError if its definition does not load."""
     definitions: dict[str, bytes] = {}
     for name, _, content in _members(packed, unpacked_bytes):
         if name in (GRAPH_FILE, CONFIG_FILE):
@@ -177,7 +178,7 @@ def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_B
             break
     for name in (GRAPH_FILE, CONFIG_FILE):
         if name in definitions:
-            return load_graph(_decoded(definitions[name], name, agent), name, agent)
+            return part_for(load_graph(_decoded(definitions[name], name, agent), name, folder_of(agent)), agent)
     raise BundleError(f"the bundle of agent {agent!r} has neither a {GRAPH_FILE} nor a {CONFIG_FILE}")
 
 
@@ -425,16 +426,18 @@ class BundleCache:
         graph cannot be read, MachineFailed if it cannot be unpacked here."""
         if not DIGEST.fullmatch(digest):
             raise BundleError(f"{digest[:80]!r} is no digest of a bundle")
-        key = digest, agent
+        key = digest, folder_of(agent)
         with self._lock:
             known = self._loaded.get(key)
             if known is None:
                 self._let_go()
-                known = self._loaded[key] = self._load(digest, agent)
+                known = self._loaded[key] = self._load(*key)
             elif intact and not known[0].is_intact():
-                known = self._loaded[key] = self._materialise(digest, agent), known[1]
+                known = self._loaded[key] = self._materialise(*key), known[1]
             self._loaded.move_to_end(key)
         unpacked = known[0]
+        if agent != key[1]:
+            unpacked = replace(unpacked, graph=part_for(unpacked.graph, agent))
         return replace(unpacked, graph=self._variant(digest, agent, json.dumps(overrides))) if overrides else unpacked
 
     def _overridden(self, digest: str, agent: str, overrides: str) -> Graph:

@@ -7,7 +7,7 @@ from typing import Final
 
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.findings import suggestion
-from sleipnir.graph.model import STATE_GRAPH, FunctionNode, Graph, GraphNode
+from sleipnir.graph.model import STATE_GRAPH, FunctionNode, Graph, GraphNode, RagNode
 from sleipnir.graph.reducers import is_custom
 
 _KEYS: Final = ("reads", "state_class", "routers")
@@ -49,7 +49,9 @@ def every_graph_of_a_node_exists(case: Case) -> None:
     for node, path in case.nodes(GraphNode):
         if node.graph not in case.graph.graphs:
             message = f"'{node.graph}' is not one of the `graphs` of this document"
-            hint = suggestion(node.graph, case.graph.graphs, "graphs") or "A graph.py writes them: add_node(name, graph)."
+            hint = (
+                suggestion(node.graph, case.graph.graphs, "graphs") or "A graph.py writes them: add_node(name, graph)."
+            )
             case.findings.error((*path, "graph"), message, hint)
 
 
@@ -62,9 +64,7 @@ def no_graph_runs_itself(case: Case) -> None:
             case.findings.error((*path, "graph"), f"Graph '{node.graph}' leads to a graph that runs itself: {names}")
 
 
-def _way_back(
-    name: str, graphs: Mapping[str, Graph], above: tuple[str, ...], seen: set[str]
-) -> tuple[str, ...] | None:
+def _way_back(name: str, graphs: Mapping[str, Graph], above: tuple[str, ...], seen: set[str]) -> tuple[str, ...] | None:
     """The graphs on a way from a graph to itself, below `name`; None: there is none. `seen` have none below them, or
     are `above`."""
     if name in above:
@@ -77,7 +77,17 @@ def _way_back(
     return next((way for way in ways if way is not None), None)
 
 
+def no_graph_of_a_node_searches(case: Case) -> None:
+    """Knowledge bases belong to the nodes of an agent's folder, and have their names."""
+    if case.graph.output_keys is None:
+        return
+    for _, path in case.nodes(RagNode):
+        message = "A graph that is a node cannot have nodes of type rag yet"
+        case.findings.error(path, message, "Put the search into the graph above, or into an agent of its own.")
+
+
 RULES: Sequence[Rule] = (
+    no_graph_of_a_node_searches,
     every_graph_of_a_node_exists,
     no_graph_runs_itself,
     every_key_of_the_protocol_has_an_effect,

@@ -267,6 +267,7 @@ CODES: Final[Mapping[str, Code]] = {
     "SLP808": Code("`reads` names an unknown key", "A node reads keys that `state:` declares. Check the spelling."),
     "SLP809": Code("A node runs a graph that is not there", "`graphs:` of the same document has the graphs of nodes."),
     "SLP810": Code("A graph runs itself", "Its runs would start others without end. Use a loop of edges in one graph."),
+    "SLP811": Code("A search in a graph that is a node", "Put the search into the graph above."),
     # --- sizes
     "SLP901": Code("Too many nodes or keys", "The bound protects other runs. The hint names an alternative."),
 }
@@ -345,6 +346,7 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_key_that_a_node_reads_is_declared": "SLP808",
     "every_graph_of_a_node_exists": "SLP809",
     "no_graph_runs_itself": "SLP810",
+    "no_graph_of_a_node_searches": "SLP811",
     "no_graph_has_too_many_nodes": "SLP901",
     "no_node_reads_too_many_keys": "SLP901",
     "no_state_has_too_many_keys": "SLP901",

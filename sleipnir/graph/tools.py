@@ -94,9 +94,15 @@ def present(tool: str) -> str:
 
 
 def may_spawn(graph: Graph) -> bool:
-    """Whether a model of the graph may start any agents."""
-    nodes = (node for node in graph.nodes.values() if isinstance(node, LlmNode))
-    return graph.can_spawn_agents and any(present(name) in SPAWN_TOOLS for node in nodes for name in node.tools or ())
+    """Whether a model of the graph, or of one of its `graphs`, may start any agents."""
+    return any(
+        present(name) in SPAWN_TOOLS
+        for each in (graph, *graph.graphs.values())
+        if each.can_spawn_agents
+        for node in each.nodes.values()
+        if isinstance(node, LlmNode)
+        for name in node.tools or ()
+    )
 
 
 def todo_tools(graph: Graph) -> tuple[str, ...]:

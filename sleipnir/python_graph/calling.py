@@ -85,16 +85,16 @@ def warn_of_unknown(key: str, keys: Mapping[str, Key], writer: str) -> None:
 
 def _read_part(part: Any, keys: Mapping[str, Key], result: Returned, writer: str) -> None:
     if not isinstance(part, Command):
-        pairs = _pairs(part)
+        written = pairs(part)
     elif part.graph == Command.PARENT:
         result.to_parent.append(part)
         return
     else:
-        pairs = _pairs(part.update)
+        written = pairs(part.update)
         goto = part.goto if part.goto is not None else ()
         result.targets += [goto] if isinstance(goto, str | Send) else goto
     known = []
-    for key, value in pairs:
+    for key, value in written:
         if key in keys:
             known.append((key, value))
         elif writer:
@@ -103,7 +103,7 @@ def _read_part(part: Any, keys: Mapping[str, Key], result: Returned, writer: str
     result.updates.append(dict(known) or None)
 
 
-def _pairs(update: Any) -> Iterable[tuple[str, Any]]:
+def pairs(update: Any) -> Iterable[tuple[str, Any]]:
     """The writes of one update: of a dict, of pairs, or of an instance of a state class."""
     if update is None:
         return ()

@@ -197,7 +197,8 @@ ItemOp: TypeAlias = PutValues | SplitCommands | TakeResult | SetValue | GatherRe
 
 @dataclass(frozen=True)
 class StartChild:
-    """Start a run of `agent` with this id and prompt, for the visit `seq` of `node`, in its attempt."""
+    """Start a run of `agent` with this id and prompt, for the visit `seq` of `node`, in its attempt. With a `state` it
+    is a run of a graph of the parent's own bundle, which begins with that state and has no prompt."""
 
     child: str
     agent: str
@@ -205,6 +206,7 @@ class StartChild:
     node: str
     seq: int
     attempt: int
+    state: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from sleipnir.graph.config_agent import AGENT, DYNAMIC
-from sleipnir.graph.model import Graph
+from sleipnir.graph.model import Graph, GraphNode
+from sleipnir.graph.plain import compact_json
 from sleipnir.graph.tools import INSTRUCTIONS
-from sleipnir.messages import DEFINITION, ResultHeader
+from sleipnir.messages import DEFINITION, RESULT, ResultHeader
 from sleipnir.runs.events import (
     RUN_DEADLINE,
     SLOT_GRANTED,
@@ -46,7 +47,7 @@ from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, RunF
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.engines import bsp, dag, steps
-from sleipnir_scheduler.planner.known import MissingValues
+from sleipnir_scheduler.planner.known import MissingValues, require
 from sleipnir_scheduler.planner.loops import turns
 from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once
 from sleipnir_scheduler.planner.settle import has_more_to_start, settle
@@ -239,11 +240,25 @@ def _result(context: Context, event: Resulted) -> IgnoredEvent | None:
     if visit.body.given is not None and not isinstance(visit.place, Call):
         context.draft.record.item(DropValue(visit.body.given))
     kind, outcome = kinds.PLACES[type(visit.place)], _outcome_of(header, notes)
-    if kind.replied is not None:
+    node = context.graph.nodes.get(visit.node)
+    if header.returns:
+        _return(context, visit, outcome)
+    elif isinstance(node, GraphNode) and header.ok and visit.role == "node" and visit.body.given is None:
+        agents.begin(context, visit, node)
+    elif kind.replied is not None:
         kind.replied(context, visit, outcome, header)
     else:
         kind.ended(context, visit, outcome)
     return None
+
+
+def _return(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
+    """The visit ends its run, whose output is for the graph above. The writes of its super-step are lost. Raises
+    MissingValues."""
+    require(context.known, WantedValues(delta=frozenset([RESULT])))
+    fields = context.engine.journal_fields(context, visit, None)
+    context.draft.record.write(visit, delta=False, ok=True, notes=outcome.notes, held=False, **outcome.how, **fields)
+    context.end("completed", output=compact_json(context.known.delta[RESULT]))
 
 
 def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> VisitOutcome:

@@ -16,6 +16,7 @@ run fails, with the first failure in visit order, and keeps its ended visits: `r
 from __future__ import annotations
 
 from sleipnir.graph.model import MapNode
+from sleipnir.graph.plain import compact_json
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.visits import Commands, Ended, Failed, Fan, Item, Visit, WholeRun
 from sleipnir_scheduler.planner.context import Context, RunFailed
@@ -194,4 +195,10 @@ def _end_if_done(context: Context) -> None:
         if starved is not None:
             draft.record.notice("join_starved", message=starved)
         draft.deferred = {}  # if the run has stopped early
-        context.end("completed")
+        context.end("completed", output=_returned(context))
+
+
+def _returned(context: Context) -> str | None:
+    """What the run of a graph that is a node returns: its state, for the graph above. Raises MissingValues."""
+    keys = context.graph.output_keys
+    return None if keys is None else compact_json(context.values.state(keys))

@@ -64,6 +64,7 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
         Backoff: "the result: a failure that a `retry` policy forgives, or a limit of a model",
         Question: "the result: an interrupt of the node's code",
         Doubt: "the loss of a worker that ran a node with `effect: once`",
+        ChildWait: "the result, for a graph node: the first state of its child",
         Ended: "the result; the loss of too many workers",
         Failed: "the result; the loss of too many workers; the end of a run that can be retried",
         Closed: "the result, of a visit alone in its step, an item, a turn or a call; the end of its loop or run",
@@ -102,7 +103,7 @@ MOVES: Final[Mapping[State, Mapping[State, str]]] = {
     ChildWait: {
         ChildWait: "the loss of a child that was to go on: another one is started; a hold that ends moves the deadline",
         Work: "the end of the child, for a call whose result needs a summary",
-        Ready: "the end of the child, for a node with `output_schema`: a worker makes data of the output",
+        Ready: "the end of the child, for a node with `output_schema` or a graph node: a worker writes the output",
         Ended: "the end of the child; the timer",
         Failed: "the end of the child; the timer; the end of a run that can be retried",
         Closed: "the end of the child or the timer, for an item or a call; the end of its loop or of the run",

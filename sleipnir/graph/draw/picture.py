@@ -16,7 +16,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
-from sleipnir.graph.model import END, ApprovalNode, Edge, EndNode, Graph, Join, JoinNode, MapNode, Node, edges_of
+from sleipnir.graph.model import (
+    END,
+    AgentNode,
+    ApprovalNode,
+    Edge,
+    EndNode,
+    Graph,
+    GraphNode,
+    Join,
+    JoinNode,
+    MapNode,
+    Node,
+    edges_of,
+)
 
 Style: TypeAlias = Literal["solid", "dashed", "dotted"]
 State: TypeAlias = Literal["queued", "running", "waiting", "failed", "done"]
@@ -127,7 +140,8 @@ class _Sketch:
     def _shape(self, node_id: str, name: str) -> Shape:
         node = self.graph.nodes.get(node_id)
         if node is not None:
-            return Shape(name, node.kind, node_id, _subtitle(node))
+            kind = AgentNode.kind if isinstance(node, GraphNode) else node.kind
+            return Shape(name, kind, node_id, _subtitle(node))
         return Shape(FINISH, FINISH, END) if name == FINISH else Shape(name, MISSING, node_id, MISSING)
 
     def _arrow(self, edge: Edge) -> Arrow:

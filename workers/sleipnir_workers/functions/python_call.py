@@ -39,16 +39,22 @@ def call(name: str, execution: Execution, use: Callable[[Callable[..., Any]], T]
 
     Loading counts towards the timeout: a module's top level is the user's code too.
     """
+    return guarded(f"Function '{name}'", execution, lambda: use(_found(name, execution)), timeout_s=timeout_s)
+
+
+def guarded(title: str, execution: Execution, body: Callable[[], T], *, timeout_s: float = TIMEOUT_S) -> T:
+    """`body()`, which calls code of the agent. `title` names that code in messages. Limits and errors are those of
+    `call`."""
     try:
-        return deadline.call(lambda: use(_found(name, execution)), timeout_s=timeout_s, lost=execution.lost)
+        return deadline.call(body, timeout_s=timeout_s, lost=execution.lost)
     except deadline.DeadlinePassed:
-        raise NodeFailed(f"Function '{name}' timed out after {timeout_s}s", "timeout") from None
+        raise NodeFailed(f"{title} timed out after {timeout_s}s", "timeout") from None
     except NodeFailed:
         raise
     except (Exception, SystemExit) as error:
         if failure := health.failure_behind(error):
             raise failure from error
-        message = f"Function '{name}' {_raised(error, execution.folder)}"
+        message = f"{title} {_raised(error, execution.folder)}"
         message += bundle_writes.advice(str(error), execution.folder, None)
         raise NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT)) from error
 

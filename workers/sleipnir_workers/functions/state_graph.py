@@ -9,19 +9,22 @@ attempt has failed.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sleipnir.commands import END, Send
+from sleipnir.commands import END, Command, Send
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import Branch, FunctionNode, Json, Retry
+from sleipnir.graph.model import STATE_GRAPH_TIMEOUT_S, Branch, FunctionNode, GraphNode, Json, Retry
 from sleipnir.graph.plain import first_not_json
+from sleipnir.messages import RESULT, VisitResult
 from sleipnir.messages import Send as Visit
-from sleipnir.messages import VisitResult
 from sleipnir.python_graph import calling
 from sleipnir.python_graph.errors import ParentCommand
+from sleipnir.python_graph.initial_state import values_of
 from sleipnir.python_graph.objects import SENT, GraphObjects, context_of, instance
+from sleipnir.python_graph.parent_commands import command_of, stored_command
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current, merged_config
 from sleipnir.python_graph.schema import keys_of
 from sleipnir_workers.execution.execution import Execution
@@ -32,10 +35,32 @@ from sleipnir_workers.functions.graph_objects import objects_of
 
 def run(node: FunctionNode, execution: Execution) -> VisitResult:
     """Call the node's function and its routers. Raises NodeFailed and VisitLost."""
-    try:
-        return python_call.call(
+    return _tried(
+        node,
+        execution,
+        lambda: python_call.call(
             node.call, execution, lambda function: _called(node, execution, function), timeout_s=node.timeout
-        )
+        ),
+    )
+
+
+def run_graph(node: GraphNode, execution: Execution) -> VisitResult:
+    """Make the first state of the run of the node's graph; or, if that is over, write what it returned, and call the
+    node's routers. Raises NodeFailed and VisitLost."""
+    body = _returned_by_child if execution.talk.told else _state_for_child
+    return _tried(
+        node,
+        execution,
+        lambda: python_call.guarded(
+            f"Graph '{node.graph}'", execution, lambda: body(node, execution), timeout_s=STATE_GRAPH_TIMEOUT_S
+        ),
+    )
+
+
+def _tried(node: FunctionNode, execution: Execution, body: Callable[[], VisitResult]) -> VisitResult:
+    """The result of an execution. A failure says by which entry of a policy it is to be retried."""
+    try:
+        return body()
     except KeyboardInterrupt as interrupt:
         if execution.observer is None:
             raise
@@ -81,7 +106,41 @@ def _visit(
     writer = "" if hasattr(function, "invoke") else f"node '{node.id}'"  # a graph's own keys stay in it
     returned = calling.read(_returned(function, _input(node, execution, objects, state), call), objects.keys, writer)
     if returned.to_parent:
-        raise ParentCommand(returned.to_parent[0])
+        return _for_parent(returned.to_parent[0], execution, objects)
+    return _result(node, execution, objects, call, returned)
+
+
+def _for_parent(command: Command[Any], execution: Execution, objects: GraphObjects) -> VisitResult:
+    """The end of the run of a graph that is a node. Raises ParentCommand where the graph above is called in this
+    process, or does not exist."""
+    if execution.graph.output_keys is None:
+        raise ParentCommand(command)
+    return VisitResult(True, {RESULT: stored_command(command, objects)}, returns=True)
+
+
+def _state_for_child(node: GraphNode, execution: Execution) -> VisitResult:
+    objects, graph = _objects(execution), execution.graph.graphs[node.graph]
+    below = objects_of(tuple(graph.state_classes), execution.folder)
+    given = _input(node, execution, objects, _state(execution.state, objects))
+    accepted = below.keys if graph.input_keys is None else graph.input_keys
+    return VisitResult(True, {RESULT: values_of(below, accepted, given)})
+
+
+def _returned_by_child(node: GraphNode, execution: Execution) -> VisitResult:
+    objects = _objects(execution)
+    output = json.loads(json.loads(execution.talk.told))
+    if Command.PARENT in output:
+        returned: Any = command_of(output[Command.PARENT], objects)
+    else:
+        returned = objects.decoded({key: value for key, value in output.items() if key in objects.keys})
+    with _call_of(execution, objects) as call:
+        return _result(node, execution, objects, call, calling.read(returned, objects.keys))
+
+
+def _result(
+    node: FunctionNode, execution: Execution, objects: GraphObjects, call: Call, returned: calling.Returned
+) -> VisitResult:
+    """What a node writes, and where it leads."""
     written = calling.combined(returned.writes, objects.keys)
     targets = returned.targets
     if node.routers:

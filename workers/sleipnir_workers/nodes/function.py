@@ -12,7 +12,7 @@ from typing import Any
 
 from sleipnir.commands import Command
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import FunctionNode, Json
+from sleipnir.graph.model import FunctionNode, GraphNode, Json
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
@@ -37,6 +37,15 @@ def _called(node: FunctionNode, execution: Execution) -> VisitResult:
         if execution.observer is not None:
             execution.observer.failed(error)
         return output.failure(node, error, what="function")
+
+
+@executor("graph")
+def run_graph(node: GraphNode, execution: Execution) -> VisitResult:
+    """Execute the node before its graph runs, and after. Raises only VisitLost, KeyboardInterrupt and MemoryError."""
+    try:
+        return state_graph.run_graph(node, execution)
+    except NodeFailed as error:
+        return output.failure(node, error, what="graph")
 
 
 def _run(node: FunctionNode, execution: Execution) -> dict[str, Json]:

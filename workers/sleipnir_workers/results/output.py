@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import FunctionNode, Json, ScriptNode
+from sleipnir.graph.model import FunctionNode, GraphNode, Json, ScriptNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.results import typed_state
@@ -84,4 +84,6 @@ def error_type(error: NodeFailed) -> str | None:
 
 
 def _body_of(node: ScriptNode | FunctionNode) -> str:
-    return node.script if isinstance(node, ScriptNode) else node.call
+    if isinstance(node, ScriptNode):
+        return node.script
+    return node.graph if isinstance(node, GraphNode) else node.call

@@ -2,6 +2,10 @@
 
     start the child ─► it ends ─► its output is the node's ─► (with a schema) a worker makes data of it
 
+The child of a graph node is a run of one of the `graphs` of the document, with a state:
+
+    a worker makes its first state ─► start the child ─► it ends ─► a worker writes what it returned
+
 The child's id follows from the visit, so a commit that is delivered twice starts it once. A child is cancelled when no
 visit waits for it (owed.py). A failed visit that runs again waits for the same child again, which goes on from where it
 failed; if that child is gone, a new one starts.
@@ -9,7 +13,8 @@ failed; if that child is gone, a new one starts.
 
 from __future__ import annotations
 
-from sleipnir.graph.model import AgentNode, Json, LoopAgent
+from sleipnir.graph.agent_names import name_below
+from sleipnir.graph.model import AgentNode, GraphNode, Json, LoopAgent
 from sleipnir.graph.template import TemplateError, keys_read, render, updates_read
 from sleipnir.messages import QUEUE_OF, RESULT
 from sleipnir.runs.events import ChildEnded
@@ -22,26 +27,42 @@ from sleipnir_scheduler.planner.known import require
 from sleipnir_scheduler.planner.nodes import maps
 
 
-def start(context: Context, visit: Visit, node: AgentNode) -> None:
-    """Start a child, or continue the child that the visit waited for before it failed. Raises VisitFailed for a prompt
-    that cannot be rendered, and at the limit of depth."""
+def start(context: Context, visit: Visit, node: AgentNode | GraphNode) -> None:
+    """Start a child, or continue the child that the visit waited for before it failed; for a graph node, let a worker
+    make the child's first state. Raises VisitFailed for a prompt that cannot be rendered, and at the limit of depth."""
     earlier = visit.body.resumes if isinstance(visit.body, Ready) else None
     if isinstance(earlier, Work):
-        context.begin(visit, changed(earlier, queue=node.queue or QUEUE_OF["agent"]))
+        context.begin(visit, changed(earlier, queue=_queue(node)))
     elif isinstance(earlier, Child):
         context.begin(visit, _wait_for(context, node, earlier))
         context.draft.owed.add(RetryChild(earlier.run, earlier.agent, visit.seq, visit.attempt))
         _notify(context, "child_retried", visit, earlier)
+    elif isinstance(node, GraphNode):
+        context.begin(visit, Work(_queue(node)))
     else:
         child, prompt = _new_child(context, visit, node)
         context.begin(visit, _wait_for(context, node, child))
         _start_child(context, visit, child, prompt)
 
 
+def begin(context: Context, visit: Visit, node: GraphNode) -> None:
+    """A worker has made the first state of the child: start it. Raises MissingValues."""
+    require(context.known, WantedValues(delta=frozenset([RESULT])))
+    agent = name_below(context.run.spec.agent, node.graph)
+    child, state = Child(context.child_id(visit.seq, agent), agent), context.known.delta[RESULT]
+    # A new attempt, so that a late message for the worker's is not taken for the child's end.
+    visit = context.draft.visits.move(visit, _wait_for(context, node, child), attempt=visit.attempt + 1)
+    context.draft.owed.add(StartChild(child.run, agent, "", visit.node, visit.seq, visit.attempt, state))
+    _notify(context, "child_started", visit, child)
+
+
 def gone(context: Context, visit: Visit, waiting: ChildWait) -> None:
     """The child cannot go on: start another one. Raises MissingValues."""
     node, draft = _node(context, visit), context.draft
     draft.owed.ended.add(waiting.child.run)
+    if isinstance(node, GraphNode):
+        draft.visits.move(visit, Ready(Work(_queue(node))), attempt=visit.attempt + 1)
+        return
     try:
         child, prompt = _new_child(context, visit, node)
     except VisitFailed as failure:
@@ -54,8 +75,8 @@ def gone(context: Context, visit: Visit, waiting: ChildWait) -> None:
 def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> None:
     """The child is over: the visit ends, or a worker has to make data of the output. Raises MissingValues."""
     node, draft = _node(context, visit), context.draft
-    text = ""
-    if event.status == "completed" and node.output_schema is None:
+    text, is_for_worker = "", isinstance(node, GraphNode) or node.output_schema is not None
+    if event.status == "completed" and not is_for_worker:
         require(context.known, WantedValues(delta=frozenset([RESULT])))
         text = context.known.delta.get(RESULT, "")
     count_child(context, visit.seq, visit.node, child, event)
@@ -63,8 +84,8 @@ def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> No
         child = changed(child, failed_visits=event.failed_visits.count)
         visit = draft.visits.move(visit, ChildWait(child))
         reason = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
-        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=f"Agent '{node.agent}' failed: {reason}"))
-    elif node.output_schema is None:
+        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=f"{_title(node)} failed: {reason}"))
+    elif isinstance(node, AgentNode) and not is_for_worker:
         try:
             outcome = VisitOutcome(values=_values(context, visit, node, text))
         except VisitFailed as failure:
@@ -74,7 +95,7 @@ def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> No
         given = f"{visit.seq}.output"
         draft.record.item(TakeResult(given, RESULT))
         # A new attempt, so that a late message for this one is not taken for the worker's result.
-        work = Work(node.queue or QUEUE_OF["agent"], given=given)
+        work = Work(_queue(node), given=given)
         draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
 
 
@@ -82,7 +103,7 @@ def timed_out(context: Context, visit: Visit, waiting: ChildWait) -> None:
     """The child has timed out; it is cancelled, because no visit waits for it."""
     node = _node(context, visit)
     visit = context.draft.visits.move(visit, ChildWait(waiting.child))
-    error = f"Agent '{node.agent}' timed out after {node.timeout}s"
+    error = f"{_title(node)} timed out after {node.timeout}s"
     context.kinds.ended(context, visit, VisitOutcome(ok=False, error=error))
 
 
@@ -134,8 +155,8 @@ def _notify(context: Context, type_: str, visit: Visit, child: Child) -> None:
     hold_if_paused(context, child.run)
 
 
-def _wait_for(context: Context, node: AgentNode, child: Child) -> ChildWait:
-    return ChildWait(child, context.now_ms + node.timeout * 1000)
+def _wait_for(context: Context, node: AgentNode | GraphNode, child: Child) -> ChildWait:
+    return ChildWait(child, context.now_ms + node.timeout * 1000 if node.timeout else None)
 
 
 def _values(context: Context, visit: Visit, node: AgentNode, text: str) -> dict[str, Json]:
@@ -149,8 +170,17 @@ def _values(context: Context, visit: Visit, node: AgentNode, text: str) -> dict[
     return {key: values.get(key, text)}
 
 
-def _node(context: Context, visit: Visit) -> AgentNode:
+def _node(context: Context, visit: Visit) -> AgentNode | GraphNode:
     node = context.graph.nodes[visit.node]
-    if not isinstance(node, AgentNode):
-        raise TypeError(f"node '{visit.node}' is no agent node")
+    if not isinstance(node, AgentNode | GraphNode):
+        raise TypeError(f"node '{visit.node}' starts no run")
     return node
+
+
+def _queue(node: AgentNode | GraphNode) -> str:
+    return node.queue or QUEUE_OF[node.kind]
+
+
+def _title(node: AgentNode | GraphNode) -> str:
+    """What the child is a run of, for messages."""
+    return f"Graph '{node.graph}'" if isinstance(node, GraphNode) else f"Agent '{node.agent}'"
