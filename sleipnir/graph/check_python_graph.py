@@ -22,7 +22,8 @@ def every_key_of_the_protocol_has_an_effect(case: Case) -> None:
                 message = f"'{key}' has no effect without `protocol: {STATE_GRAPH}`"
                 case.findings.error((*path, key), message, hint)
     has_reducers = any(is_custom(declared.reducer or "") for declared in case.graph.state.values())
-    if case.graph.state_classes and not _uses_protocol(case) and not has_reducers:
+    is_below = case.graph.output_keys is not None  # its classes are for what it is given
+    if case.graph.state_classes and not is_below and not _uses_protocol(case) and not has_reducers:
         message = f"'state_classes' has no effect: no node has `protocol: {STATE_GRAPH}`"
         case.findings.graph_error(("state_classes",), message, "Remove the key.")
 

@@ -15,7 +15,6 @@ import pytest
 from sleipnir import Client
 from sleipnir.client.client import Run
 from sleipnir.python_graph.agent_modules import load
-from sleipnir.runs.views import GateInfo
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 SHARED = """
@@ -112,8 +111,11 @@ graph = graph.add_conditional_edges("rest", where, ["before", "after"]).compile(
     ),
     "a command for the graph above": (
         """
+TARGETS = ["rescue", Send("turn", {"text": "st"})]
+
+
 def up(state: Inner):
-    return Command(graph=Command.PARENT, update={"text": "up", "words": ["w"]}, goto=["rescue", Send("turn", {"text": "st"})])
+    return Command(graph=Command.PARENT, update={"text": "up", "words": ["w"]}, goto=TARGETS)
 
 
 def rescue(state: Outer):
@@ -193,3 +195,229 @@ def test_the_state_is_that_of_a_run_in_process(form: str, stack: Stack, tmp_path
         info = run.wait(60)
         assert (info.status, info.error) == ("completed", None)
         assert state_of(run) == in_process(agent, input)
+
+
+HELD = """
+import operator
+import time
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+from sleipnir import START, StateGraph
+
+
+class State(TypedDict, total=False):
+    hold: str
+    fails: str
+    ids: Annotated[list[str], operator.add]
+
+
+def first(state: State):
+    return {"ids": ["first"]}
+
+
+def waits(state: State):
+    Path(state["hold"] + ".begun").touch()
+    while Path(state["hold"]).exists():
+        time.sleep(0.05)
+    if state.get("fails") and Path(state["fails"]).exists():
+        raise ValueError("the file is there")
+    return {"ids": ["waits"]}
+
+
+def last(state: State):
+    return {"ids": ["last"]}
+
+
+low = StateGraph(State).add_sequence([first, waits]).add_edge(START, "first").compile()
+middle = StateGraph(State).add_sequence([("low", low)]).add_edge(START, "low").compile(name="middle")
+graph = StateGraph(State).add_sequence([first, ("middle", middle), last]).add_edge(START, "first").compile()
+"""
+ENDED = ["first", "first", "first", "first", "waits", "last"]
+"""What each level writes: all that it was given, and what it added, above the value that it had."""
+
+
+@pytest.fixture
+def own(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """A stack of its own, of which nothing runs yet."""
+    with Stack(redis_server, tmp_path / "home", key_prefix=request.node.name[:40], owner_ttl_s=0.5) as stack:
+        yield stack
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    """An agent with graphs of three levels, the lowest of which waits."""
+    (tmp_path / "hold").touch()
+    return write_agent(tmp_path / "held", None, graph_py=HELD)
+
+
+def waiting(client: Client, agent: Path, **more: str) -> Run:
+    """A run of which the lowest graph executes its second node."""
+    hold = agent.parent / "hold"
+    run = client.submit(agent, state={"hold": str(hold), **more})
+    wait_until(lambda: hold.with_name("hold.begun").exists(), "the lowest node is executed")
+    return run
+
+
+def runs_below(run: Run) -> list[Run]:
+    """The runs of the graphs, from the top."""
+    below, found = run.tree().children, []
+    while below:
+        [child] = below
+        assert child.info is not None
+        found.append(child.info)
+        below = child.children
+    return found
+
+
+def test_a_worker_and_a_scheduler_are_killed_while_a_graph_below_runs(own: Stack, held: Path) -> None:
+    own.start_scheduler()
+    own.start_worker("first")
+    with own.client() as client:
+        run = waiting(client, held)
+        own.kill("first")
+        own.kill("scheduler")
+        (held.parent / "hold").unlink()
+        own.start_scheduler("second")
+        own.start_worker("other")
+        assert run.wait(120).status == "completed"
+        assert run.state()["ids"] == in_process(held, {"hold": str(held.parent / "hold")})["ids"] == ENDED
+        assert [(info.agent, info.status) for info in runs_below(run)] == [
+            ("held/middle", "completed"),
+            ("held/low", "completed"),
+        ]
+
+
+def test_a_cancel_reaches_the_graphs_below(stack: Stack, held: Path) -> None:
+    with stack.client() as client:
+        run = waiting(client, held)
+        run.cancel()
+        assert run.wait(60).status == "cancelled"
+        wait_until(lambda: [info.status for info in runs_below(run)] == ["cancelled"] * 2, "the runs below are over")
+
+
+def test_a_pause_reaches_the_graphs_below(stack: Stack, held: Path) -> None:
+    with stack.client() as client:
+        run = waiting(client, held)
+        run.pause()
+        wait_until(lambda: [info.status for info in runs_below(run)] == ["paused"] * 2, "the runs below are paused")
+        (held.parent / "hold").unlink()
+        run.resume()
+        assert run.wait(60).status == "completed"
+        assert run.state()["ids"] == ENDED
+
+
+def test_a_graph_that_fails_fails_its_node_and_a_retry_goes_on_where_it_failed(stack: Stack, held: Path) -> None:
+    fails = held.parent / "fails"
+    fails.touch()
+    (held.parent / "hold").unlink()
+    with stack.client() as client:
+        run = client.submit(held, state={"hold": str(held.parent / "hold"), "fails": str(fails)})
+        info = run.wait(60)
+        assert info.status == "failed"
+        expected = "at node 'middle': Graph 'middle' failed: .*at node 'low': Graph 'low' failed: .*at node 'waits': .*"
+        assert re.search(expected + r"raised ValueError: the file is there \(graph.py:25", info.error or "")
+        fails.unlink()
+        run.retry()
+        wait_until(lambda: run.info().status == "completed", "the run has completed")
+        assert run.state()["ids"] == ENDED
+        assert len(runs_below(run)) == 2
+
+
+ASKS = """
+from typing import TypedDict
+
+from sleipnir import START, StateGraph
+
+
+class State(TypedDict, total=False):
+    topic: str
+    answer: str
+
+
+low = StateGraph(State).add_input_node("ask", question="What of {{topic}}?", state_updates={"answer": "{{input}}"})
+low = low.add_edge(START, "ask").compile()
+
+
+def loud(state: State):
+    return {"answer": state["answer"].upper()}
+
+
+graph = StateGraph(State).add_sequence([("low", low), loud]).add_edge(START, "low").compile(name="asks")
+
+if __name__ == "__main__":
+    run = graph.submit({"topic": "bells"})
+    print(run.id)
+"""
+
+
+def test_a_question_of_a_graph_below_is_answered_at_the_top(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "asks", None, graph_py=ASKS)
+    command = [sys.executable, str(agent / "graph.py")]
+    done = subprocess.run(command, env=stack.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with stack.client() as client:
+        run = client.run(done.stdout.strip())
+        wait_until(lambda: [gate.question for gate in run.gates()] == ["What of bells?"], "the run asks")
+        run.answer("loud")
+        assert run.result(60) == {"topic": "bells", "answer": "LOUD"}
+
+
+CALLS = """
+name: calls
+version: sleipnir/1
+start: call
+nodes:
+  call: {type: agent, agent: outer, prompt: "hello", next: done}
+  done: {type: end, output: "called"}
+"""
+
+
+def test_commands_take_an_agent_whose_nodes_are_graphs(stack: Stack, tmp_path: Path) -> None:
+    text, _ = FORMS["one graph as two nodes, one of them below another graph"]
+    agent = write_agent(tmp_path / "outer", None, graph_py=SHARED + text)
+    above = write_agent(tmp_path / "calls", CALLS)
+    given = ("--state", 'text="abc"')
+    validated = stack.sleipnir("validate", str(agent))
+    assert (validated.returncode, validated.stderr) == (0, "")
+    drawing = stack.sleipnir("draw", str(agent)).stdout
+    assert 'n0[["deep' in drawing and 'n1[["again' in drawing
+    shown = stack.sleipnir("agents", "show", str(agent), "--json")
+    assert json.loads(shown.stdout)["name"] == "outer"
+    for options in ((), ("--in-process",)):
+        ran = stack.sleipnir("run", str(agent), "hello", *given, *options, "--json")
+        assert ran.returncode == 0, ran.stderr
+    with stack.client() as client:
+        run = client.submit(agent, state={"text": "abc"})
+        assert run.wait(60).status == "completed"
+        tree = stack.sleipnir("tree", run.id).stdout
+        assert tree.count("outer/turn") == 2 and tree.count("outer/deeper") == 1
+        called = client.submit(above)
+        info = called.wait(60)
+        assert info.status == "failed" and "KeyError: 'text'" in (info.error or "")  # it got no text
+
+
+REFUSED = """
+from typing import TypedDict
+
+from sleipnir import START, StateGraph
+
+
+class State(TypedDict, total=False):
+    n: int
+
+
+def one(state: State):
+    return {}
+
+
+inner = StateGraph(State).add_sequence([one, ("two", lambda state: {})]).add_edge(START, "one").compile()
+graph = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile()
+"""
+
+
+def test_a_function_that_cannot_travel_is_refused_in_a_graph_below(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "refused", None, graph_py=REFUSED)
+    validated = stack.sleipnir("validate", str(agent))
+    assert validated.returncode != 0
+    assert "graph.py:15: node 'two' cannot be found by a worker: it is a lambda" in validated.stdout + validated.stderr
