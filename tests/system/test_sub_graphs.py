@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -376,7 +377,6 @@ nodes:
 def test_commands_take_an_agent_whose_nodes_are_graphs(stack: Stack, tmp_path: Path) -> None:
     text, _ = FORMS["one graph as two nodes, one of them below another graph"]
     agent = write_agent(tmp_path / "outer", None, graph_py=SHARED + text)
-    above = write_agent(tmp_path / "calls", CALLS)
     given = ("--state", 'text="abc"')
     validated = stack.sleipnir("validate", str(agent))
     assert (validated.returncode, validated.stderr) == (0, "")
@@ -390,11 +390,30 @@ def test_commands_take_an_agent_whose_nodes_are_graphs(stack: Stack, tmp_path: P
     with stack.client() as client:
         run = client.submit(agent, state={"text": "abc"})
         assert run.wait(60).status == "completed"
-        tree = stack.sleipnir("tree", run.id).stdout
-        assert tree.count("outer/turn") == 2 and tree.count("outer/deeper") == 1
-        called = client.submit(above)
-        info = called.wait(60)
-        assert info.status == "failed" and "KeyError: 'text'" in (info.error or "")  # it got no text
+        shown = stack.sleipnir("show", run.id)
+        assert (shown.stdout.count(" outer/turn "), shown.stdout.count(" outer/deeper ")) == (2, 1)
+
+
+BEGINS = """
+def begin(state: Outer):
+    return {"text": "xyz"}
+
+
+graph = StateGraph(Outer).add_sequence([begin, ("inner", turn)]).add_edge(START, "begin").compile()
+"""
+
+
+def test_an_agent_node_starts_an_agent_whose_nodes_are_graphs(stack: Stack, tmp_path: Path) -> None:
+    write_agent(tmp_path / "outer", None, graph_py=SHARED + BEGINS)
+    above = write_agent(tmp_path / "calls", CALLS)
+    with Client(replace(stack.settings, agents_dir=tmp_path)) as client:
+        run = client.submit(above)
+        info = run.wait(60)
+        assert (info.status, info.error, run.output) == ("completed", None, "called")
+        assert [(each.agent, each.status) for each in runs_below(run)] == [
+            ("outer", "completed"),
+            ("outer/turn", "completed"),
+        ]
 
 
 REFUSED = """
