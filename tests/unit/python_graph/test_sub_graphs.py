@@ -119,7 +119,7 @@ nodes:
         ),
         (HEAD + "graphs: {low: {graphs: {}}}\n", "SLP201", "'graphs' must hold graphs without `graphs` of their own"),
         (
-            HEAD + "graphs:\n  low:" + HEAD.replace("type: graph, graph: low", "type: rag, documents: []").replace("\n", "\n    ")
+            HEAD + "graphs:\n  low:" + HEAD.replace("graph, graph: low", "rag, documents: []").replace("\n", "\n    ")
             + "output_keys: []\n",
             "SLP811",
             "A graph that is a node cannot have nodes of type rag yet",
