@@ -24,6 +24,7 @@ from sleipnir.graph.model import (
     Choice,
     EndNode,
     FunctionNode,
+    GraphNode,
     Graph,
     InputNode,
     Join,
@@ -59,7 +60,8 @@ EVERYTHING = graph_of(
     ScriptNode(id="two", script="s"),
     JoinNode(id="join", wait_for=[Join(("function", "rag"), 1)], next="late"),
     ScriptNode(id="late", script="s", wait_for=[Join(("agent", "join"))], next="pause"),
-    WaitNode(id="pause", duration=30_000, next="done"),
+    WaitNode(id="pause", duration=30_000, next="below"),
+    GraphNode(id="below", graph="other", next="done"),
     EndNode(id="done"),
 )
 
@@ -162,7 +164,7 @@ def test_a_run_is_described_in_words_and_counts_in_addition_to_colours() -> None
     )
     root = parsed(svg(EVERYTHING, progress=progress))
     shown = texts(root)
-    assert {"run abc · running", "done ×3", "running ×2", "done: 1", "running: 1", "not reached: 13"} <= set(shown)
+    assert {"run abc · running", "done ×3", "running ×2", "done: 1", "running: 1", "not reached: 14"} <= set(shown)
     classes = [element.get("class") or "" for element in root.iter(f"{NAMESPACE}g")]
     taken = [name for name in classes if "taken" in name]
     assert taken == ["way solid taken", "way dashed taken", "way solid taken"], "from the start, to the script; legend"

@@ -227,7 +227,6 @@ def test_the_five_checks_are_reported_together() -> None:
         ("aproval", "unknown node type 'aproval'", 'Did you mean "approval"? '),
         ("zzz", "unknown node type 'zzz'", ""),
         ("tools", "node type 'tools' is not supported by this version yet", ""),
-        ("graph", "node type 'graph' is not supported by this version yet", ""),
         ("5", "'type' must be the name of a node type, got 5", ""),
     ],
 )

@@ -46,13 +46,14 @@ start: split
 settings: {max_loop_iterations: 9, max_concurrency: 4}
 state: {log: {type: list, reducer: append}, best: {reducer: "f.py:best"}, n: int}
 nodes:
-  split: {type: router, next: [once, ask, loop, child, plain, map, choose, pause]}
+  split: {type: router, next: [once, ask, loop, child, plain, map, choose, pause, below]}
   once: {type: script, script: s.sh, effect: once, RETRY, next: after}
   ask: {type: approval, question: ok?, options: ["yes"], routes: {"yes": after}, on_other: after, timeout: 2}
   loop: {type: llm, prompt: p, tools: [t], max_iterations: 3, timeout: 9, next: after}
   child: {type: agent, agent: worker, prompt: p, timeout: 5, output_schema: {type: object}, next: after}
   map: {type: map, over: "{{items}}", as: item, branch: BODY, output_key: k, MORE, next: after}
   plain: {type: agent, agent: worker, prompt: p, on_error: continue, next: after}
+  below: {type: graph, graph: low, timeout: 5, on_error: continue, next: after}
   pause: {type: wait, for: 3s, state_updates: {n: "NUMBER"}, next: after}
   choose: {type: function, call: "f.py:f", branch: {call: "f.py:choose"}}
   script: {type: script, script: s.sh, effect: once}
@@ -61,6 +62,7 @@ nodes:
   question: {type: input, question: q?, timeout: 2}
   after: {type: script, script: s.sh, next: done}
   done: {type: end, output: "{{log}}"}
+graphs: {low: {name: low, version: sleipnir/1, start: a, nodes: {a: {type: router}}}}
 """
 
 ALONE = """
@@ -197,6 +199,8 @@ class World:
         if visit.node == "choose" and order.random() < 0.3:
             sends = ("after",) * 150
             return ResultHeader(ok=True, sends=sends), {}, tuple({"n": n} for n in range(len(sends)))
+        if visit.kind == "graph" and isinstance(visit.body, Work) and visit.body.given is None:
+            return ResultHeader(ok=True, keys=(RESULT,)), {RESULT: {"n": 1}}, ()  # the first state of its child
         delta = {"k": 1} | ({"log": ["x"], "best": 2} if visit.item is None else {})
         return ResultHeader(ok=True, keys=tuple(delta), usage=usage), delta, ()
 
