@@ -364,6 +364,42 @@ def test_a_question_of_a_graph_below_is_answered_at_the_top(stack: Stack, tmp_pa
         assert run.result(60) == {"topic": "bells", "answer": "LOUD"}
 
 
+TOLD = """
+from dataclasses import dataclass
+from typing import TypedDict
+
+from sleipnir import START, Runtime, StateGraph
+
+
+@dataclass
+class Who:
+    name: str
+
+
+class State(TypedDict, total=False):
+    text: str
+
+
+def greet(state: State, runtime: Runtime[Who], config: dict):
+    return {"text": f"{config['configurable']['greeting']} {runtime.context.name}"}
+
+
+low = StateGraph(State).add_node(greet).add_edge(START, "greet").compile()
+graph = StateGraph(State, context_schema=Who).add_node("low", low).add_edge(START, "low").compile(name="told")
+
+if __name__ == "__main__":
+    run = graph.submit({"text": ""}, config={"configurable": {"greeting": "hello"}}, context=Who("ann"))
+    print(run.result(60))
+"""
+
+
+def test_a_graph_below_has_the_configuration_and_the_context_of_the_run(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "told", None, graph_py=TOLD)
+    command = [sys.executable, str(agent / "graph.py")]
+    done = subprocess.run(command, env=stack.environment(), capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("{'text': 'hello ann'}\n", "")
+
+
 CALLS = """
 name: calls
 version: sleipnir/1
@@ -412,7 +448,7 @@ def test_an_agent_node_starts_an_agent_whose_nodes_are_graphs(stack: Stack, tmp_
         assert (info.status, info.error, run.output) == ("completed", None, "called")
         assert [(each.agent, each.status) for each in runs_below(run)] == [
             ("outer", "completed"),
-            ("outer/turn", "completed"),
+            ("outer/inner", "completed"),
         ]
 
 
