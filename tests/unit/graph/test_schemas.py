@@ -47,7 +47,12 @@ def test_the_file_that_ships_is_made_from_the_models(version: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "model"),
-    [(version, model) for version in VERSIONS for model in MODELS if version != "1.0" or model not in (WaitNode, GraphNode)],
+    [
+        (version, model)
+        for version in VERSIONS
+        for model in MODELS
+        if version != "1.0" or model not in (WaitNode, GraphNode)
+    ],
 )
 def test_the_schema_has_the_keys_of_the_loader(version: str, model: type[Any]) -> None:
     part = part_of(version, model)
