@@ -8,10 +8,10 @@ bare    has the libraries. For processes with failpoints, which our code looks f
 engine  has our own code too, but for what is made for its process while it is imported (OF_A_PROCESS).
 models  has litellm too, whose import costs more than all else together. For workers that ask models.
 
-What is not as from a cold start: the hash seed is shared, `/proc/PID/cmdline` and `environ` are the server's. A command
-whose environment speaks to the interpreter or to a library is started cold (`suits`), and so is whatever our own
-command line starts: test_command_line.py, test_deployment.py and tests/integration/cli show that a cold start does
-the same.
+What is not as from a cold start: the hash seed is shared, `/proc/PID/cmdline` and `environ` are the server's, and the
+interpreter is not taken apart at the end (starter_server.Ending). A command whose environment speaks to the interpreter
+or to a library is started cold (`suits`), and so is whatever our own command line starts: test_command_line.py,
+test_deployment.py and tests/integration/cli show that a cold start does the same.
 """
 
 from __future__ import annotations
