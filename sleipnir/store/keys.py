@@ -329,7 +329,8 @@ class RunKeys:
     def items(self) -> str:
         """HASH of values of single visits: `<seq>.<i>`, the overlay of the i-th item of the map `seq` until it is done,
         then its result; or of the i-th command of visit `seq` until its visit is over. An overlay consists of lines: a
-        key as a JSON string, then its JSON text. Also the conversations of loops, whose names are in
+        key as a JSON string, then its JSON text. `<seq>.answers` are the answers to interrupts of the visit `seq`, as a
+        JSON list of runs.UsedAnswer, until it has ended. Also the conversations of loops, whose names are in
         planner/loops/turns.py; for a run in a session also `history`, the session's messages when the run was accepted,
         as a JSON list, and `said`, the messages that the run adds, after the end of its loop and before its own end.
         Dies: run."""

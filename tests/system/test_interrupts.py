@@ -64,7 +64,7 @@ def twice(folder: Path) -> Path:
     return write_agent(folder / "twice", TWICE, f_py=functions)
 
 
-@pytest.mark.conformance("EX-33", "FO-09")
+@pytest.mark.conformance("IN-02", "IN-13", "IN-17")
 def test_two_nodes_ask_and_go_on_after_workers_and_schedulers_were_killed(own_stack: Stack, tmp_path: Path) -> None:
     with own_stack.client() as client:
         run = client.submit(twice(tmp_path))
@@ -91,6 +91,7 @@ def test_two_nodes_ask_and_go_on_after_workers_and_schedulers_were_killed(own_st
         assert sorted(answers, key=str) == [("age", "41"), ("name", '"Ann"'), ("right#0", '"red"')]
 
 
+@pytest.mark.conformance("IN-15", "IN-16")
 def test_the_same_answer_counts_once_and_another_one_is_refused(own_stack: Stack, tmp_path: Path) -> None:
     with own_stack.client() as client:
         run = client.submit(twice(tmp_path))

@@ -65,7 +65,7 @@ def given(driver: Driver, visit: Visit) -> list[UsedAnswer]:
 
 
 @ENGINES
-@pytest.mark.conformance("EX-33", "EX-38")
+@pytest.mark.conformance("IN-01", "EX-38")
 def test_a_visit_that_asks_holds_no_worker_and_goes_on_with_the_answer(engine: str) -> None:
     driver = started(ONE, engine)
     driver.asks("ask", "approve", key="approve", value={"counter": 10})
@@ -78,6 +78,9 @@ def test_a_visit_that_asks_holds_no_worker_and_goes_on_with_the_answer(engine: s
         '{"counter":10}',
     )
     assert (driver.on_workers(), driver.run.status) == ([], "waiting")
+    (opened,) = [notice for notice in driver.last.notices if notice.type == "gate_opened"]
+    assert (opened.data["node"], opened.data["key"]) == ("ask", "approve")
+    assert [step.kind for step, _ in driver.memory.values.journal] == ["submitted"]
     driver.answers("ask", '"yes"')
     visit = driver.visit("ask")
     assert (visit.attempt, visit.state, driver.run.status) == (2, "queued", "running")
@@ -117,7 +120,7 @@ def test_an_answer_to_a_secret_is_in_no_journal() -> None:
 
 
 @ENGINES
-@pytest.mark.conformance("FO-09")
+@pytest.mark.conformance("IN-13")
 def test_two_branches_ask_at_once_and_are_answered_in_any_order(engine: str) -> None:
     driver = started(TWO, engine)
     driver.asks("left", "left#0").asks("right", "right#0")
@@ -235,12 +238,13 @@ def test_a_cancelled_run_asks_nothing_any_more() -> None:
     assert isinstance(driver.try_(Answered(1, "1", 1)), IgnoredEvent)
 
 
+@pytest.mark.conformance("IN-14")
 def test_a_loop_that_comes_back_asks_anew() -> None:
     text = ONE.replace("next: done, retry", 'branch: {by: "{{again}}", to: {"yes": ask}, default: done}, retry')
     driver = started(text)
-    driver.asks("ask", "k", key="k").answers("ask", "1").does("ask", got=[1], again="yes")
-    assert given(driver, driver.visit("ask")) == []
-    assert driver.run.counts["ask"] == 2
+    for entry in range(1, 4):
+        assert (given(driver, driver.visit("ask")), driver.run.counts["ask"]) == ([], entry)
+        driver.asks("ask", "k", key="k").answers("ask", "1").does("ask", got=[1], again="yes")
 
 
 @pytest.mark.parametrize("place", ["branch", "item"])

@@ -52,6 +52,51 @@ def open_questions(result: dict[str, Any]) -> dict[Any, str]:
     return {each.value: each.id for each in result["__interrupt__"]}
 
 
+@pytest.mark.parametrize("engine", ["bsp", "dag"])
+@pytest.mark.conformance("EX-33", "EX-38")
+def test_two_approvals_one_after_the_other_and_a_refusal_at_the_first(engine: str) -> None:
+    ran: list[str] = []
+
+    class Counted(TypedDict, total=False):
+        counter: int
+        answers: Annotated[list[str], operator.add]
+        result: str
+
+    def increment(state: Counted) -> dict[str, Any]:
+        ran.append("increment")
+        return {"counter": state["counter"] + 10}
+
+    def request_approval(state: Counted) -> Command[Any]:
+        answer = interrupt({"message": "go on?", "counter": state["counter"]}, key="request_approval")
+        return Command(update={"answers": [answer]}, goto="second_approval" if answer == "yes" else "finalize")
+
+    def second_approval(state: Counted) -> dict[str, Any]:
+        return {"answers": [interrupt("sure?", key="second_approval")]}
+
+    def process(state: Counted) -> dict[str, Any]:
+        return {"result": "approved"}
+
+    def finalize(state: Counted) -> dict[str, Any]:
+        return {"result": state.get("result", "rejected")}
+
+    builder = StateGraph(Counted).add_node(increment).add_node("request_approval", request_approval)
+    builder.add_node(second_approval).add_node(process).add_node(finalize)
+    builder.add_edge(START, "increment").add_edge("increment", "request_approval")
+    builder.add_edge("second_approval", "process").add_edge("process", "finalize")
+    graph = builder.compile(checkpointer=InMemorySaver(), engine=engine)
+    first = graph.invoke({"counter": 0}, CONFIG)
+    assert [each.value for each in first["__interrupt__"]] == [{"message": "go on?", "counter": 10}]
+    second = graph.invoke(Command(resume="yes"), CONFIG)
+    assert [each.value for each in second["__interrupt__"]] == ["sure?"]
+    last = graph.invoke(Command(resume="yes"), CONFIG)
+    assert last == {"counter": 10, "answers": ["yes", "yes"], "result": "approved"}
+    assert ran == ["increment"]
+    other: dict[str, Any] = {"configurable": {"thread_id": "2"}}
+    graph.invoke({"counter": 0}, other)
+    refused = graph.invoke(Command(resume="no"), other)
+    assert refused == {"counter": 10, "answers": ["no"], "result": "rejected"}
+
+
 def test_answers_go_by_the_ids_of_their_questions_in_parts() -> None:
     graph = graph_of(left=asker("left?"), right=asker("right?"), quiet=lambda state: {"got": ["quiet"]})
     first = graph.invoke({"got": []}, CONFIG)
@@ -81,6 +126,7 @@ def test_the_chunks_of_ended_siblings_come_again_with_the_answers() -> None:
     assert sorted(map(str, chunks[1:])) == ["{'left': {'got': [1]}}", "{'right': {'got': [2]}}"]
 
 
+@pytest.mark.conformance("IN-03")
 def test_a_question_keeps_its_id_until_it_is_answered_and_the_next_has_another() -> None:
     def node(state: State) -> dict[str, Any]:
         return {"got": [interrupt("same?"), interrupt("same?")]}
@@ -137,6 +183,7 @@ def test_a_question_passes_the_handlers_of_its_node() -> None:
     assert graph.invoke(Command(resume=1), CONFIG) == {"got": [1]}
 
 
+@pytest.mark.conformance("IN-07")
 def test_asking_is_not_tried_again_and_a_failure_keeps_the_answers() -> None:
     runs: list[int] = []
 

@@ -292,7 +292,7 @@ def step(state):
 """
 
 
-@pytest.mark.conformance("EX-33")
+@pytest.mark.conformance("IN-04", "IN-05")
 def test_a_function_asks_one_question_after_the_other_and_then_returns(tmp_path: Path) -> None:
     first = run(tmp_path, ASKS).interrupt
     assert first == InterruptQuestion("step#0", "who?")
