@@ -8,11 +8,23 @@ from typing import Any
 import pytest
 
 from sleipnir.messages import DEFINITION, ResultHeader
-from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
+from sleipnir.runs.events import (
+    Answered,
+    Cancelled,
+    LeaseLost,
+    Paused,
+    Resulted,
+    Resumed,
+    Retried,
+    Submitted,
+    TimerFired,
+)
 from sleipnir.runs.interrupts import UsedAnswer, answer_of, answers_of
-from sleipnir.runs.visits import Question, Visit, Work
+from sleipnir.runs.run import RUN_AGAIN
+from sleipnir.runs.transitions import Transition
+from sleipnir.runs.visits import Doubt, Question, Visit, Work
 from sleipnir.store.visit_records import read_visit, visit_text
-from sleipnir_scheduler.planner.plan import IgnoredEvent
+from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
 from tests.model_store import Driver, asking, bad, work_of
 
 ONE = """
@@ -201,6 +213,23 @@ def test_a_question_that_expires_fails_its_visit() -> None:
     assert "question 'k' of node 'ask' was not answered within 5s" in driver.error
 
 
+def test_a_question_that_expires_drops_the_answers_before_it() -> None:
+    driver = started(ONE).asks("ask", "a", key="a").answers("ask", "1").asks("ask", "b", key="b", at=1, timeout_ms=5)
+    assert driver.memory.items != {}
+    driver.send(TimerFired(driver.visit("ask").timer), after_ms=5)
+    assert (driver.run.status, driver.memory.items) == ("failed", {})
+
+
+def test_an_effect_that_comes_after_the_answer_belongs_to_the_data_set_of_its_time() -> None:
+    """What Redis may lose while a person is asked is no reason for doubt."""
+    driver = Driver(ONE.replace("ENGINE", "bsp").replace("ask: {", "ask: {effect: once, "))
+    for generation, event in (("old", Submitted()), ("old", asking(1, "k")), ("new", Answered(1, "1", 1))):
+        outcome = plan(driver.graph, driver.run, event, 1_000, generation=generation)
+        assert isinstance(outcome, Transition)
+        driver.run = outcome.apply(driver.run)
+    assert work_of(driver.run.frontier[1]).generation == "new"
+
+
 def test_the_time_of_an_earlier_question_does_not_end_a_later_one() -> None:
     driver = started(ONE).asks("ask", "a", key="a", timeout_ms=5_000)
     first = driver.visit("ask").timer
@@ -254,6 +283,25 @@ def test_the_record_of_a_visit_that_asks_is_read_as_it_was_written(place: str) -
     visit = driver.visit("ask")
     assert read_visit(visit_text(visit)) == visit
     assert isinstance(visit.body, Question) and visit.body.work == Work("functions")
+    stored = json.loads(visit_text(visit))
+    assert (stored["kind"], "queue" in stored) == ("interrupt", False)
+
+
+def test_a_visit_in_doubt_keeps_its_answers() -> None:
+    driver = Driver(ONE.replace("ENGINE", "bsp").replace("ask: {", "ask: {effect: once, ")).start()
+    driver.asks("ask", "k", key="k").answers("ask", "1")
+    visit = driver.visit("ask")
+    driver.send(LeaseLost(visit.seq, visit.attempt, "w"))
+    visit = driver.visit("ask")
+    assert isinstance(visit.body, Doubt)
+    again = read_visit(visit_text(visit)).body
+    assert isinstance(again, Doubt) and again.work.given == "1.answers"
+    driver.answers("ask", RUN_AGAIN)
+    assert given(driver, driver.visit("ask")) == [UsedAnswer("k", 0, 1)]
+    visit = driver.visit("ask")
+    driver.send(LeaseLost(visit.seq, visit.attempt, "w"))
+    driver.answers("ask", '{"got": [2]}')
+    assert (driver.run.status, driver.memory.items) == ("completed", {})
 
 
 def test_a_scheduler_that_does_not_know_interrupts_fails_the_run() -> None:

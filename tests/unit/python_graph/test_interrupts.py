@@ -286,6 +286,15 @@ def test_an_approval_node_of_a_graph_below_asks_the_caller() -> None:
     assert graph.invoke(Command(resume="yes"), CONFIG) == {"text": "tea!", "got": ["ended"]}
 
 
+def test_a_router_of_a_graph_below_asks_nothing_for_the_node_that_has_called_it() -> None:
+    inner = StateGraph(State).add_input_node("ask", question="?").add_node("end", lambda state: {})
+    inner.add_edge(START, "ask").add_conditional_edges("ask", lambda state: interrupt("where?"), ["end"])
+    graph = graph_of(inner=inner.compile())
+    graph.invoke({"text": "tea"}, CONFIG)
+    with pytest.raises(RuntimeError, match=r"interrupt\(\) was called outside of a node"):
+        graph.invoke(Command(resume="a"), CONFIG)
+
+
 def test_a_failure_after_the_answers_of_a_graph_below_asks_it_anew() -> None:
     calls: list[str] = []
     inner = below(calls=calls)

@@ -320,13 +320,19 @@ def test_a_function_cannot_swallow_its_question(swallows: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "body",
-    ["    interrupt('b', key='b')\n    interrupt('a')", "    interrupt('b', key='b')"],
-    ids=["another key comes first", "the position is not asked for any more"],
+    ("body", "used"),
+    [
+        ("    interrupt('b', key='b')\n    interrupt('a')", [UsedAnswer(None, 0, 1)]),
+        ("    interrupt('b', key='b')", [UsedAnswer(None, 0, 1)]),
+        ("    interrupt('a')\n    interrupt('b', key='b')", [UsedAnswer("b", 0, 1), UsedAnswer(None, 1, 2)]),
+    ],
+    ids=["another key comes first", "the position is not asked for any more", "the position has moved"],
 )
-def test_questions_in_another_order_than_before_are_an_error_of_the_node(body: str, tmp_path: Path) -> None:
+def test_questions_in_another_order_than_before_are_an_error_of_the_node(
+    body: str, used: list[UsedAnswer], tmp_path: Path
+) -> None:
     steps = f"from sleipnir import interrupt\n\ndef step(state):\n{body}"
-    result = run(tmp_path, steps, talk=answers(UsedAnswer(None, 0, 1)))
+    result = run(tmp_path, steps, talk=answers(*used))
     assert (result.ok, result.error_kind, result.interrupt) == (False, "exception", None)
     assert "node 'step' asks its questions in another order" in (result.error or "")
 
