@@ -90,13 +90,16 @@ class Executor:
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
     called: dict[tuple[int, int], CalledRun] = field(default_factory=dict)
-    _executions: dict[str, Execution] = field(default_factory=dict)
+    _first: Execution | None = None
+    """The first execution, which has the fields that all of the run share."""
 
     def __call__(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Executed:
         """The result of a visit, and the JSON texts that it writes. None: it was lost."""
+        self._first = self._first or self._execution_of(call)
         execution = changed(
-            self._first_of(call),
+            self._first,
             run=call.run,
+            node=self.graph.model.nodes[call.node],
             seq=call.seq,
             attempt=call.attempt,
             state=StoredState(claim.state),
@@ -140,25 +143,21 @@ class Executor:
             except (MachineFailed, DirectoryMissing) as error:  # there is no other machine that could take it
                 return guard.failed(execution, str(error), "machine")
 
-    def _first_of(self, call: VisitCall) -> Execution:
-        """The first execution of the node, which has the fields that all of its executions share."""
-        execution = self._executions.get(call.node)
-        if execution is None:
-            model = self.graph.model
-            execution = self._executions[call.node] = Execution(
-                run=call.run,
-                node=model.nodes[call.node],
-                seq=call.seq,
-                attempt=call.attempt,
-                agent=call.agent,
-                graph=model,
-                folder=Path(self.graph.parts.place[0]).parent,
-                cwd=self.environment.cwd or Path.cwd(),
-                caller_dir=Path.cwd(),
-                state=StoredState({}),
-                objects=self.graph.objects,
-            )
-        return execution
+    def _execution_of(self, call: VisitCall) -> Execution:
+        model, directory = self.graph.model, Path.cwd()
+        return Execution(
+            run=call.run,
+            node=model.nodes[call.node],
+            seq=call.seq,
+            attempt=call.attempt,
+            agent=call.agent,
+            graph=model,
+            folder=Path(self.graph.parts.place[0]).parent,
+            cwd=self.environment.cwd or directory,
+            caller_dir=directory,
+            state=StoredState({}),
+            objects=self.graph.objects,
+        )
 
     def _runtime(self, call: VisitCall) -> Runtime[Any]:
         info = ExecutionInfo(call.run, self.thread, call.task_id, call.attempt)

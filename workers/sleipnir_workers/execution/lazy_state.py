@@ -25,6 +25,9 @@ class StoredState(Mapping[str, Json]):
             self._parsed[key] = json.loads(self.texts[key])
         return self._parsed[key]
 
+    def __contains__(self, key: object) -> bool:
+        return key in self.texts
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.texts)
 
