@@ -476,3 +476,6 @@ def usage_fields(transition: Transition) -> dict[str, Any]:
     else:
         adds["cost_usd"] = usage["cost_usd"]
     return {name: by for name, by in adds.items() if by}
+
+
+NO_CHANGES: Final = Transition()

@@ -90,9 +90,12 @@ def _cancelled_children(owed: Owed, changes: Changes) -> Iterator[Effect]:
     """Cancels of child runs that no visit waits for now. The child of a failed visit keeps its results: it may go on
     when the visit runs again."""
     started = [effect.child for effect in owed.effects if isinstance(effect, (StartChild, RetryChild))]
-    former, current = children_of(before for before, _ in changes), children_of(after for _, after in changes)
+    concerned = dict.fromkeys((*children_of(before for before, _ in changes), *started))
+    if not concerned:
+        return
+    current = children_of(after for _, after in changes)
     may_go_on = {after.former.run for _, after in changes if after is not None and after.former is not None}
-    for child in dict.fromkeys((*former, *started)):
+    for child in concerned:
         if child not in current and child not in owed.ended:
             yield TellChild(child, "cancelled", keeps=child in may_go_on)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sleipnir.graph.model import Json
 from sleipnir.runs.run import Gate, RunView, Timing, changed
@@ -23,6 +23,9 @@ from sleipnir.runs.transitions import (
     Write,
 )
 from sleipnir.runs.visits import Call, Turn, Visit
+
+
+_STEP: Final = Step(0, "", 0)
 
 
 @dataclass
@@ -80,7 +83,8 @@ class EventRecord:
             _, how["answer"], how["by"], how["key"] = self.answer
             self.answer = None
         place, item = visit.place, visit.item
-        step = Step(
+        step = changed(
+            _STEP,
             step=self.last_step,
             kind=visit.kind,
             at_ms=self.now_ms,
