@@ -24,7 +24,6 @@ from sleipnir.runs.transitions import (
 )
 from sleipnir.runs.visits import Call, Turn, Visit
 
-
 _STEP: Final = Step(0, "", 0)
 
 
