@@ -218,7 +218,9 @@ class Run:
 
     def _keep(self) -> None:
         """Keep the run for the next call of its thread, if there can be one, or for the next execution of the node that
-        has called this graph."""
+        has called this graph. Of a run that has completed, these need only the state."""
+        if self._runner.run.view.status == "completed" and (self._called is not None or self._thread is not None):
+            self._store.keep_state(self._run_id)
         if self._called is not None and self._runner.run.view.status != "failed":
             self._called.keep(self._number, CalledRun(self.store, self.run_id, self._given))
         if self._thread is None:

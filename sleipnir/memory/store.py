@@ -360,6 +360,13 @@ class MemoryStore:
             run.values.windows.clear()
             run.view = changed(run.view, frontier=Frontier.of({}))
 
+    def keep_state(self, run_id: str) -> None:
+        """Of a run that is over, and that nobody retries or follows, keep the state, its status and its output."""
+        run = self.run(run_id)
+        run.view = RunView(run_id, run.view.spec, run.view.status)
+        run.values.journal.clear()
+        run.events.clear()
+
     def discard(self, entry: Entry, notice: Notice | None = None) -> None:
         """Drop an event that changes nothing."""
         if (run := self.runs.get(entry.run)) is None:

@@ -40,7 +40,8 @@ class CompiledGraph:
         self.objects = GraphObjects(parts.keys, self.references.find)
         self.config: dict[str, Any] = {}
         self.threads: dict[str, Any] = {}
-        """The last run of each thread, in this process."""
+        """The last run of each thread, in this process: its store and its id. Of one that has completed there is only
+        the state."""
         self.run_numbers = itertools.count(1)
 
     def translated(self, references: References, name_of_graph: NameOfGraph | None = None) -> GraphDocument:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from sleipnir import END, START, GraphRecursionError, InMemorySaver, RetryPolicy, StateGraph
+from sleipnir import END, START, Command, GraphRecursionError, InMemorySaver, RetryPolicy, StateGraph, interrupt
 from sleipnir.graph import draw
 from sleipnir.python_graph.compiled import CompiledGraph
 
@@ -153,3 +153,24 @@ def test_max_concurrency_limits_the_nodes_that_run_at_once() -> None:
     assert alone.invoke({}, {"max_concurrency": 1})["met"] == [False, False]
     with pytest.raises(ValueError, match="max_concurrency must be at least 1"):
         alone.invoke({}, {"max_concurrency": 0})
+
+
+def test_of_a_thread_whose_run_has_completed_only_the_state_is_kept() -> None:
+    graph = counting().compile(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "a"}}
+    assert graph.invoke({"n": 0}, config)["n"] == 4
+    store, run_id = graph.threads["a"]
+    run = store.runs[run_id]
+    assert (run.values.journal, list(run.events), dict(run.view.frontier), run.view.timings) == ([], [], {}, {})
+    assert graph.invoke(Command(resume="nobody asked"), config)["n"] == 4
+    assert graph.invoke({"seen": ["more"]}, config) == {"n": 5, "seen": ["more"]}
+
+
+def test_of_a_thread_whose_run_waits_everything_is_kept() -> None:
+    def ask(state: State) -> dict[str, Any]:
+        return {"seen": [interrupt("how many?")]}
+
+    graph = StateGraph(State).add_node("ask", ask).add_edge(START, "ask").compile(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "a"}}
+    assert "__interrupt__" in graph.invoke({"n": 0}, config)
+    assert graph.invoke(Command(resume=2), config) == {"n": 0, "seen": [2]}
