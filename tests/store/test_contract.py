@@ -255,7 +255,6 @@ def test_items_see_their_value_and_are_collected_in_order(keeper: Keeper) -> Non
 COMMANDS = """
 version: sleipnir/1
 name: g
-start: a
 reducers: {seen: append}
 start: split
 nodes:
