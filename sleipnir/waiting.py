@@ -1,8 +1,8 @@
 """How code that blocks also runs in an event loop: one implementation for programs with threads and with asyncio.
 
 `in_loop(function, ...)` calls a function in a greenlet of the event loop's thread. Where the function has to wait, it
-calls `awaited`, which suspends the greenlet until the loop has what it waits for. No thread is used, and other tasks
-go on meanwhile.
+calls `awaited`, which suspends the greenlet until the loop has what it waits for. Other tasks go on meanwhile. Only
+`in_thread` uses a thread.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ def sleep(seconds: float) -> None:
         awaited(asyncio.sleep(seconds))
     else:
         time.sleep(seconds)
+
+
+def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function that blocks and cannot be awaited: here, or, in an event loop, in a thread. Raises what it
+    raises."""
+    return awaited(asyncio.to_thread(function, *args, **kwargs)) if is_in_loop() else function(*args, **kwargs)
 
 
 async def in_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

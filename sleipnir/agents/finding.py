@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sleipnir.agents.config_directory import config_dirs
-from sleipnir.errors import AgentNotFound, GraphError
+from sleipnir.errors import AgentNotFound, GraphError, UsageError
+from sleipnir.graph import python_file
 from sleipnir.graph.load import AgentFolder, load_agent, read_agent
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.overrides import env_name, overrides_of
@@ -152,11 +153,14 @@ def known_agents(settings: Settings) -> list[AgentInfo]:
 
 
 def describe(folder: Path, name: str | None = None) -> AgentInfo:
-    """The kind of agent in a folder, and its problem, if any. `name` None: the folder's."""
+    """The kind of agent in a folder, and its problem, if any. `name` None: the folder's. A graph.py is not executed: of
+    its problems, only those that Python's parser finds are known."""
     name = folder.name if name is None else name
     try:
         agent = read_agent(folder, name, named_file(name))
-    except (GraphError, AgentNotFound) as error:
+        if agent.is_python:
+            return AgentInfo(name, agent.kind, folder, python_file.description_of(agent.file))
+    except (GraphError, UsageError) as error:
         return AgentInfo(name, "broken", folder, problem=str(error))
     loaded = load_agent(agent)
     if loaded.graph is None:

@@ -6,11 +6,13 @@ that: schedulers and workers read the document that it made.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from sleipnir.errors import Problem, UsageError
 from sleipnir.graph.findings import KeyPath
 from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import Json
+from sleipnir.waiting import in_thread
 
 TIMEOUT_S: Final = 60.0
 """Libraries of models take ten seconds to import on a busy machine."""
@@ -39,6 +42,22 @@ def answer_of(file: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         return {**answer, "problems": _problems(answer, file)}
     except _NoAnswer as error:
         return {"problems": [Problem("error", str(error), str(file), code=CODE)]}
+
+
+def description_of(file: Path) -> str:
+    """The first paragraph of the file's docstring; empty: it has none. The file is not executed. Raises UsageError if
+    it cannot be read, or is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of literals in the file
+            docstring = ast.get_docstring(ast.parse(file.read_bytes(), str(file))) or ""
+    except OSError as error:
+        raise UsageError(f"Failed to read graph file at '{file}': {error.strerror}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"{file}:{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else f"{file}"
+        what = error.msg if isinstance(error, SyntaxError) else str(error) or "it is nested too deeply"
+        raise UsageError(f"{line}: Python cannot read this file: {what}") from None
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def first_state(file: Path, given: Mapping[str, Json], timeout_s: float = TIMEOUT_S) -> dict[str, Json]:
@@ -89,8 +108,15 @@ def _asked(file: Path, given: str, timeout_s: float) -> dict[str, Any]:
     # -P: no file of the working directory takes the place of a module.
     command = [sys.executable, "-P", "-m", "sleipnir.python_graph", str(file)]
     try:
-        ended = subprocess.run(
-            command, input=given, stdout=subprocess.PIPE, text=True, encoding="utf-8", timeout=timeout_s, check=False
+        ended = in_thread(
+            subprocess.run,
+            command,
+            input=given,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            timeout=timeout_s,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise _NoAnswer(

@@ -11,6 +11,7 @@ from sleipnir.agents import finding
 from sleipnir.agents.bundle import BundleCache, folder_signature, graph_in, pack
 from sleipnir.errors import AgentNotFound, BundleError, GraphError
 from sleipnir.graph.load import AgentFolder
+from sleipnir.runs.views import AgentInfo
 from sleipnir.settings import Settings
 
 LIMIT = 2**20
@@ -152,3 +153,32 @@ def test_a_folder_with_both_files_or_none_is_refused_in_lokis_words(settings: Se
     with pytest.raises(AgentNotFound) as none:
         finding.look_up("hollow", settings)
     assert str(none.value) == f"Agent 'hollow' has neither a config.yaml nor a graph.yaml at '{hollow}'"
+
+
+def test_a_listing_describes_a_graph_py_by_its_docstring_and_does_not_execute_it(
+    settings: Settings, tmp_path: Path
+) -> None:
+    text = '"""Counts\n  words.\n\nMore about it."""\nraise SystemExit("executed")\n'
+    folder = write(tmp_path / "agents" / "counter", text, "graph.py")
+    write(tmp_path / "agents" / "silent", "n = 1\n", "graph.py")
+    infos = {info.name: info for info in finding.known_agents(settings)}
+    assert infos["counter"] == finding.describe(folder) == AgentInfo("counter", "graph", folder, "Counts words.")
+    assert (infos["silent"].description, infos["silent"].problem) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"n = 1\ndef broken(:\n", "graph.py:2: Python cannot read this file: "),
+        (b"n = 1\x00\n", "graph.py: Python cannot read this file: "),
+        (b"\xff = 1\n", "Python cannot read this file: "),
+        (b"-" * 100_000 + b"1", "Python cannot read this file: "),
+    ],
+    ids=["syntax", "null byte", "no text", "too deep"],
+)
+def test_a_listing_reports_a_graph_py_that_is_no_python(tmp_path: Path, text: bytes, problem: str) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "graph.py").write_bytes(text)
+    info = finding.describe(folder)
+    assert (info.kind, problem in str(info.problem)) == ("broken", True), info.problem

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sleipnir.cli import main
 from sleipnir.graph import python_file
+from sleipnir.waiting import in_loop
 
 GOOD = """\
 from typing import TypedDict
@@ -172,3 +175,18 @@ def test_functions_that_no_worker_can_find_are_refused_all_at_once(
         "graph.py:29: node 'fourth' cannot be found by a worker: it is defined inside a function",
         "graph.py:32: node 'fifth' is a graph of its own: such a node runs only in process, by `invoke`",
     ]
+
+
+def test_an_event_loop_goes_on_while_a_file_is_executed(agents_dir: Path) -> None:
+    waits = (
+        "import time\nfrom pathlib import Path\nwhile not Path(__file__).with_name('go').exists(): time.sleep(0.01)\n"
+    )
+    file = write(agents_dir, waits + GOOD) / "graph.py"
+
+    async def read() -> dict[str, Any]:
+        reading = asyncio.create_task(in_loop(python_file.answer_of, file, 30))
+        await asyncio.sleep(0)  # the reading begins first
+        (file.parent / "go").touch()
+        return await reading
+
+    assert asyncio.run(read())["problems"] == []
