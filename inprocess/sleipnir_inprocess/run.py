@@ -219,14 +219,16 @@ class Run:
     def _keep(self) -> None:
         """Keep the run for the next call of its thread, if there can be one, or for the next execution of the node that
         has called this graph. Of a run that has completed, these need only the state."""
-        if self._runner.run.view.status == "completed" and (self._called is not None or self._thread is not None):
-            self._store.keep_state(self._run_id)
-        if self._called is not None and self._runner.run.view.status != "failed":
-            self._called.keep(self._number, CalledRun(self.store, self.run_id, self._given))
+        if self._called is None and self._thread is None:
+            return
+        run = self._runner.run
+        store = self.store.with_state_alone(self.run_id) if run.view.status == "completed" else self.store
+        if self._called is not None and run.view.status != "failed":
+            self._called.keep(self._number, CalledRun(store, self.run_id, self._given))
         if self._thread is None:
             return
-        if self._graph.remembers or (self._runner.run.gates and self._asker is None):
-            self._graph.threads[self._thread] = (self.store, self.run_id)
+        if self._graph.remembers or (run.gates and self._asker is None):
+            self._graph.threads[self._thread] = (store, self.run_id)
         else:
             self._graph.threads.pop(self._thread, None)
 

@@ -360,12 +360,12 @@ class MemoryStore:
             run.values.windows.clear()
             run.view = changed(run.view, frontier=Frontier.of({}))
 
-    def keep_state(self, run_id: str) -> None:
-        """Of a run that is over, and that nobody retries or follows, keep the state, its status and its output."""
-        run = self.run(run_id)
-        run.view = RunView(run_id, run.view.spec, run.view.status)
-        run.values.journal.clear()
-        run.events.clear()
+    def with_state_alone(self, run_id: str) -> MemoryStore:
+        """A store with a run that is over: with its status and its state, and nothing else of it."""
+        run, store = self.run(run_id), MemoryStore(self.clock)
+        store.runs[run_id] = MemoryRun(RunView(run_id, run.view.spec, run.view.status), RunValues(run.values.state))
+        store.runs[run_id].values.journal.clear()
+        return store
 
     def discard(self, entry: Entry, notice: Notice | None = None) -> None:
         """Drop an event that changes nothing."""
