@@ -17,11 +17,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from sleipnir.cli.options import GlobalOptions, from_context
+
+if TYPE_CHECKING:
+    from sleipnir.runs.views import StepInfo
 
 VARIABLE = "_SLEIPNIR_COMPLETE"
 TIME_LIMIT_S = 2.0
@@ -73,6 +77,12 @@ def complete_checkpoint(ctx: click.Context, param: click.Parameter, incomplete: 
     """Steps of the run on the command line at which its state can be shown, with their nodes as help."""
     run = ctx.params.get("run_id") or next(iter(ctx.args), None)
     return _matching(lambda options: _checkpoints(options, run), ctx, incomplete) if run else []
+
+
+def complete_visited_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Nodes that the run on the command line has visited."""
+    run = ctx.params.get("run_id") or next(iter(ctx.args), None)
+    return _matching(lambda options: _visited_nodes(options, run), ctx, incomplete) if run else []
 
 
 def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -190,9 +200,17 @@ def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
 
 
 def _checkpoints(options: GlobalOptions, run: str) -> Iterator[CompletionItem]:
-    with _time_limit(), options.connected_if_up() as client:
-        steps = [] if client is None else client.run(run).history(limit=SHOWN_STEPS)
+    steps = _steps(options, run)
     return (CompletionItem(str(step.step), help=step.node or step.kind) for step in steps if step.checkpoint)
+
+
+def _visited_nodes(options: GlobalOptions, run: str) -> Iterator[CompletionItem]:
+    return map(CompletionItem, sorted({step.node for step in _steps(options, run) if step.node and not step.item}))
+
+
+def _steps(options: GlobalOptions, run: str) -> list[StepInfo]:
+    with _time_limit(), options.connected_if_up() as client:
+        return [] if client is None else client.run(run).history(limit=SHOWN_STEPS)
 
 
 def _archived(options: GlobalOptions) -> Iterator[CompletionItem]:

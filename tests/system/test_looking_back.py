@@ -106,3 +106,6 @@ def test_the_checkpoints_of_a_run_are_completed(run: Run, stack: Stack) -> None:
     words = f"sleipnir state {run.id} --at "
     pressed = {"_SLEIPNIR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "4"}
     assert stack.sleipnir(**pressed).stdout.split() == [f"plain,{step}" for step in (0, 1, 3, 4, 5)]
+    words = f"sleipnir fork {run.id} --before "
+    nodes = stack.sleipnir(_SLEIPNIR_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="4").stdout.split()
+    assert nodes == [f"plain,{node}" for node in ("begin", "done", "join", "left", "right")]

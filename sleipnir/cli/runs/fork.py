@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from sleipnir.cli.completion import complete_agent, complete_checkpoint, complete_run
+from sleipnir.cli.completion import complete_agent, complete_checkpoint, complete_run, complete_visited_node
 from sleipnir.cli.options import COUNT_OR_NONE, GlobalOptions, pass_options
 from sleipnir.cli.runs.parameters import json_values
 from sleipnir.cli.terminal.render import print_json
+from sleipnir.cli.terminal.terminal import note
 
 
 @click.command()
@@ -18,7 +19,10 @@ from sleipnir.cli.terminal.render import print_json
     "--at", "step", metavar="STEP", type=COUNT_OR_NONE, shell_complete=complete_checkpoint,
     help="Go on after this checkpoint. Default: the last one that leads anywhere.",
 )  # fmt: skip
-@click.option("--before", "node", metavar="NODE", help="Go on before the last visit of this node.")
+@click.option(
+    "--before", "node", metavar="NODE", shell_complete=complete_visited_node,
+    help="Go on before the last visit of this node.",
+)  # fmt: skip
 @click.option(
     "--set", "state", multiple=True, metavar="NAME=JSON", callback=json_values,
     help="A value that replaces that of the past; repeatable.",
@@ -45,10 +49,12 @@ def fork(
     """
     if step is not None and node is not None:
         raise click.UsageError("--at and --before exclude each other")
-    with options.connected(workers=True) as client:
+    with options.connected(workers=False) as client:
         made = client.run(run_id).fork(at=step, before=node, state=state, agent=agent)
         info = made.info()
     if as_data:
         print_json({"run": made.id, "source": info.forked_from, "step": info.forked_at})
     else:
         click.echo(made.id)
+    if options.is_embedded:
+        note(f"it runs while `sleipnir up` runs; or follow it here: {options.command('watch', made.id)}")
