@@ -45,8 +45,8 @@ def test_parallel_visits_go_on_where_the_closing_of_the_last_one_says() -> None:
 
 def test_items_turns_functions_and_requests_are_no_visits_of_a_super_step() -> None:
     found = checkpoints(
-        step(1, "a", item=(1, 0)),
-        step(2, "a", part=Part(1, 0), role="turn"),
+        step(1, "work", item=(1, 0)),
+        step(2, "ask", part=Part(1, 0)),
         step(3),
         step(4, "a", held=True, applies=(4,)),
         step(5, "a", role="branch", routes={"4": ("b",)}, closing=Closing(("b",))),

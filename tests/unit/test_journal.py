@@ -158,9 +158,10 @@ def test_a_long_series_of_updates_is_folded_in_parts(
 def test_updates_of_one_super_step_are_never_folded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MOST_UPDATES", 1)
     folds = {"log": "append"}
-    writes = [entry(number, {"log": [number]}, held=True, folds=folds) for number in range(5)]
-    last = entry(5, {"log": {"__overwrite__": ["new"]}}, held=True, folds=folds, applies=[0, 1, 2, 3, 4, 5])
-    assert state_after([*writes, last]) == {"log": ["new"]}
+    first = entry(0, {"log": {"__overwrite__": ["new"]}}, held=True, folds=folds)
+    writes = [entry(number, {"log": [number]}, held=True, folds=folds) for number in range(1, 5)]
+    last = entry(5, {"log": [5]}, held=True, folds=folds, applies=[0, 1, 2, 3, 4, 5])
+    assert state_after([first, *writes, last]) == {"log": ["new"]}
 
 
 def test_a_difference_has_the_keys_that_later_steps_changed_and_added() -> None:
