@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         get_runtime,
         get_stream_writer,
     )
+    from sleipnir.python_graph.schema import IsLastStep, RemainingSteps
     from sleipnir.python_graph.state_graph import StateGraph
     from sleipnir.settings import Settings
 
@@ -67,6 +68,7 @@ _MODULES: Final = {
     "sleipnir.python_graph.runtime": (
         "GraphOutput", "RunnableConfig", "Runtime", "StreamWriter", "get_config", "get_runtime", "get_stream_writer",
     ),
+    "sleipnir.python_graph.schema": ("IsLastStep", "RemainingSteps"),
     "sleipnir.python_graph.state_graph": ("StateGraph",),
     "sleipnir.settings": ("Settings",),
 }  # fmt: skip
@@ -76,8 +78,9 @@ __all__ = [
     "END", "REMOVE_ALL_MESSAGES", "START", "AIMessage", "AnyMessage", "AsyncBatch", "AsyncClient", "AsyncRun",
     "CachePolicy", "Client", "Command", "EmptyInputError", "GraphBubbleUp", "GraphInterrupt", "GraphOutput",
     "GraphRecursionError", "HumanMessage",
-    "InMemoryCache", "InMemorySaver", "Interrupt", "InvalidUpdateError", "MemorySaver", "MessagesState",
-    "Overwrite", "RemoveMessage", "RetryPolicy", "Run", "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings",
+    "InMemoryCache", "InMemorySaver", "Interrupt", "InvalidUpdateError", "IsLastStep", "MemorySaver", "MessagesState",
+    "Overwrite", "RemainingSteps", "RemoveMessage", "RetryPolicy", "Run", "RunOptions", "RunnableConfig", "Runtime",
+    "Send", "Settings",
     "StateGraph", "StreamWriter", "SystemMessage", "ToolMessage", "__version__", "add_messages", "get_config",
     "get_runtime", "get_stream_writer", "interrupt", "is_invalid_resume",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +87,7 @@ class Executor:
     stream: Stream
     thread: str | None = None
     environment: NodeEnvironment = field(default_factory=NodeEnvironment)
+    remaining_steps: Callable[[], int] = lambda: 0
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
     called: dict[tuple[int, int], CalledRun] = field(default_factory=dict)
@@ -111,7 +112,7 @@ class Executor:
             observer=_Observer(self, call),
         )
         called = CalledRuns(self.called, call.seq)
-        token = current.set(Call(self.config, self._runtime(call), _Below(self.stream, call), called))
+        token = current.set(self._call(call, called))
         asker = answering.set(None)  # that of the node which has called this graph is not for its nodes
         try:
             result = guard.execute(execution) if call.node in self._functions else self._elsewhere(execution)
@@ -121,6 +122,10 @@ class Executor:
         if result is None or result.interrupt is None:
             called.forget()
         return None if result is None else encoded(result, call.node, 2**31)
+
+    def _call(self, call: VisitCall, called: CalledRuns) -> Call:
+        below = _Below(self.stream, call)
+        return Call(self.config, self._runtime(call), below, called, self.remaining_steps())
 
     @cached_property
     def _functions(self) -> frozenset[str]:

@@ -74,7 +74,9 @@ class Run:
         parent = above.stream if above is not None else None
         self._stream = Stream(form, parent, parent.modes if parent is not None else frozenset())
         runtime, around = self._runtime(context, above), environment or NodeEnvironment()
-        self._executor = Executor(graph, self._config, runtime, self._stream, self._thread, around)
+        self._executor = Executor(
+            graph, self._config, runtime, self._stream, self._thread, around, self._remaining_steps
+        )
         self._clock = clock or RealClock()
         self._has_start = graph.model.start == START
         self._asker = answering.get()
@@ -325,8 +327,12 @@ class Run:
         parts = [self.output.part(update) for update in updates]
         self._stream.add("updates", {node: parts[0] if len(parts) == 1 else parts})
 
+    def _remaining_steps(self) -> int:
+        """How many super-steps may follow the running one."""
+        return int(self._limit) - (self._steps - self._has_start)
+
     def _check_limit(self) -> None:
-        if self._steps - self._has_start >= self._limit:
+        if self._remaining_steps() <= 0:
             raise GraphRecursionError(RECURSION_LIMIT_REACHED.format(limit=self._limit))
 
     def _raise_failure(self) -> None:

@@ -18,6 +18,7 @@ from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.python_graph.parts import GraphParts
 from sleipnir.python_graph.references import References
 from sleipnir.python_graph.runtime import merged_config
+from sleipnir.python_graph.schema import managed_keys_of
 from sleipnir.python_graph.sub_graphs import SubGraphs, joined
 
 DEFAULT_NAME = "LangGraph"
@@ -37,7 +38,8 @@ class CompiledGraph:
         document = self.translated(self.references)
         self.model: Graph = document.graph
         self._document = document.data
-        self.objects = GraphObjects(parts.keys, self.references.find)
+        managed = {name: key for each in parts.classes for name, key in managed_keys_of(each).items()}
+        self.objects = GraphObjects(parts.keys, self.references.find, managed)
         self.config: dict[str, Any] = {}
         self.threads: dict[str, Any] = {}
         """The last run of each thread, in this process: its store and its id. Of one that has completed there is only

@@ -11,7 +11,7 @@ from sleipnir.graph.reducers import OVERWRITE, ReducerError, overwritten
 from sleipnir.python_graph.calling import Several
 from sleipnir.python_graph.codec import Codec, codec_of, codecs_of
 from sleipnir.python_graph.errors import InvalidUpdateError
-from sleipnir.python_graph.schema import Key, is_pydantic, is_state_class
+from sleipnir.python_graph.schema import Key, ManagedKey, is_pydantic, is_state_class
 
 SENT: Final = "__send__"
 """The key of a visit's overlay that holds the argument of a Send: the visit's whole input."""
@@ -22,10 +22,13 @@ SEVERAL: Final = "__writes__"
 
 
 class GraphObjects:
-    """`keys` are those of the state; `find` returns the object of a reference, or raises."""
+    """`keys` are those of the state, `managed` those that the engine fills; `find` returns the object of a reference,
+    or raises."""
 
-    def __init__(self, keys: Mapping[str, Key], find: Callable[[str], Any]) -> None:
-        self.keys, self.find = keys, find
+    def __init__(
+        self, keys: Mapping[str, Key], find: Callable[[str], Any], managed: Mapping[str, ManagedKey] | None = None
+    ) -> None:
+        self.keys, self.find, self.managed = keys, find, managed or {}
         self.codecs: dict[str, Codec] = codecs_of(keys)
 
     def decoded(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,12 +64,14 @@ class ChunkSink(Protocol):
 @dataclass(frozen=True)
 class Call:
     """The call that this thread or task belongs to, and the stream of its caller. `called` are the runs of the graphs
-    that the running node calls (sleipnir_inprocess.execution.CalledRuns)."""
+    that the running node calls (sleipnir_inprocess.execution.CalledRuns). `remaining_steps` is what RemainingSteps
+    holds; None: it is not known here."""
 
     config: Mapping[str, Any]
     runtime: Runtime[Any]
     stream: ChunkSink | None = None
     called: Any = None
+    remaining_steps: int | None = None
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,21 @@ class Key:
             return ABSENT
 
 
+@dataclasses.dataclass(frozen=True)
+class ManagedKey:
+    """Marks a key that is no part of the state: nodes get `value` of the number of super-steps that are left."""
+
+    value: Callable[[int], Any]
+
+
+RemainingSteps = Annotated[int, ManagedKey(int)]
+"""The type of a key that holds how many super-steps may follow the running one, before `recursion_limit` ends the
+run."""
+
+IsLastStep = Annotated[bool, ManagedKey(lambda remaining: remaining == 1)]
+"""The type of a key that is true in the last super-step whose writes the run returns."""
+
+
 _EMPTY_OF_ABC: Final[Mapping[type, type]] = {
     abc.Sequence: list, abc.MutableSequence: list, abc.Iterable: list, abc.Collection: list, abc.Mapping: dict,
     abc.MutableMapping: dict, abc.Set: set, abc.MutableSet: set,
@@ -65,15 +80,33 @@ def is_pydantic(candidate: Any) -> bool:
 
 
 def keys_of(state_class: type) -> dict[str, Key]:
-    """The keys of a state class, in their order. Raises ValueError for an annotation that is no reducer, NameError for
-    one that cannot be resolved."""
-    hints = get_type_hints(state_class, include_extras=True)
+    """The keys of a state class, in their order, without managed ones. Raises ValueError for an annotation that is no
+    reducer, NameError for one that cannot be resolved."""
+    managed = managed_keys_of(state_class)
+    hints = {name: hint for name, hint in _hints(state_class).items() if name not in managed}
     fields = getattr(state_class, "model_fields", None) if is_pydantic(state_class) else None
     names = list(fields) if fields is not None else list(hints)
     found = {name: _key(name, hints[name]) for name in names if name in hints}
     if fields is None:
         return found
     return {name: dataclasses.replace(key, validated=True) for name, key in found.items()}
+
+
+def managed_keys_of(state_class: type) -> dict[str, ManagedKey]:
+    """The keys that the engine fills. Raises NameError for an annotation that cannot be resolved."""
+    notes = {name: getattr(_bare(hint), "__metadata__", ()) for name, hint in _hints(state_class).items()}
+    return {name: own[-1] for name, own in notes.items() if own and isinstance(own[-1], ManagedKey)}
+
+
+def _hints(state_class: type) -> dict[str, Any]:
+    return get_type_hints(state_class, include_extras=True)
+
+
+def _bare(hint: Any) -> Any:
+    """A type without Required and NotRequired."""
+    while get_origin(hint) in (Required, NotRequired):
+        hint = get_args(hint)[0]
+    return hint
 
 
 def add_keys(keys: dict[str, Key], state_class: type) -> None:
@@ -88,8 +121,7 @@ def add_keys(keys: dict[str, Key], state_class: type) -> None:
 
 
 def _key(name: str, hint: Any) -> Key:
-    while get_origin(hint) in (Required, NotRequired):
-        hint = get_args(hint)[0]
+    hint = _bare(hint)
     if get_origin(hint) is not Annotated:
         return Key(name, hint)
     type_, *notes = get_args(hint)

@@ -16,7 +16,7 @@ from typing import Any
 from sleipnir.errors import NodeFailed
 from sleipnir.python_graph.agent_modules import load
 from sleipnir.python_graph.objects import GraphObjects
-from sleipnir.python_graph.schema import Key, add_keys
+from sleipnir.python_graph.schema import Key, ManagedKey, add_keys, managed_keys_of
 from sleipnir_workers.folders.agent_files import agent_file
 
 
@@ -25,9 +25,11 @@ def objects_of(state_classes: tuple[str, ...], folder: Path) -> GraphObjects:
     """The objects of a graph whose bundle is unpacked to `folder`, once per bundle. Errors are not cached."""
     find = functools.lru_cache(maxsize=4096)(functools.partial(_found, folder))
     keys: dict[str, Key] = {}
+    managed: dict[str, ManagedKey] = {}
     for reference in state_classes:
         add_keys(keys, find(reference))
-    return GraphObjects(keys, find)
+        managed |= managed_keys_of(find(reference))
+    return GraphObjects(keys, find, managed)
 
 
 def _found(folder: Path, reference: str) -> Any:

@@ -26,7 +26,7 @@ from sleipnir.python_graph.initial_state import values_of
 from sleipnir.python_graph.objects import SENT, GraphObjects, context_of, instance
 from sleipnir.python_graph.parent_commands import command_of, stored_command
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current, merged_config
-from sleipnir.python_graph.schema import keys_of
+from sleipnir.python_graph.schema import keys_of, managed_keys_of
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.functions import python_call
@@ -104,7 +104,9 @@ def _visit(
 ) -> VisitResult:
     state = _state(execution.state, objects)
     writer = "" if hasattr(function, "invoke") else f"node '{node.id}'"  # a graph's own keys stay in it
-    returned = calling.read(_returned(function, _input(node, execution, objects, state), call), objects.keys, writer)
+    returned = calling.read(
+        _returned(function, _input(node, execution, objects, state, call), call), objects.keys, writer
+    )
     if returned.to_parent:
         return _for_parent(returned.to_parent[0], execution, objects)
     return _result(node, execution, objects, call, returned)
@@ -175,12 +177,24 @@ def _state(stored: StoredState, objects: GraphObjects) -> dict[str, Any]:
     return objects.decoded({key: stored[key] for key in stored if key in objects.keys})
 
 
-def _input(node: FunctionNode, execution: Execution, objects: GraphObjects, state: dict[str, Any]) -> Any:
+def _input(node: FunctionNode, execution: Execution, objects: GraphObjects, state: dict[str, Any], call: Call) -> Any:
     if SENT in execution.state:
         argument = execution.state[SENT]
         return objects.decoded(argument) if isinstance(argument, dict) else argument
     seen = state if node.reads is None else {key: state[key] for key in node.reads if key in state}
-    return instance(None if node.state_class is None else objects.find(node.state_class), dict(seen))
+    seen_class = None if node.state_class is None else objects.find(node.state_class)
+    return instance(seen_class, {**seen, **_managed(objects, seen_class, call)})
+
+
+def _managed(objects: GraphObjects, seen_class: type | None, call: Call) -> dict[str, Any]:
+    """The values of the keys that the engine fills: those of the class, or all. Raises NodeFailed."""
+    managed = objects.managed if seen_class is None else managed_keys_of(seen_class)
+    if not managed:
+        return {}
+    if call.remaining_steps is None:
+        text = f"'{next(iter(managed))}': RemainingSteps and IsLastStep are known only where a graph runs in process"
+        raise NodeFailed(text, "output")
+    return {name: key.value(call.remaining_steps) for name, key in managed.items()}
 
 
 def _routed(node: FunctionNode, objects: GraphObjects, state: dict[str, Any], call: Call) -> list[str | Send]:
@@ -188,6 +202,7 @@ def _routed(node: FunctionNode, objects: GraphObjects, state: dict[str, Any], ca
     seen_class = None if node.state_class is None else objects.find(node.state_class)
     if seen_class is not None:
         state = {key: state[key] for key in keys_of(seen_class) if key in state}
+    state |= _managed(objects, seen_class, call)
     for router in node.routers:
         path = objects.find(router.call)
         seen = instance(seen_class, dict(state))
