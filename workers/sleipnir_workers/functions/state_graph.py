@@ -123,7 +123,7 @@ def _for_parent(command: Command[Any], execution: Execution, objects: GraphObjec
 def _state_for_child(node: GraphNode, execution: Execution) -> VisitResult:
     objects, graph = _objects(execution), execution.graph.graphs[node.graph]
     below = objects_of(tuple(graph.state_classes), execution.folder)
-    given = _input(node, execution, objects, _state(execution.state, objects))
+    given = _input(node, execution, objects, _state(execution.state, objects), None)
     accepted = below.keys if graph.input_keys is None else graph.input_keys
     return VisitResult(True, {RESULT: values_of(below, accepted, given)})
 
@@ -177,7 +177,9 @@ def _state(stored: StoredState, objects: GraphObjects) -> dict[str, Any]:
     return objects.decoded({key: stored[key] for key in stored if key in objects.keys})
 
 
-def _input(node: FunctionNode, execution: Execution, objects: GraphObjects, state: dict[str, Any], call: Call) -> Any:
+def _input(
+    node: FunctionNode, execution: Execution, objects: GraphObjects, state: dict[str, Any], call: Call | None
+) -> Any:
     if SENT in execution.state:
         argument = execution.state[SENT]
         return objects.decoded(argument) if isinstance(argument, dict) else argument
@@ -186,10 +188,11 @@ def _input(node: FunctionNode, execution: Execution, objects: GraphObjects, stat
     return instance(seen_class, {**seen, **_managed(objects, seen_class, call)})
 
 
-def _managed(objects: GraphObjects, seen_class: type | None, call: Call) -> dict[str, Any]:
-    """The values of the keys that the engine fills: those of the class, or all. Raises NodeFailed."""
+def _managed(objects: GraphObjects, seen_class: type | None, call: Call | None) -> dict[str, Any]:
+    """The values of the keys that the engine fills: those of the class, or all; none for the input of another graph
+    (no `call`). Raises NodeFailed."""
     managed = objects.managed if seen_class is None else managed_keys_of(seen_class)
-    if not managed:
+    if not managed or call is None:
         return {}
     if call.remaining_steps is None:
         text = f"'{next(iter(managed))}': RemainingSteps and IsLastStep are known only where a graph runs in process"
