@@ -28,8 +28,11 @@ class SubGraphs:
         self._unfinished: set[str] = set()
 
     def __call__(self, node: NodeSpec) -> str:
-        """Raises GraphBuildError for a graph that is a node of itself."""
+        """Raises GraphBuildError for a graph that is a node of itself, or has a configuration of its own."""
         graph = node.action
+        if graph.config:
+            message = f"Node `{node.name}`: what with_config gives to a graph that is a node does not travel yet"
+            raise GraphBuildError.of([problem_at(node.place, message)])
         name = self._names.get(id(graph.parts))
         if name is None:
             name = self._names[id(graph.parts)] = self._unused(graph.given_name or node.name)

@@ -92,6 +92,12 @@ def test_a_graph_that_is_a_node_of_itself_is_refused() -> None:
         middle.travelling(REFERENCES)
 
 
+def test_a_graph_that_is_a_node_and_has_a_configuration_of_its_own_is_refused() -> None:
+    bound = INNER.with_config({"configurable": {"model": "small"}})
+    with pytest.raises(GraphBuildError, match=r"py:\d+: Node `n0`: what with_config gives to a graph that is a node"):
+        built(bound).travelling(REFERENCES)
+
+
 def test_functions_of_graphs_below_that_cannot_travel_are_found() -> None:
     below = StateGraph(Inner).add_node("two", lambda state: {}).add_edge(START, "two").compile()
     [problem] = unreachable(built(built(below), below).parts, REFERENCES)
