@@ -159,3 +159,68 @@ def test_a_script_with_an_effect_asks_before_it_and_has_it_once(own_stack: Stack
         own_stack.start_worker("second")
         assert run.wait(60).status == "completed"
         assert (run.output, paid.read_text()) == ('{"sure":true}', "x\n")
+
+
+BELOW = """
+import operator
+from typing import Annotated, TypedDict
+
+from sleipnir import START, StateGraph, interrupt
+
+
+class State(TypedDict, total=False):
+    text: str
+    got: Annotated[list[str], operator.add]
+
+
+class Person(TypedDict):
+    name: str
+
+
+def shout(state: State) -> dict:
+    return {"text": state["text"].upper()}
+
+
+async def ask(state: State) -> dict:
+    person = interrupt(f"who likes {state['text']}?", key="who", response_schema=Person)
+    return {"got": [person["name"]]}
+
+
+class Own(TypedDict, total=False):
+    text: str
+
+
+class Found(TypedDict, total=False):
+    got: Annotated[list[str], operator.add]
+
+
+def below() -> StateGraph:
+    graph = StateGraph(State, input_schema=Own, output_schema=Found)
+    return graph.add_sequence([shout, ask]).add_edge(START, "shout")
+
+
+graph = StateGraph(State).add_node("left", below().compile()).add_node("right", below().compile())
+graph = graph.add_edge(START, "left").add_edge(START, "right").compile()
+"""
+
+
+@pytest.mark.conformance("NI-02", "NI-06")
+def test_graphs_below_ask_at_once_and_are_answered_at_the_top(own_stack: Stack, tmp_path: Path) -> None:
+    agent = tmp_path / "asking"
+    agent.mkdir()
+    (agent / "graph.py").write_text(BELOW)
+    with own_stack.client() as client:
+        run = client.submit(agent, state={"text": "tea"})
+        wait_until(lambda: len(run.gates()) == 2, "both graphs below ask")
+        assert {gate.place: gate.payload for gate in run.gates()} == {
+            "left/ask": "who likes TEA?", "right/ask": "who likes TEA?",
+        }  # fmt: skip
+        with pytest.raises(GateError, match="several open questions of node 'who'"):
+            run.answer({"name": "Ann"}, "who")
+        with pytest.raises(UsageError, match="'name' is a required property"):
+            run.answer({"nom": "Ann"}, "left/ask")
+        run.answer({"name": "Ann"}, "left/ask")
+        wait_until(lambda: [gate.place for gate in run.gates()] == ["right/ask"], "one question is answered")
+        run.answer({"name": "Bob"}, "who")
+        assert run.wait(60).status == "completed"
+        assert run.state()["got"] == ["Ann", "Bob"]
