@@ -76,8 +76,8 @@ node may list the tools that ask people, which no file declares.
 Of the second, these are left out. Later releases bring static interrupts (BD-13, DG-06, DG-07), tools nodes (BD-09,
 RT-22) and the messages that an llm node takes once (ST-14). BD-06 has no form in YAML: a branch stands in its source.
 Rows of an engine that is one process (ST-10, FO-09, LM-06, LM-10, LM-11) are held in our sense of them; the docstrings
-of their tests say which that is. Of the interrupts (IN, NI), those are promised that do not concern checkpoints, sessions
-and clients over HTTP; of the examples (EX) and durable cases (DU), those of graphs that branch are promised.
+of their tests say which that is. Of the interrupts (IN, NI), those are promised that do not concern checkpoints,
+sessions and clients over HTTP; of the examples (EX) and durable cases (DU), those of graphs that branch are promised.
 
 Of the third, these are left out: of skills what the application's configuration, workspaces and MCP servers have to do
 with them (CY33, CY34, CY36, CY48, CY49), memory (CY57 to CY66), workspaces with a configuration of their own (CY03,

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from sleipnir.cli.options import GlobalOptions
-from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, how_to_answer
+from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, answer_gate, ask, how_to_answer
+from sleipnir.graph.model import Json
 from sleipnir.runs.views import GateInfo
 
 APPROVAL = GateInfo("r1run", 4, "approve", "approval", "Send the report?", ("yes", "no"), None, 0)
@@ -124,3 +125,39 @@ def test_of_several_questions_of_one_node_each_is_answered_by_its_number() -> No
         .splitlines()[1]
         .startswith("  sleipnir answer r1run name ")
     )
+
+
+INTERRUPT = GateInfo(
+    "r1run", 3, "pay", "interrupt", '{"pay":7}', (), None, 0, key="sure", payload={"pay": 7}, schema={"type": "boolean"}
+)
+
+
+def test_the_answer_to_an_interrupt_is_json_that_matches_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(INTERRUPT, typed("yes", "1", "true")) == "true"
+    shown = capsys.readouterr().err
+    assert shown.startswith('{"pay":7}\nYour answer (JSON or text): ')
+    assert shown.count("does not match the schema of the question") == 2
+    assert ask(replace(INTERRUPT, schema=None), typed("of course")) == "of course"
+
+
+def test_the_command_for_an_interrupt_names_its_key_or_else_its_number() -> None:
+    assert how_to_answer(INTERRUPT, GlobalOptions()).splitlines()[1] == "  sleipnir answer r1run sure 'JSON or text'"
+    twin = replace(INTERRUPT, seq=4)
+    assert how_to_answer(twin, GlobalOptions(), [INTERRUPT, twin]).endswith("answer r1run 4 'JSON or text'")
+
+
+class Taken:
+    """A run that remembers its answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[Json] = []
+
+    def answer(self, value: Json, gate: GateInfo) -> None:
+        self.answers.append(value)
+
+
+def test_a_scripted_answer_to_an_interrupt_is_json_and_to_an_input_text() -> None:
+    run, answers = Taken(), ScriptedAnswers([("pay", "true"), ("name", "41")])
+    answer_gate(run, INTERRUPT, answers)
+    answer_gate(run, INPUT, answers)
+    assert run.answers == [True, "41"]
