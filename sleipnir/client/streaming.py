@@ -6,6 +6,7 @@ reader's position in each. Losses are reported: if a stream was trimmed before i
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,7 +22,7 @@ from sleipnir.store.streams import before, ms_of
 
 T = TypeVar("T")
 
-ALL_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools", "events")
+ALL_MODES: tuple[StreamMode, ...] = ("messages", "custom", "updates", "tools", "events")
 PATIENCE_S = 30.0  # for a Redis that restarts or fails over
 _RETRY_S = 0.25
 _BLOCK_MS = 2_000
@@ -71,6 +72,7 @@ class _Reader:
     def __init__(self, store: Store, run_id: str, wanted: frozenset[StreamMode], at: Position) -> None:
         self._store, self._run_id, self._wanted, self._at = store, run_id, wanted, at
         self._places: dict[int, tuple[int, ...]] = {}
+        self._reads_pieces = not wanted.isdisjoint(("messages", "custom"))
 
     def follow(self) -> Iterator[StreamEvent]:
         standing, is_resumed = self._standing(), self._at != Position()
@@ -119,7 +121,10 @@ class _Reader:
         self._at = replace(self._at, piece=entry.id, number=number)
         if piece.place > self._places.get(piece.seq, ()):
             self._places[piece.seq] = piece.place
-            yield StreamEvent(str(self._at), ms_of(entry.id), "text", _data(piece), "messages")
+            mode: StreamMode = "messages" if piece.chunk is None else "custom"
+            if mode in self._wanted:
+                data = _data(piece) if piece.chunk is None else _chunk_data(piece, piece.chunk)
+                yield StreamEvent(str(self._at), ms_of(entry.id), "text" if mode == "messages" else mode, data, mode)
 
     def _pieces_gap(self, number: int, at_ms: int = 0) -> StreamEvent:
         """The pieces up to this one are missing."""
@@ -144,7 +149,7 @@ class _Reader:
     def _has_missed_pieces(self, read: StreamEntries, standing: StreamState) -> bool:
         """Whether pieces were trimmed before this read. `_texts_of` detects it if others follow."""
         none_left = not read.pieces and not read.pieces_full
-        return "messages" in self._wanted and none_left and standing.pieces > self._at.number
+        return self._reads_pieces and none_left and standing.pieces > self._at.number
 
     def _read(self, *, wait: bool) -> StreamEntries:
         at = self._at
@@ -153,7 +158,7 @@ class _Reader:
             lambda: self._store.live.read(
                 self._run_id,
                 events=at.event if at.seen is None else before(at.event),
-                pieces=at.piece if "messages" in self._wanted else None,
+                pieces=at.piece if self._reads_pieces else None,
                 block_ms=_BLOCK_MS if wait else None,
             ),
         )
@@ -199,7 +204,12 @@ def _data(piece: Piece) -> dict[str, Any]:
     return {name: getattr(piece, name) for name in _PIECE_FIELDS}
 
 
-_PIECE_FIELDS = tuple(field.name for field in fields(Piece) if field.name != "v")
+_PIECE_FIELDS = tuple(field.name for field in fields(Piece) if field.name not in ("chunk", "v"))
+
+
+def _chunk_data(piece: Piece, chunk: str) -> dict[str, Any]:
+    data = {"seq": piece.seq, "attempt": piece.attempt, "node": piece.node, "lost": piece.lost}
+    return {**data, "chunk": json.loads(chunk)} if chunk else data
 
 
 def _patiently(store: Store, ask: Callable[[], T]) -> T:

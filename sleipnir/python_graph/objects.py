@@ -73,6 +73,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def plain_of(value: Any) -> Any:
+    """The JSON form of an object in a chunk of a stream. Raises TypeError if it has none."""
+    if (form := _plain(value)) is value:
+        raise TypeError(f"a chunk of the stream is stored as JSON, which cannot hold a {type(value).__qualname__}")
+    return form
+
+
 def instance(state_class: type | None, values: dict[str, Any]) -> Any:
     """The state as its class has it. Raises what the class raises: pydantic's ValidationError, TypeError."""
     if state_class is None:

@@ -324,7 +324,7 @@ class RunEvent:
     data: Mapping[str, Any]
 
 
-StreamMode: TypeAlias = Literal["messages", "updates", "tools", "events"]
+StreamMode: TypeAlias = Literal["messages", "custom", "updates", "tools", "events"]
 
 DEFAULT_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools")
 
@@ -335,6 +335,8 @@ class StreamEvent(RunEvent):
 
     messages  `text`: data has what live.Piece has: seq, node, attempt, turn, draft, piece, text, lost, last. A text
               belongs to (seq, attempt, turn, draft); the piece 0 begins it
+    custom    `custom`: a `chunk` that a function of a graph in Python wrote, with seq, node and attempt of its visit;
+              without `chunk`, `lost` is how many were dropped
     updates   what changed: visits that closed, with the `keys` they wrote, and where the run is
     tools     `tool_called` and `tool_ended`
     events    everything else that happened

@@ -40,6 +40,9 @@ class Piece:
     `turn` is the turn of the conversation, 0 if there is only one. A call that is repeated within the attempt begins
     the next `draft`. Pieces of a draft are numbered from 0. `lost` characters after the text were dropped, because
     Redis was too slow. The `last` piece ends a text, but may be missing.
+
+    Or, with `chunk`, one chunk that a function has written to the stream mode `custom`, as JSON; `lost` then counts
+    chunks. An empty `chunk` says only that some were dropped.
     """
 
     seq: int
@@ -51,6 +54,7 @@ class Piece:
     draft: int = 1
     lost: int = 0
     last: bool = False
+    chunk: str | None = None
     v: int = VERSION
 
     @property
@@ -72,6 +76,8 @@ class Piece:
             fields["lost"] = self.lost
         if self.last:
             fields["last"] = True
+        if self.chunk is not None:
+            fields["chunk"] = self.chunk
         return dumps(fields)
 
     @classmethod

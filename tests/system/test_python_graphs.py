@@ -381,6 +381,67 @@ def test_input_from_the_command_line_goes_through_the_reducers(stack: Stack, tmp
         assert run.state()["found"][0] == "first"
 
 
+TALKER = """
+import time
+from pathlib import Path
+from typing import TypedDict
+
+from sleipnir import START, StateGraph, get_stream_writer
+
+
+class State(TypedDict, total=False):
+    taken: str
+    done: bool
+
+
+def talk(state: State, writer) -> dict:
+    writer({"at": "begin", "who": "Łukasz"})
+    while not Path(state["taken"]).exists():
+        time.sleep(0.02)
+    get_stream_writer()(["end"])
+    writer("x" * 5000)
+    while not Path(state["taken"] + ".all").exists():
+        time.sleep(0.02)
+    return {"done": True}
+
+
+graph = StateGraph(State).add_node(talk).add_edge(START, "talk").compile()
+"""
+
+
+def test_a_watcher_gets_custom_chunks_while_the_node_runs(stack: Stack, tmp_path: Path) -> None:
+    agent, taken = write_agent(tmp_path / "talker", None, graph_py=TALKER), tmp_path / "taken"
+    with stack.client() as client:
+        run = client.submit(agent, state={"taken": str(taken)})
+        events = []
+        for event in run.stream(modes=["custom"]):
+            events.append(event)
+            taken.touch()
+            if event.data.get("lost"):
+                (tmp_path / "taken.all").touch()
+        own = [event for event in events if event.mode == "custom"]
+        place = {"seq": 1, "attempt": 1, "node": "talk"}
+        assert [event.data for event in own] == [
+            {**place, "lost": 0, "chunk": {"at": "begin", "who": "Łukasz"}},
+            {**place, "lost": 0, "chunk": ["end"]},
+            {**place, "lost": 1},
+        ]
+        assert events[-1].type == "run_ended"
+        assert [event.data for event in run.stream(["custom"], own[0].id)][:2] == [event.data for event in own[1:]]
+        assert not any(event.type in ("custom", "text") for event in run.stream(["messages", "updates"]))
+        assert run.state()["done"] is True
+
+
+def test_a_chunk_that_is_not_json_fails_its_node(stack: Stack, tmp_path: Path) -> None:
+    text = TALKER.replace('["end"]', "object()")
+    agent, taken = write_agent(tmp_path / "talker", None, graph_py=text), tmp_path / "taken"
+    taken.touch()
+    with stack.client() as client:
+        run = client.submit(agent, state={"taken": str(taken)})
+        with pytest.raises(TypeError, match="a chunk of the stream is stored as JSON, which cannot hold a object"):
+            run.result(60)
+
+
 GREETER = """
 from dataclasses import dataclass
 from datetime import datetime

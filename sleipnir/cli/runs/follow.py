@@ -82,7 +82,7 @@ def follow(
             if lines_of_data:
                 print_json_line(event)
             bottom.see(event, narrator.lines(event))
-            if event.type == "text":
+            if event.type in ("text", "custom"):
                 continue
             if event.type == "gate_opened":
                 with bottom.hidden(), delays.silent():

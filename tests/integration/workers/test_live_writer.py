@@ -15,7 +15,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.live import Piece
 from sleipnir.store.store import Store
 from sleipnir_workers.visits import live
-from sleipnir_workers.visits.live import LiveText
+from sleipnir_workers.visits.live import LiveText, VisitChunks
 from tests.processes import RedisServer, wait_until
 from tests.proxy import Proxy
 
@@ -254,3 +254,35 @@ def test_the_pause_grows_with_the_number_of_visits(by_hand: LiveText, pieces: Pi
         by_hand.open(pieces.run, "ask", seq, 1).write("x")
     by_hand.flush()
     assert by_hand._pause_s == pytest.approx(64 / live.MOST_PER_S)
+
+
+def test_each_chunk_is_a_piece_and_those_beyond_the_limits_are_counted(
+    by_hand: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MOST_CHUNKS", 20)
+    writer = by_hand.open_chunks(pieces.run, "talk", 1, 2)
+    writer.write("x" * (live.MOST_IN_PIECE + 1))
+    for number in range(live.MOST_CHUNKS + 2):
+        writer.write(str(number))
+    assert by_hand.flush()
+    assert [piece.chunk for piece in pieces.all()] == [*map(str, range(live.MOST_CHUNKS)), ""]
+    assert [piece.lost for piece in pieces.all()][-2:] == [0, 3]
+    writer.write("later")
+    writer.close()
+    assert by_hand.flush()
+    last = pieces.all()[-1]
+    assert (last.chunk, last.piece, last.attempt, last.last) == ("later", live.MOST_CHUNKS + 1, 2, True)
+    assert writer.has_ended()
+    assert pieces.text() == "", "an earlier client shows no text"
+
+
+def test_a_visit_that_writes_no_chunks_opens_no_writer(by_hand: LiveText, pieces: Pieces) -> None:
+    with VisitChunks(lambda: by_hand.open_chunks(pieces.run, "talk", 1, 1)) as chunks:
+        pass
+    assert not by_hand._writers
+    with VisitChunks(lambda: by_hand.open_chunks(pieces.run, "talk", 1, 1)) as chunks:
+        chunks.write("1")
+        chunks.write("2")
+    assert by_hand.flush()
+    assert [piece.chunk for piece in pieces.all()] == ["1", "2"]
+    assert not by_hand._writers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +84,7 @@ class Execution:
     `lost` is set when the visit was cancelled or taken over. `part` is its place in a loop, `talk` the messages of that
     loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `text_sink` takes
     the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
+    `write_chunk` takes the chunks that a function writes, as JSON (None: nobody does).
     `config` and `context` are those of the run (RunSpec).
     `objects` are the Python objects of the graph, where they need no import; `observer` sees what functions return.
     """
@@ -109,6 +110,7 @@ class Execution:
     depth: int = 0
     knowledge: str | None = None
     text_sink: TextSink | None = None
+    write_chunk: Callable[[str], None] | None = None
     permits: ModelPermits | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     context: Mapping[str, Any] | None = None

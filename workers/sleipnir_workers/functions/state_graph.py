@@ -12,6 +12,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sleipnir.commands import END, Command, Send
@@ -23,9 +24,9 @@ from sleipnir.messages import Send as Visit
 from sleipnir.python_graph import calling
 from sleipnir.python_graph.errors import ParentCommand
 from sleipnir.python_graph.initial_state import values_of
-from sleipnir.python_graph.objects import SENT, GraphObjects, context_of, instance
+from sleipnir.python_graph.objects import SENT, GraphObjects, context_of, instance, plain_of
 from sleipnir.python_graph.parent_commands import command_of, stored_command
-from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current, merged_config
+from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current, merged_config, no_writer
 from sleipnir.python_graph.schema import keys_of, managed_keys_of
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.lazy_state import StoredState
@@ -275,4 +276,10 @@ def _call(execution: Execution, objects: GraphObjects) -> Call:
     context = context_of(execution.context, objects.find) if execution.context is not None else None
     info = ExecutionInfo(execution.run, None, f"{execution.run}/{execution.seq}", execution.attempt)
     below = {"configurable": {"thread_id": None}, "metadata": {}, "tags": None, "run_id": execution.run}
-    return Call(merged_config(below, execution.config), Runtime(context, execution_info=info))
+    writer = no_writer if execution.write_chunk is None else partial(_write_chunk, execution.write_chunk)
+    return Call(merged_config(below, execution.config), Runtime(context, stream_writer=writer, execution_info=info))
+
+
+def _write_chunk(write: Callable[[str], None], value: Any) -> None:
+    """Raises TypeError and ValueError for a value that JSON cannot hold."""
+    write(json.dumps(value, default=plain_of, allow_nan=False, separators=(",", ":")))

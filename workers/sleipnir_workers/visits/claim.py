@@ -39,7 +39,7 @@ from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.visits.delivery import RETRY_S, ResultDelivery
 from sleipnir_workers.visits.guard import execute, unless_changed
 from sleipnir_workers.visits.heartbeat import Heartbeat
-from sleipnir_workers.visits.live import LiveText
+from sleipnir_workers.visits.live import LiveText, VisitChunks
 
 UNREADABLE_MS = 5_000  # until a visit that this release cannot read is published again
 REPLICATED_MS = 1_000  # for one question to Redis, well below its socket timeout
@@ -287,7 +287,12 @@ class Worker:
 
     @contextmanager
     def _with_text_sink(self, execution: Execution) -> Iterator[Execution]:
-        """The execution, with a text sink if the text of its model is streamed."""
+        """The execution, with what takes the text of its model or the chunks of its function, if these are streamed."""
+        if self.settings.stream and isinstance(execution.node, FunctionNode) and execution.role == "node":
+            place = execution.run, execution.node.id, execution.seq, execution.attempt
+            with VisitChunks(lambda: self.live.open_chunks(*place)) as chunks:
+                yield replace(execution, write_chunk=chunks.write)
+            return
         if (
             not self.settings.stream
             or not isinstance(execution.node, LlmNode)

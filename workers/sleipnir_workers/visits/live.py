@@ -1,4 +1,4 @@
-"""Stream the text of models: from the callbacks of model calls to the run's live stream.
+"""Stream the text of models, and the chunks that functions write: from their calls to the run's live stream.
 
 One daemon thread per worker process sends for all visits: the text of EVERY_S becomes one piece per visit, and all
 pieces go in one round trip. No model call waits for it. While Redis is slow or away, a writer holds MOST_HELD
@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from types import TracebackType
 
 import structlog
@@ -27,6 +28,7 @@ RETRY_S = 0.5  # between tries while Redis is away
 GIVE_UP_S = 10.0  # after it, a closed writer whose text could not be sent is forgotten
 MOST_HELD = 65_536  # characters per visit: many minutes of any model
 MOST_IN_PIECE = 4_096
+MOST_CHUNKS = 1_000  # held per visit
 
 
 class LiveText:
@@ -44,6 +46,14 @@ class LiveText:
     def open(self, run: str, node: str, seq: int, attempt: int, *, turn: int = 0) -> TokenWriter:
         """A writer for one model call of a visit's attempt, and for its repetitions."""
         writer = TokenWriter(self, run, node, seq, attempt, turn)
+        with self._lock:
+            self._writers.add(writer)
+            self._ensure_thread()
+        return writer
+
+    def open_chunks(self, run: str, node: str, seq: int, attempt: int) -> ChunkWriter:
+        """A writer for the custom chunks of a visit's attempt."""
+        writer = ChunkWriter(self, run, node, seq, attempt, turn=0)
         with self._lock:
             self._writers.add(writer)
             self._ensure_thread()
@@ -135,6 +145,8 @@ class TokenWriter:
     No method raises, and only `close` blocks, for up to FLUSH_S. `unsent` belongs to the sending thread.
     """
 
+    _marks_end = True
+
     def __init__(self, to: LiveText, run: str, node: str, seq: int, attempt: int, turn: int) -> None:
         self.run, self.unsent = run, list[Piece]()
         self._to, self._node, self._seq, self._attempt, self._turn = to, node, seq, attempt, turn
@@ -188,7 +200,8 @@ class TokenWriter:
             return True
         with self._lock:
             is_last = self._closed_s is not None and not self._end_sent.is_set()
-            has_content = self._parts or self._lost or self._is_restarted or (is_last and self._number)
+            ends_text = is_last and self._number and self._marks_end
+            has_content = self._parts or self._lost or self._is_restarted or ends_text
             if has_content:
                 self.unsent = self._pieces(*self._take(), is_last)
             elif is_last:
@@ -206,9 +219,9 @@ class TokenWriter:
     def drop(self) -> None:
         """The unsent pieces cannot be sent: replace them by one that counts the lost text."""
         if self.unsent:
-            lost = sum(len(piece.text) + piece.lost for piece in self.unsent)
+            lost = sum(self._size(piece) + piece.lost for piece in self.unsent)
             with self._lock:
-                self.unsent = [self._piece("", lost, self.unsent[-1].last)]
+                self.unsent = [self._gap(lost, self.unsent[-1].last)]
 
     def has_ended(self) -> bool:
         """Whether it is closed, and its end was sent or has been tried for GIVE_UP_S."""
@@ -216,14 +229,14 @@ class TokenWriter:
             return False
         return self._end_sent.is_set() or time.monotonic() > self._closed_s + GIVE_UP_S
 
-    def _take(self) -> tuple[str, int]:
-        """Remove and return the held text, and the number of characters dropped after it."""
-        text, lost = "".join(self._parts), self._lost
+    def _take(self) -> tuple[list[str], int]:
+        """Remove and return the parts of the held text, and the number of characters dropped after it."""
+        parts, lost = self._parts, self._lost
         self._parts, self._held, self._lost = [], 0, 0
-        return text, lost
+        return parts, lost
 
-    def _pieces(self, text: str, lost: int, is_last: bool) -> list[Piece]:
-        text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair could not be sent
+    def _pieces(self, parts: list[str], lost: int, is_last: bool) -> list[Piece]:
+        text = "".join(parts).encode("utf-8", "replace").decode()  # half of a surrogate pair could not be sent
         first, remaining, pieces = text[:MOST_IN_PIECE], text[MOST_IN_PIECE:], list[Piece]()
         while remaining:
             pieces.append(self._piece(first))
@@ -231,10 +244,17 @@ class TokenWriter:
         self._is_restarted = False
         return [*pieces, self._piece(first, lost, is_last)]
 
-    def _piece(self, text: str, lost: int = 0, is_last: bool = False) -> Piece:
+    def _size(self, piece: Piece) -> int:
+        """What a piece holds, in the unit of `lost`."""
+        return len(piece.text)
+
+    def _gap(self, lost: int, is_last: bool) -> Piece:
+        return self._piece("", lost, is_last)
+
+    def _piece(self, text: str, lost: int = 0, is_last: bool = False, chunk: str | None = None) -> Piece:
         number = self._number
         self._number += 1
-        return Piece(self._seq, self._attempt, self._node, number, text, self._turn, self._draft, lost, is_last)
+        return Piece(self._seq, self._attempt, self._node, number, text, self._turn, self._draft, lost, is_last, chunk)
 
     def __enter__(self) -> TokenWriter:
         return self
@@ -243,3 +263,59 @@ class TokenWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class ChunkWriter(TokenWriter):
+    """Takes the chunks that a function writes to the stream mode `custom`: JSON, at most MOST_IN_PIECE characters each.
+    Larger ones, and those beyond MOST_CHUNKS, are dropped and counted."""
+
+    _marks_end = False
+
+    def write(self, text: str) -> None:
+        """Append a chunk; ignored after `close`."""
+        with self._lock:
+            if self._closed_s is not None:
+                return
+            is_full = len(self._parts) >= MOST_CHUNKS or self._held + len(text) > MOST_HELD
+            if is_full or len(text) > MOST_IN_PIECE:
+                self._lost += 1
+            else:
+                self._parts.append(text)
+                self._held += len(text)
+        self._to.wake()
+
+    def _pieces(self, parts: list[str], lost: int, is_last: bool) -> list[Piece]:
+        chunks = [*parts, *([""] if lost else [])]
+        ends = [(lost if not chunk else 0, is_last and at == len(chunks)) for at, chunk in enumerate(chunks, 1)]
+        return [self._piece("", *end, chunk=chunk) for chunk, end in zip(chunks, ends, strict=True)]
+
+    def _size(self, piece: Piece) -> int:
+        return 1 if piece.chunk else 0
+
+    def _gap(self, lost: int, is_last: bool) -> Piece:
+        return self._piece("", lost, is_last, chunk="")
+
+
+class VisitChunks:
+    """Passes on the chunks of one attempt of a visit. The writer is opened by the first one: most functions write none.
+    A context manager that closes it."""
+
+    def __init__(self, open_writer: Callable[[], ChunkWriter]) -> None:
+        self._open_writer = open_writer
+        self._writer: ChunkWriter | None = None
+        self._lock = threading.Lock()
+
+    def write(self, chunk: str) -> None:
+        with self._lock:
+            if self._writer is None:
+                self._writer = self._open_writer()
+        self._writer.write(chunk)
+
+    def __enter__(self) -> VisitChunks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
