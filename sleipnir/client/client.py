@@ -48,6 +48,7 @@ from sleipnir.runs.views import (
     StreamEvent,
     StreamMode,
 )
+from sleipnir.runs.visits import Failure
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 
@@ -445,7 +446,9 @@ class Run:
         info = self.wait(timeout_s)
         if info.status != "completed":
             message = f"run {self.id} {info.status}" + (f": {info.error}" if info.error else "")
-            raise run_failure(recursion_limit_text(info.error or "") or message, info.failure)
+            if (text := recursion_limit_text(info.error or "")) is not None:  # its own, or of a run below
+                raise run_failure(text, Failure("steps"))
+            raise run_failure(message, info.failure)
         return self.state()
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:

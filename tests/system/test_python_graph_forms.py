@@ -309,3 +309,64 @@ def test_a_limit_of_super_steps_ends_a_run_as_it_ends_one_in_process(stack: Stac
     assert too_many[2:] == ["failed", ["x"] * 3]
     assert enough[0] == enough[1] == {"log": ["x"] * 3}
     assert enough[2] == "completed"
+
+
+BELOW = """
+import json
+import operator
+from dataclasses import dataclass
+from typing import Annotated, TypedDict
+
+from sleipnir import END, START, GraphRecursionError, Runtime, StateGraph
+
+
+@dataclass
+class Who:
+    name: str
+
+
+class State(TypedDict):
+    log: Annotated[list[str], operator.add]
+
+
+def told(state: State, config: dict, runtime: Runtime[Who]) -> dict:
+    return {"log": [config["configurable"]["title"] + runtime.context.name]}
+
+
+def is_over(state: State, config: dict) -> bool:
+    return len(state["log"]) >= config["configurable"]["most"]
+
+
+below = StateGraph(State, context_schema=Who).add_node(told).add_edge(START, "told")
+below = below.add_conditional_edges("told", is_over, {True: END, False: "told"}).compile()
+graph = StateGraph(State, context_schema=Who).add_node("below", below).add_edge(START, "below").compile()
+
+
+def outcome(call):
+    try:
+        return call()["log"]
+    except GraphRecursionError as error:
+        return str(error)
+
+
+if __name__ == "__main__":
+    configs = [{"configurable": {"title": "Countess ", "most": most}, "recursion_limit": 4} for most in (2, 9)]
+    runs = [graph.submit({}, config=config, context=Who("Ada")) for config in configs]
+    here = [outcome(lambda: graph.invoke({}, config, context={"name": "Ada"})) for config in configs]
+    print(json.dumps([[outcome(lambda: run.result(60)) for run in runs], here]))
+"""
+
+
+def test_a_graph_that_is_a_node_has_the_configuration_and_the_context_of_the_run_above(
+    stack: Stack, tmp_path: Path
+) -> None:
+    file = tmp_path / "above.py"
+    file.write_text(BELOW)
+    done = subprocess.run(
+        [sys.executable, str(file)], env=stack.environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    fleet, here = json.loads(done.stdout)
+    assert fleet == here
+    assert here[0] == ["Countess Ada"] * 2
+    assert here[1].startswith("Recursion limit of 4 reached")
