@@ -8,7 +8,6 @@ from typing import Final
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.findings import suggestion
 from sleipnir.graph.model import STATE_GRAPH, FunctionNode, Graph, GraphNode, RagNode
-from sleipnir.graph.reducers import is_custom
 
 _KEYS: Final = ("reads", "state_class", "routers")
 """The keys of a function node that only this protocol reads."""
@@ -21,11 +20,6 @@ def every_key_of_the_protocol_has_an_effect(case: Case) -> None:
             if getattr(node, key):
                 message = f"'{key}' has no effect without `protocol: {STATE_GRAPH}`"
                 case.findings.error((*path, key), message, hint)
-    has_reducers = any(is_custom(declared.reducer or "") for declared in case.graph.state.values())
-    is_below = case.graph.output_keys is not None  # its classes are for what it is given
-    if case.graph.state_classes and not is_below and not _uses_protocol(case) and not has_reducers:
-        message = f"'state_classes' has no effect: no node has `protocol: {STATE_GRAPH}`"
-        case.findings.graph_error(("state_classes",), message, "Remove the key.")
 
 
 def every_state_graph_has_state_classes(case: Case) -> None:

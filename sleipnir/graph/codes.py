@@ -117,7 +117,7 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "SLP216": Code(
         "A key that needs `protocol: state_graph`",
-        "`reads`, `state_class`, `routers` and `state_classes` belong to nodes of a graph written in Python. Add the "
+        "`reads`, `state_class` and `routers` belong to nodes of a graph written in Python. Add the "
         "protocol to the node, or remove the key.",
     ),
     "SLP217": Code(

@@ -556,8 +556,8 @@ class Graph(SkillKeys):
     engine: Engine = "bsp"
     state: dict[str, StateField] = field(default_factory=dict)
     state_classes: list[str] = field(default_factory=list)
-    """Added: the Python classes that declare the state of a graph written in Python, for nodes of the protocol
-    state_graph."""
+    """Added: the Python classes that declare the state of a graph written in Python. With them the rules of
+    `is_state_graph` apply, whatever the types of its nodes are."""
     graphs: dict[str, Graph] = field(default_factory=dict)
     """Added: the graphs that nodes of type graph run, at any depth, by the names that these nodes use."""
     input_keys: list[str] | None = None

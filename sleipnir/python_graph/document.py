@@ -19,7 +19,6 @@ from sleipnir.graph.load import from_data
 from sleipnir.graph.model import END as YAML_END
 from sleipnir.graph.model import SINGLE, SLEIPNIR, Graph
 from sleipnir.graph.plain import first_not_json
-from sleipnir.graph.reducers import is_custom
 from sleipnir.python_graph import schema
 from sleipnir.python_graph.codec import codec_of, is_unstorable
 from sleipnir.python_graph.errors import GraphBuildError
@@ -157,10 +156,8 @@ class _Document:
                 node["wait_for"] = node["wait_for"][0]
         state = self._state()
         head = {**self._head, "start": start, "settings": {"max_loop_iterations": MOST_VISITS}, "state": state}
-        if any("protocol" in node or node["type"] == "graph" for node in nodes.values()) or any(
-            is_custom(key["reducer"]) for key in state.values()
-        ):
-            head["state_classes"] = [self._references.to(declared) for declared in parts.classes]
+        # They also say that LangGraph's rules apply (Graph.is_state_graph), whatever the types of the nodes are.
+        head["state_classes"] = [self._references.to(declared) for declared in parts.classes]
         return {**head, "nodes": nodes}
 
     def _start(self, targets: list[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import NODE_TYPES
 from sleipnir.graph.shape import FIELDS, is_required
 from sleipnir.python_graph.errors import GraphBuildError
+from sleipnir.testing import run
 
 
 class State(TypedDict):
@@ -126,3 +127,18 @@ def test_a_node_that_is_no_function_has_one_conditional_edge() -> None:
     graph = build("llm").add_conditional_edges("n", lambda state: END)
     with pytest.raises(GraphBuildError, match="Node 'n' is no function: it can have one conditional edge"):
         graph.add_conditional_edges("n", operator.itemgetter("topic")).compile()
+
+
+def test_a_graph_without_functions_has_langgraph_s_rules_too() -> None:
+    """A join of which one source is never reached ends there; in a graph.yaml the run would fail."""
+    builder = StateGraph(State)
+    routes = {"yes": "left", "no": END}
+    builder.add_approval_node("ask", question="ok?", options=["yes", "no"], routes=routes, on_other=END)
+    for name in ("left", "right", "both"):
+        builder.add_input_node(name, question=f"{name}?")
+    builder.add_edge(START, "ask").add_edge(START, "right").add_edge(["left", "right"], "both")
+    graph = builder.compile()
+    assert graph.model.is_state_graph
+    with pytest.warns(UserWarning, match="both"):
+        result = run(graph, {"topic": "x"}, answers={"ask": "no", "right": "r"})
+    assert (result.status, sorted(result.nodes)) == ("completed", ["ask", "right"])
