@@ -18,7 +18,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("sleipnir.cli.runs.steering:resume", "Resume paused runs."),
         "cancel": ("sleipnir.cli.runs.steering:cancel", "Cancel runs."),
         "retry": ("sleipnir.cli.runs.steering:retry", "Continue failed runs from where they failed."),
-        "fork": ("sleipnir.cli.runs.fork:fork", "Start a run that goes on from an earlier step of another one."),
+        "fork": ("sleipnir.cli.runs.fork:fork", "Start a run that goes on from an earlier step of another."),
     },
     "Answer": {
         "gates": ("sleipnir.cli.runs.gates:gates", "List the open questions of all runs."),

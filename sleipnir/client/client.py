@@ -25,7 +25,6 @@ from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.client.texts import refuse_text
 from sleipnir.errors import BatchNotFound, GateError, Problem, RunNotFound, UsageError
-from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.actor import Actor, Change
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
     from sleipnir.client.options import RunOptions
     from sleipnir.client.preparation import Preparation
-    from sleipnir.graph.model import Graph
+    from sleipnir.graph.model import Graph, Json
     from sleipnir.knowledge import preparing as knowledge
     from sleipnir.python_graph.compiled import CompiledGraph
     from sleipnir.runs.journal import StateDifference

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir.decoding import read
-from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json, first_not_json
-from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, NotChecked, at_most, violation
-from sleipnir.runs.run import Gate
-from sleipnir.runs.views import GateInfo
+
+if TYPE_CHECKING:
+    from sleipnir.graph.model import Json
+    from sleipnir.runs.run import Gate
+    from sleipnir.runs.views import GateInfo
 
 INTERRUPT: Final = "interrupt"
 """The kind of a gate that the code of a node has opened."""
@@ -74,6 +75,8 @@ def problem_of(schema: Json, value: Json) -> str | None:
     scheduler's, so that a client refuses what a scheduler would."""
     if schema is None:
         return None
+    from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, NotChecked, at_most, violation  # commands start fast
+
     try:
         with at_most(MOST_STEPS_OF_SCHEDULER):
             return violation(schema, value)
