@@ -100,9 +100,10 @@ both = pytest.mark.parametrize("engine", ["bsp", "dag"])
 
 @pytest.fixture
 def own(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """A stack of its own, of which nothing runs yet."""
+    """A stack of its own, of which nothing runs yet. Its lease is longer than a busy machine delays a heartbeat: these
+    tests count executions."""
     prefix = request.node.name.replace("[", "-").replace("]", "")
-    with Stack(redis_server, tmp_path / "home", key_prefix=prefix, owner_ttl_s=0.5) as stack:
+    with Stack(redis_server, tmp_path / "home", key_prefix=prefix, owner_ttl_s=0.5, lease_s=6.0) as stack:
         yield stack
 
 
