@@ -216,7 +216,8 @@ class Client:
         """The names of the nodes of the agent and of all that its runs may start, as the folders are now. Raises as
         `definition` does."""
         roster = self._preparation.agents.roster(agent)
-        return {node for each in (roster.agent, *roster.children.values()) for node in each.graph.nodes}
+        whole = [each.graph for each in (roster.agent, *roster.children.values())]
+        return {node for graph in whole for each in (graph, *graph.graphs.values()) for node in each.nodes}
 
     def warnings(self, agent: str | Path) -> list[Problem]:
         """The warnings for an agent that can run, and for agents that its nodes name. Raises like `submit` for an agent

@@ -424,6 +424,7 @@ def test_commands_take_an_agent_whose_nodes_are_graphs(stack: Stack, tmp_path: P
         ran = stack.sleipnir("run", str(agent), "hello", *given, *options, "--json")
         assert ran.returncode == 0, ran.stderr
     with stack.client() as client:
+        assert client.nodes(agent) == {"deep", "again", "turn", "hide", "show"}
         run = client.submit(agent, state={"text": "abc"})
         assert run.wait(60).status == "completed"
         shown = stack.sleipnir("show", run.id)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.agents.bundle import Bundle, BundleCache, Unpacked, agent_folder, folder_signature, graph_in, pack
-from sleipnir.errors import BundleError
+from sleipnir.errors import BundleError, GraphError
 
 LIMIT = 1 << 20
 GRAPH = "name: one\nstart: a\nnodes:\n  a: {type: end, output: done}\n"
@@ -113,11 +113,21 @@ def test_agents_with_the_same_files_have_folders_of_their_own_names(config: Conf
     assert config.unpacked("sisyphus").folder == first.folder
 
 
-@pytest.mark.parametrize("name", ["../../escaped", "/etc", "..", ".", "", ".shared", "a\0b", "x" * 300, "a/b", "a\nb"])
+@pytest.mark.parametrize("name", ["..", ".", "", ".shared", "a\0b", "x" * 300, "a\nb"])
 def test_a_name_that_is_no_name_of_a_folder_leads_nowhere_else(config: Config, tmp_path: Path, name: str) -> None:
     """Names of agents come in messages."""
     assert agent_folder(tmp_path, name) == tmp_path / "agents" / "agent"
     assert config.unpacked(name).folder.is_relative_to(tmp_path / "unpacked")
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/etc", "sisyphus/other"])
+def test_a_name_with_a_slash_is_of_a_graph_in_the_definition_and_of_no_other_folder(
+    config: Config, tmp_path: Path, name: str
+) -> None:
+    before = {*tmp_path.iterdir()}
+    with pytest.raises(GraphError, match="has no graph"):
+        config.unpacked(name)
+    assert {*tmp_path.iterdir()} - before == {tmp_path / "unpacked"}
 
 
 def test_a_link_that_leaves_what_is_shared_is_refused(config: Config, tmp_path: Path) -> None:
