@@ -7,6 +7,7 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from sleipnir.commands import START, Command
@@ -86,9 +87,7 @@ class Run:
         self._goes_on = False
         self.store, self.run_id = self._begun(input)
         self._executor.called = self.store.called.setdefault(self.run_id, {})
-        self._runner = Runner(
-            self.store, self.run_id, lambda spec: graph.model, self._executor, self._committed, clock=self._clock
-        )
+        self._runner = Runner(self.store, self.run_id, lambda spec: graph.model, self._executor, clock=self._clock)
         if "custom" in form.modes:  # the caller gets them while the node runs, which is then in another thread
             self._runner.inline, self._runner.looks, self._stream.notify = False, True, self._runner.look
         self._steps, self._has_written = self._runner.run.view.steps, False
@@ -99,7 +98,7 @@ class Run:
         schema = self._graph.parts.context_schema
         if isinstance(context, Mapping) and schema is not None and not issubclass(schema, dict):
             context = instance(schema, dict(context))
-        return Runtime(context, stream_writer=lambda value: self._stream.add("custom", value))
+        return Runtime(context, stream_writer=partial(self._stream.add, "custom"))
 
     def _begun(self, input: Any) -> tuple[MemoryStore, str]:
         """The run that this call is about: one that waits for answers, or a new one."""
@@ -171,6 +170,7 @@ class Run:
         if self._goes_on:
             self._add_cached_updates()
         asked: GraphInterrupt | None = None
+        self._runner.watch = self._committed
         try:
             while True:
                 for _ in self._runner.steps():
@@ -182,8 +182,7 @@ class Run:
                     asked = interrupt
                     break
         finally:
-            self._runner.close()
-            self._keep()
+            self._end()
         self._raise_failure()
         for question in self.interrupts:
             self._stream.add("updates", {INTERRUPT: (question,)})
@@ -211,12 +210,18 @@ class Run:
 
     def steps(self, *, expire: bool = False) -> Iterator[None]:
         """Run to the end, one commit at a time; raises only GraphRecursionError. `expire` is that of Runner."""
-        self._runner.expire = expire
+        self._runner.expire, self._runner.watch = expire, self._committed
         try:
             yield from self._runner.steps()
         finally:
-            self._runner.close()
-            self._keep()
+            self._end()
+
+    def _end(self) -> None:
+        """Nothing is executed any more. The runner no longer leads back to this run, so the memory of both becomes free
+        without a garbage collection."""
+        self._runner.close()
+        self._runner.watch = None
+        self._keep()
 
     def _keep(self) -> None:
         """Keep the run for the next call of its thread, if there can be one, or for the next execution of the node that

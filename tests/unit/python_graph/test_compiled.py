@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import operator
 import threading
 from typing import Annotated, Any, TypedDict
@@ -11,6 +12,7 @@ import pytest
 
 from sleipnir import END, START, Command, GraphRecursionError, InMemorySaver, RetryPolicy, StateGraph, interrupt
 from sleipnir.graph import draw
+from sleipnir.memory.store import MemoryRun
 from sleipnir.python_graph.compiled import CompiledGraph
 
 
@@ -174,3 +176,15 @@ def test_of_a_thread_whose_run_waits_everything_is_kept() -> None:
     config = {"configurable": {"thread_id": "a"}}
     assert "__interrupt__" in graph.invoke({"n": 0}, config)
     assert graph.invoke(Command(resume=2), config) == {"n": 0, "seen": [2]}
+
+
+def test_a_run_that_is_over_waits_for_no_garbage_collection() -> None:
+    graph = counting().compile()
+    gc.collect()
+    gc.disable()
+    try:
+        runs = sum(isinstance(each, MemoryRun) for each in gc.get_objects())
+        graph.invoke({"n": 0})
+        assert sum(isinstance(each, MemoryRun) for each in gc.get_objects()) == runs
+    finally:
+        gc.enable()
