@@ -12,7 +12,8 @@ folded at the position of its rank, and a value of a lower rank is ignored.
 * An update `Overwrite` replaces what its super-step would have folded.
 
 A journal may have a million entries: a fold keeps of each key the text of its last value and the updates since, and
-folds these when they are more than the value has elements, so that it needs memory for about one state.
+folds these when they are more than the value has elements, so that it needs memory for about one state. Updates of a
+`dag` are all kept, because a lower rank may come later.
 """
 
 from __future__ import annotations
