@@ -3,8 +3,9 @@
 `write(folder, seed, effects)` makes an agent folder of one of three kinds, by the folder's name: `loki-*`, `bsp-*` and
 `dag-*` are of version 1.0, and of sleipnir/1 on either engine. A graph is made of blocks, from its end to its start, so
 that each block knows what comes after it: steps, parallel edges and their joins, quorums, maps, lists of commands,
-conditional edges, loops, questions. What a node does is drawn from its name and from what it may read, never from its
-run, its visit or the time; only its duration is really random. Which keys it may read:
+conditional edges, loops, questions, some of which the code of a node asks. What a node does is drawn from its name and
+from what it may read, never from its run, its visit or the time; only its duration is really random. Which keys it may
+read:
 
 * in super-steps all of them, because a visit sees the state as it was when its step began;
 * in a `dag` its own counter and its item; all of them too where nothing can run beside it.
@@ -49,10 +50,14 @@ import json, os, random, sys, threading, zlib
 EFFECTS = {effects!r}
 DOES = {does!r}
 ERRORS = {errors!r}
+ANSWERS = {answers!r}
 
 
 def behave(node, state, visit=None):
     does, run = DOES[node], (visit or "").partition("/")[0]
+    for number in range(does.get("asks", 0)):  # before anything is done: the node runs again with the answer
+        if ask(node, number, visit) not in ANSWERS:
+            raise ValueError("an answer that nobody gave")
     if visit:
         with open(EFFECTS, "a") as file:
             file.write(visit + "\\n")
@@ -88,6 +93,20 @@ def behave(node, state, visit=None):
     if "sends" in does:
         result["_next"] = [{{"to": does["sends"], "update": {{"item": number}}}} for number in range(does["count"])]
     return result
+
+
+def ask(node, number, visit):
+    """A question to a person, by its key or by its position."""
+    key = None if number % 2 else "k" + str(number)
+    if not visit:
+        from sleipnir import interrupt
+        return interrupt({{"node": node, "number": number}}, key)
+    answers = json.loads(os.environ.get("GRAPH_RESUME", "{{}}"))
+    name = key or node + "#" + str(number // 2)
+    if name not in answers:
+        print(json.dumps({{"_interrupt": {{"value": number, **({{"key": key}} if key else {{}})}}}}))
+        sys.exit()
+    return answers[name]
 
 
 def chosen(node, chance):
@@ -155,7 +174,9 @@ def write(folder: Path, seed: int, effects: Path) -> Path:
     functions += [CHOOSE.format(name=name) for name, node in drawn.nodes.items() if "call" in node.get("branch", ())]
     folder.mkdir(parents=True)
     (folder / "graph.yaml").write_text("\n".join(lines) + "\n")
-    script = SCRIPT.format(effects=str(effects), does=drawn.does, errors=ERRORS, functions="\n".join(functions))
+    script = SCRIPT.format(
+        effects=str(effects), does=drawn.does, errors=ERRORS, answers=ANSWERS, functions="\n".join(functions)
+    )
     (folder / "node.py").write_text(script)
     return folder
 
@@ -246,10 +267,12 @@ class _Draw:
         return self.chance.choices(list(blocks), weights=list(blocks.values()))[0](after, place)
 
     def step(self, after: str, place: Place) -> str:
-        """A node that may fail, be flaky, act once, or stumble and go on by `_next`."""
+        """A node that may fail, be flaky, act once, or stumble and go on by `_next`, and that may ask first."""
         kind = self.chance.choices(["plain", "fails", "flaky", "once", "hop"], weights=[4, 2, 1, 1, 2])[0]
         node = self.node("once" if kind == "once" else "n", place, script=kind not in ("plain", "fails"))
         self.nodes[node]["next"] = after
+        if self.odds(0.1):
+            self.does[node]["asks"] = self.chance.randint(1, 3)
         if kind == "fails":
             self.does[node]["fails"] = 0.5
             if self.odds(0.6):
@@ -431,6 +454,8 @@ class _Draw:
             self.may_stumble(body)
         else:
             self.does[body]["fails"] = 0.2
+        if self.odds(0.1):
+            self.does[body]["asks"] = 1
         return body
 
     def node(
