@@ -224,3 +224,13 @@ def test_graphs_below_ask_at_once_and_are_answered_at_the_top(own_stack: Stack, 
         run.answer({"name": "Bob"}, "who")
         assert run.wait(60).status == "completed"
         assert run.state()["got"] == ["Ann", "Bob"]
+
+
+def test_run_answers_the_questions_of_a_node_one_after_the_other(own_stack: Stack, tmp_path: Path) -> None:
+    agent = twice(tmp_path)
+    given = ["--answer", "left=Ann", "--answer", "left=41", "--answer", 'right={"colour": "red"}']
+    done = own_stack.sleipnir("run", str(agent), "go", *given)
+    assert (done.returncode, json.loads(done.stdout)) == (0, ["Ann is 41", {"colour": "red"}]), done.stderr
+    refused = own_stack.sleipnir("run", str(agent), "go", *given[:2], "--answer", "left=old", *given[4:])
+    assert refused.returncode != 0
+    assert "'old' is not of type 'integer'" in refused.stderr

@@ -16,6 +16,7 @@ from sleipnir.cli.terminal.render import as_json, print_json, print_json_line
 from sleipnir.cli.terminal.status_area import StatusArea
 from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.failure_text import without_output
+from sleipnir.runs.interrupts import INTERRUPT
 from sleipnir.runs.reasons import end_in_words, stopped_in_words
 
 if TYPE_CHECKING:
@@ -102,10 +103,17 @@ class _Questions:
 
     def ask(self, gate: GateInfo) -> None:
         try:
-            self._on_gate(gate)
+            self._on_gate(self._whole(gate))
             self._answered.add((gate.run, gate.seq))
         except NoAnswer as no_answer:
             self._unanswered[gate.run, gate.seq] = no_answer
+
+    def _whole(self, gate: GateInfo) -> GateInfo:
+        """An interrupt with its schema, which no event has."""
+        if gate.kind != INTERRUPT:
+            return gate
+        name = (gate.run, gate.seq, gate.attempt)
+        return next((each for each in self._run.gates() if (each.run, each.seq, each.attempt) == name), gate)
 
     def forget(self, event: RunEvent) -> None:
         """The question is closed."""
@@ -142,6 +150,7 @@ def gate_of(run_id: str, event: RunEvent) -> GateInfo:
         opened_ms=event.at_ms,
         attempt=data.get("attempt", 1),
         path=tuple(data.get("path") or ()),
+        key=data.get("key"),
     )
 
 
