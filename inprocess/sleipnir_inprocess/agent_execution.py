@@ -72,6 +72,7 @@ class AgentExecutor:
             knowledge=spec.base_of(call.node),
             config=spec.config,
             context=spec.context,
+            step=claim.step,
         )
 
     def _text_sink(self, execution: Execution) -> AbstractContextManager[TextSink | None]:

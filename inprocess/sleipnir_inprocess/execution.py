@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from sleipnir.memory.store import MemoryStore
 from sleipnir.messages import VisitCall, VisitResult
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.interrupts import answering
+from sleipnir.python_graph.run_config import remaining_steps
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current
 from sleipnir.runs.claims import Claim
 from sleipnir.runs.run import changed
@@ -87,7 +88,6 @@ class Executor:
     stream: Stream
     thread: str | None = None
     environment: NodeEnvironment = field(default_factory=NodeEnvironment)
-    remaining_steps: Callable[[], int] = lambda: 0
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
     called: dict[tuple[int, int], CalledRun] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Executor:
             observer=_Observer(self, call),
         )
         called = CalledRuns(self.called, call.seq)
-        token = current.set(self._call(call, called))
+        token = current.set(self._call(call, called, claim.step))
         asker = answering.set(None)  # that of the node which has called this graph is not for its nodes
         try:
             result = guard.execute(execution) if call.node in self._functions else self._elsewhere(execution)
@@ -123,9 +123,9 @@ class Executor:
             called.forget()
         return None if result is None else encoded(result, call.node, 2**31)
 
-    def _call(self, call: VisitCall, called: CalledRuns) -> Call:
-        below = _Below(self.stream, call)
-        return Call(self.config, self._runtime(call), below, called, self.remaining_steps())
+    def _call(self, call: VisitCall, called: CalledRuns, step: int) -> Call:
+        below, remaining = _Below(self.stream, call), remaining_steps(self.config, self.graph.model, step)
+        return Call(self.config, self._runtime(call), below, called, remaining)
 
     @cached_property
     def _functions(self) -> frozenset[str]:

@@ -25,6 +25,7 @@ from sleipnir.python_graph.errors import (
 from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.interrupts import Interrupt, answering
 from sleipnir.python_graph.objects import instance
+from sleipnir.python_graph.run_config import RECURSION_LIMIT
 from sleipnir.python_graph.runtime import Call, Runtime, current, merged_config
 from sleipnir.python_graph.schema import keys_of
 from sleipnir.runs.events import Resulted
@@ -39,7 +40,6 @@ from sleipnir_inprocess.execution import CalledRun, Executor, NodeEnvironment
 from sleipnir_inprocess.runner import Runner
 from sleipnir_inprocess.streams import INTERRUPT, Chunk, Form, Output, Stream
 
-RECURSION_LIMIT: Final = 10_007
 BUNDLE: Final = "in process"
 
 
@@ -75,9 +75,7 @@ class Run:
         parent = above.stream if above is not None else None
         self._stream = Stream(form, parent, parent.modes if parent is not None else frozenset())
         runtime, around = self._runtime(context, above), environment or NodeEnvironment()
-        self._executor = Executor(
-            graph, self._config, runtime, self._stream, self._thread, around, self._remaining_steps
-        )
+        self._executor = Executor(graph, self._config, runtime, self._stream, self._thread, around)
         self._clock = clock or RealClock()
         self._has_start = graph.model.start == START
         self._asker = answering.get()
@@ -332,12 +330,8 @@ class Run:
         parts = [self.output.part(update) for update in updates]
         self._stream.add("updates", {node: parts[0] if len(parts) == 1 else parts})
 
-    def _remaining_steps(self) -> int:
-        """How many super-steps may follow the running one."""
-        return int(self._limit) - (self._steps - self._has_start)
-
     def _check_limit(self) -> None:
-        if self._remaining_steps() <= 0:
+        if self._steps - self._has_start >= self._limit:
             raise GraphRecursionError(RECURSION_LIMIT_REACHED.format(limit=self._limit))
 
     def _raise_failure(self) -> None:

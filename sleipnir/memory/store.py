@@ -266,7 +266,7 @@ class MemoryStore:
         overlay = values.items.get(visit.overlay, "") if visit.overlay else ""
         state = values.state if wanted is None else {key: values.state[key] for key in wanted if key in values.state}
         state = {**state, **overlay_of(overlay)} if overlay else dict(state)
-        return Claim(run.view.spec, self.clock(), state, item, part, values.talk(visit))
+        return Claim(run.view.spec, self.clock(), state, item, part, values.talk(visit), visit.depth)
 
     def deliver(self, call: VisitCall, header: ResultHeader, values: Texts) -> bool:
         """Take the result of a visit, once. False: refused, the visit is over or another attempt owns it."""

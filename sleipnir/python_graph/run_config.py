@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir.errors import UsageError
 from sleipnir.graph.findings import suggestion
 from sleipnir.graph.plain import first_not_json
 from sleipnir.redaction import is_secret_name
 
+if TYPE_CHECKING:
+    from sleipnir.graph.model import Graph
+
 MOST_BYTES: Final = 65_536
 """Of both, as JSON: every claim of a visit returns them."""
 
 LIMITS: Final = ("recursion_limit", "max_concurrency")
+
+RECURSION_LIMIT: Final = 10_007
+"""The super-steps of a run in process, unless its configuration has another limit; LangGraph's default."""
 
 KEYS: Final = ("configurable", "metadata", "tags", "run_name", *LIMITS)
 """The keys that travel with a run."""
@@ -40,6 +46,12 @@ def stored_config(config: Mapping[str, Any]) -> dict[str, Any]:
         stored[key] = dict(value) if isinstance(value, Mapping) else list(value) if key == "tags" else value
     refuse_unfit("config", stored)
     return stored
+
+
+def remaining_steps(config: Mapping[str, Any], graph: Graph, step: int) -> int:
+    """How many super-steps may follow the super-step `step` of a run with this configuration."""
+    limit: int = config.get("recursion_limit", RECURSION_LIMIT)
+    return limit - (step - graph.begins_at_start)
 
 
 def refuse_unfit(what: str, value: Mapping[str, Any]) -> None:

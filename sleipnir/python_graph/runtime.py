@@ -65,13 +65,13 @@ class ChunkSink(Protocol):
 class Call:
     """The call that this thread or task belongs to, and the stream of its caller. `called` are the runs of the graphs
     that the running node calls (sleipnir_inprocess.execution.CalledRuns). `remaining_steps` is what RemainingSteps
-    holds; None: it is not known here."""
+    holds."""
 
     config: Mapping[str, Any]
     runtime: Runtime[Any]
     stream: ChunkSink | None = None
     called: Any = None
-    remaining_steps: int | None = None
+    remaining_steps: int = 0
 
 
 @dataclass(frozen=True)

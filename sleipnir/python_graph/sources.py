@@ -15,7 +15,6 @@ from sleipnir.errors import Problem
 from sleipnir.python_graph.parts import GraphParts, Place, is_graph
 from sleipnir.python_graph.policies import RetryPolicy
 from sleipnir.python_graph.references import References
-from sleipnir.python_graph.schema import managed_keys_of
 
 CODE: Final = "SLP507"
 
@@ -56,15 +55,11 @@ def references_to(root: Path) -> References:
 
 
 def unreachable(parts: GraphParts, references: References) -> list[Problem]:
-    """All functions and classes that no worker could find by their `references`, and managed keys, which are filled in
-    process only; also of graphs that are nodes."""
+    """All functions and classes that no worker could find by their `references`; also of graphs that are nodes."""
     found: list[Problem] = []
     for each in with_graphs(parts):
         for place, what, target in _objects(each):
             found += _problems(place, what, target, references)
-        for name in dict.fromkeys(name for declared in each.classes for name in managed_keys_of(declared)):
-            text = f"State key '{name}' is filled only in process: workers do not know it"
-            found.append(Problem("error", text, *each.place, code=CODE))
     return found
 
 

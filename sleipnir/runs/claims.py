@@ -13,7 +13,8 @@ from sleipnir.runs.visits import Item, Part
 @dataclass(frozen=True)
 class Claim:
     """A visit that this worker has claimed. `state` holds JSON text by key: the requested keys, and all of the visit's
-    overlay. `item` is its item of a map, `part` its part of a loop, and `talk` the conversation of that loop."""
+    overlay. `item` is its item of a map, `part` its part of a loop, and `talk` the conversation of that loop. `step` is
+    the number of its super-step; in a `dag`, of the visits on its longest way from the start, itself included."""
 
     spec: RunSpec
     started_ms: int
@@ -21,6 +22,7 @@ class Claim:
     item: Item | None = None
     part: Part | None = None
     talk: StoredConversation = SILENCE
+    step: int = 0
 
 
 @dataclass(frozen=True)

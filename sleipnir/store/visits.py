@@ -122,7 +122,7 @@ class Visits:
         reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
         if not reply[0]:
             return ClaimRefused(str(reply[1]))
-        _, spec, started_ms, item, overlay, part, talk, *pairs = reply
+        _, spec, started_ms, item, overlay, part, talk, step, *pairs = reply
         state = dict(zip(pairs[::2], pairs[1::2], strict=True))
         if overlay:
             state |= overlay_of(overlay)
@@ -133,6 +133,7 @@ class Visits:
             read_text(Item, item, "item", call.task_id) if item else None,
             read_text(Part, part, "part", call.task_id) if part else None,
             _talk(talk),
+            int(step),
         )
 
     def deliver(

@@ -370,3 +370,57 @@ def test_a_graph_that_is_a_node_has_the_configuration_and_the_context_of_the_run
     assert fleet == here
     assert here[0] == ["Countess Ada"] * 2
     assert here[1].startswith("Recursion limit of 4 reached")
+
+
+COUNTED = """
+import json
+import operator
+from typing import Annotated, TypedDict
+
+from sleipnir import END, START, IsLastStep, RemainingSteps, StateGraph
+
+
+class State(TypedDict):
+    seen: Annotated[list, operator.add]
+    remaining: RemainingSteps
+    is_last: IsLastStep
+
+
+def note(state: State):
+    return {"seen": [[state["remaining"], state["is_last"]]]}
+
+
+def choose(state: State):
+    return END if state["remaining"] <= 1 else "note"
+
+
+def begin(state: State):
+    return "note"
+
+
+def graph_from(start):
+    builder = StateGraph(State).add_node(note).add_conditional_edges("note", choose, ["note", END])
+    return start(builder).compile()
+
+
+graphs = [
+    graph_from(lambda builder: builder.add_edge(START, "note")),
+    graph_from(lambda builder: builder.add_conditional_edges(START, begin, ["note"])),
+]
+
+if __name__ == "__main__":
+    config = {"recursion_limit": 4}
+    runs = [graph.submit({}, config=config) for graph in graphs]
+    print(json.dumps([[run.result(60), graph.invoke({}, config)] for run, graph in zip(runs, graphs)]))
+"""
+
+
+def test_nodes_and_routers_see_how_many_steps_are_left(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "counted.py"
+    file.write_text(COUNTED)
+    done = subprocess.run(
+        [sys.executable, str(file)], env=stack.environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for fleet, in_process in json.loads(done.stdout):
+        assert fleet == in_process == {"seen": [[3, False], [2, False], [1, True]]}

@@ -25,12 +25,13 @@
 -- ARGV[11] reads    int     the greatest version of a record that the caller reads
 -- ARGV[12...] wanted  state keys
 --
--- Returns  {1, spec, started_ms, item, overlay, part, talk, key, JSON text, ...}  claimed (a missing key is left out).
+-- Returns  {1, spec, started_ms, item, overlay, part, talk, step, key, JSON text, ...}  claimed (a missing key is left out).
 --                `item` is the visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or
 --                ''; `part` its runs.Part as JSON, or ''; `talk` the conversation of its loop: for a turn the first
 --                messages to the model ('' in turn 0) and for each earlier turn {reply, result, ...}, followed, if it had
 --                no calls, by the next messages to the model; in turn 0 of a run in a session, the session's messages as
---                a JSON list; for a call {{reply}}; for a visit that is given a value, that value
+--                a JSON list; for a call {{reply}}; for a visit that is given a value, that value; `step` the number of
+--                its super-step
 --          {0, 'gone'}    the visit or its run is over, or the visit is not for workers now
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
@@ -118,7 +119,7 @@ elseif part then
 end
 local reply = {
   1, submitted, claim.started_ms, visit.item and cjson.encode(visit.item) or '', overlay,
-  part and cjson.encode(part) or '', talk,
+  part and cjson.encode(part) or '', talk, visit.depth or 0,
 }
 if all then
   local pairs_ = redis.call('HGETALL', state)

@@ -10,8 +10,6 @@ import pytest
 
 from sleipnir import END, START, GraphRecursionError, IsLastStep, RemainingSteps, StateGraph
 from sleipnir.python_graph.compiled import CompiledGraph
-from sleipnir.python_graph.references import References
-from sleipnir.python_graph.sources import unreachable
 
 
 class State(TypedDict, total=False):
@@ -68,10 +66,3 @@ def test_an_instance_of_a_state_class_has_the_key_and_a_write_to_it_is_dropped()
     with pytest.warns(UserWarning, match="'remaining', which is no key of the state"):
         assert graph.invoke({"seen": []}, {"recursion_limit": 3}) == {"seen": [2]}
     assert "remaining" not in graph.to_yaml()
-
-
-def test_a_graph_with_such_a_key_is_refused_where_it_would_leave_the_process() -> None:
-    graph = StateGraph(State).add_node(note).add_edge(START, "note").compile()
-    [problem, _] = unreachable(graph.parts, References())
-    assert problem.message == "State key 'remaining' is filled only in process: workers do not know it"
-    assert (problem.file, problem.line) == graph.parts.place

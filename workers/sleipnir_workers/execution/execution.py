@@ -85,7 +85,7 @@ class Execution:
     loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `text_sink` takes
     the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
     `write_chunk` takes the chunks that a function writes, as JSON (None: nobody does).
-    `config` and `context` are those of the run (RunSpec).
+    `config` and `context` are those of the run (RunSpec), `step` is that of the claim.
     `objects` are the Python objects of the graph, where they need no import; `observer` sees what functions return.
     """
 
@@ -114,6 +114,7 @@ class Execution:
     permits: ModelPermits | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     context: Mapping[str, Any] | None = None
+    step: int = 0
     objects: GraphObjects | None = None
     observer: Observer | None = None
 

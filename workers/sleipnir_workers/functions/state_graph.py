@@ -26,6 +26,7 @@ from sleipnir.python_graph.errors import ParentCommand
 from sleipnir.python_graph.initial_state import values_of
 from sleipnir.python_graph.objects import SENT, GraphObjects, context_of, instance, plain_of
 from sleipnir.python_graph.parent_commands import command_of, stored_command
+from sleipnir.python_graph.run_config import remaining_steps
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current, merged_config, no_writer
 from sleipnir.python_graph.schema import keys_of, managed_keys_of
 from sleipnir_workers.execution.execution import Execution
@@ -191,13 +192,10 @@ def _input(
 
 def _managed(objects: GraphObjects, seen_class: type | None, call: Call | None) -> dict[str, Any]:
     """The values of the keys that the engine fills: those of the class, or all; none for the input of another graph
-    (no `call`). Raises NodeFailed."""
+    (no `call`)."""
     managed = objects.managed if seen_class is None else managed_keys_of(seen_class)
     if not managed or call is None:
         return {}
-    if call.remaining_steps is None:
-        text = f"'{next(iter(managed))}': RemainingSteps and IsLastStep are known only where a graph runs in process"
-        raise NodeFailed(text, "output")
     return {name: key.value(call.remaining_steps) for name, key in managed.items()}
 
 
@@ -277,7 +275,11 @@ def _call(execution: Execution, objects: GraphObjects) -> Call:
     info = ExecutionInfo(execution.run, None, f"{execution.run}/{execution.seq}", execution.attempt)
     below = {"configurable": {"thread_id": None}, "metadata": {}, "tags": None, "run_id": execution.run}
     writer = no_writer if execution.write_chunk is None else partial(_write_chunk, execution.write_chunk)
-    return Call(merged_config(below, execution.config), Runtime(context, stream_writer=writer, execution_info=info))
+    return Call(
+        merged_config(below, execution.config),
+        Runtime(context, stream_writer=writer, execution_info=info),
+        remaining_steps=remaining_steps(execution.config, execution.graph, execution.step),
+    )
 
 
 def _write_chunk(write: Callable[[str], None], value: Any) -> None:

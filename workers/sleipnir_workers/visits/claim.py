@@ -282,6 +282,7 @@ class Worker:
             knowledge=spec.base_of(call.node),
             config=spec.config,
             context=spec.context,
+            step=claim.step,
             permits=self.permits,
         )
 
