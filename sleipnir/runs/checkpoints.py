@@ -31,7 +31,7 @@ class CheckpointReader:
     def add(self, step: Step) -> bool:
         """Follow the next step. True: `last` is now the checkpoint after it."""
         if step.kind == "retried" and step.seq is None:
-            for node in _several(step.next):
+            for node in several(step.next):
                 self._counts[node] = 0
             return False
         if step.seq is not None and step.node is not None and step.role == "node" and not (step.item or step.part):
@@ -40,7 +40,7 @@ class CheckpointReader:
             return False
         self._counts.update(self._ended)
         self._ended = set()
-        closing, last = step.closing or Closing(_several(step.next)), self.last
+        closing, last = step.closing or Closing(several(step.next)), self.last
         self.last = Checkpoint(
             step.step,
             closing.nodes,
@@ -53,5 +53,6 @@ class CheckpointReader:
         return True
 
 
-def _several(targets: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def several(targets: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The targets of a step (`next`)."""
     return (targets,) if isinstance(targets, str) else targets or ()

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from sleipnir.graph.model import EndNode, Json
 from sleipnir.graph.template import TemplateError, keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
+from sleipnir.runs.checkpoints import several
 from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Closing, DropValue, PutValues, SplitCommands
 from sleipnir.runs.visits import (
@@ -480,15 +481,17 @@ def _record_closing(
     draft = context.draft
     if context.graph.engine == "dag":
         return
-    write = draft.record.written(step)
+    if (write := draft.record.written(step)) is None:
+        return
     arrived = None if draft.arrived == before[0] else draft.arrived
     deferred = None if draft.deferred == before[1] else draft.deferred
-    leads_alone = not (commands or context.graph.joins or context.graph.deferred)
-    if write is None or (leads_alone and arrived is None and deferred is None and write.step.is_checkpoint):
-        return
+    is_plain = write.step.is_checkpoint and not commands and arrived is None and deferred is None
+    if is_plain and not (context.graph.joins or context.graph.deferred):
+        return  # its targets are the nodes, of which there may be thousands
     opened = [visit for visit in draft.visits.all() if not isinstance(visit.body, Commands)]
     nodes = sorted(each.node for each in opened if isinstance(each.place, Branch) and each.place.batch is None)
-    draft.record.amend(step, closing=Closing(tuple(nodes), arrived, deferred, commands))
+    if not is_plain or nodes != sorted(several(write.step.next)):
+        draft.record.amend(step, closing=Closing(tuple(nodes), arrived, deferred, commands))
 
 
 # Small parts
