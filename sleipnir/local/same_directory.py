@@ -85,7 +85,7 @@ def _mark(*parts: str | int) -> str:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text("ascii", "replace").strip()
+        return file.read_text("utf-8", "replace").strip()
     except OSError:
         return ""
 
