@@ -7,7 +7,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from sleipnir.client.client import Client, missing_for
+from sleipnir.client.client import Client
+from sleipnir.client.run import missing_for
 from sleipnir.runs.views import MissingProcesses, Reason, RunInfo, VisitInfo
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store

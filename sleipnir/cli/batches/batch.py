@@ -98,7 +98,7 @@ def watch(options: GlobalOptions, batch_id: str, as_data: bool) -> int:
 
 def _follow(client: Client, watched: Batch, options: GlobalOptions, *, as_data: bool) -> BatchInfo:
     def look() -> list[str]:
-        from sleipnir.client.client import missing_for
+        from sleipnir.client.run import missing_for
 
         active = client.runs(SHOWN_RUNS, {"submitted", "running"}, batch=watched.id)
         return missing_in_words(missing_for(client.store, [run.id for run in active]), options)

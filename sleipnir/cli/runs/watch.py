@@ -72,7 +72,7 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
     for an answer when the time was up.
     """
     with options.connected(workers=True) as client:
-        from sleipnir.client.client import missing_for
+        from sleipnir.client.run import missing_for
 
         runs = {run.id: run for run in map(client.run, run_ids)}
         announced: set[tuple[str, int]] = set()
@@ -97,7 +97,7 @@ def _as_they_end(
     client: Client, run_ids: list[str], timeout_s: float | None, on_look: Callable[[str], None]
 ) -> Iterator[RunInfo]:
     """Each run's record when it ends; stops at the timeout. Calls `on_look` for the remaining runs, every LOOK_S."""
-    from sleipnir.client.client import wait_all
+    from sleipnir.client.run import wait_all
 
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     left = run_ids
