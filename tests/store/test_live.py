@@ -297,7 +297,7 @@ def test_a_redis_that_is_full_refuses_pieces_for_now(story: Story, tmp_path: Pat
 @pytest.mark.parametrize(
     ("modes", "cursor", "message"),
     [
-        (("message",), None, "no stream mode 'message'; there are messages, updates, tools, events"),
+        (("message",), None, "there is no stream mode 'message'; there are messages, custom, updates, tools, events"),
         ("messages", None, "no stream mode"),
         (None, "1-0", "'1-0' is not a position in a run's stream"),
         (None, "1-0:/2-0:x", "is not a position"),
