@@ -12,11 +12,11 @@ run itself."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sleipnir.graph.config_agent import AGENT, DYNAMIC
-from sleipnir.graph.model import Graph, GraphNode
+from sleipnir.graph.model import AgentNode, Graph, GraphNode
 from sleipnir.graph.plain import compact_json
 from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.messages import DEFINITION, RESULT, ResultHeader
@@ -241,6 +241,8 @@ def _result(context: Context, event: Resulted) -> IgnoredEvent | None:
         context.draft.record.item(DropValue(visit.body.given))
     kind, outcome = kinds.PLACES[type(visit.place)], _outcome_of(header, notes)
     node = context.graph.nodes.get(visit.node)
+    if isinstance(node, AgentNode | GraphNode) and visit.role == "node":  # its time is that of its child too
+        outcome = replace(outcome, how={name: value for name, value in outcome.how.items() if name != "took_ms"})
     if header.returns:
         _return(context, visit, outcome)
     elif isinstance(node, GraphNode) and header.ok and visit.role == "node" and visit.body.given is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sleipnir.messages import RESULT, ResultHeader
 from sleipnir.runs.events import ChildEnded, ChildGone, Resulted, Retried, TimerFired
+from sleipnir.runs.journal import read_entry
 from sleipnir.runs.run import child_id
 from sleipnir.runs.transitions import RetryChild, StartChild, TellChild
 from sleipnir.runs.visits import Child, ChildWait, Visit, Work
@@ -131,3 +132,11 @@ def test_a_command_for_the_graph_above_ends_the_run_and_drops_the_writes_of_its_
     assert driver.output == '{"__parent__":{"update":[],"goto":["x"]}}'
     assert driver.state["log"] == ["first"]
     assert not driver.run.frontier
+
+
+def test_its_time_in_the_journal_is_that_of_its_child_too() -> None:
+    driver = waiting()
+    driver.try_(ChildEnded(1, 2, CHILD, "completed"), {RESULT: "{}"}, after_ms=5_000)
+    visit = of(driver, "low")
+    driver.try_(Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, took_ms=7)))
+    assert read_entry(driver.memory.entries[-1])[0].took_ms > 5_000
