@@ -184,7 +184,7 @@ def load_python(file: Path) -> LoadedGraph:
     if "document" not in answer:
         return LoadedGraph(None, tuple(answer["problems"]), {})
     loaded = of_document(answer["document"], python_file.places_in(answer, file), file)
-    return replace(loaded, config=answer["config"])
+    return replace(loaded, config=answer["config"], problems=(*loaded.problems, *answer["problems"]))
 
 
 def of_document(document: Json, places: Mapping[KeyPath, tuple[str, int]], file: Path) -> LoadedGraph:

@@ -1,9 +1,9 @@
 """`python -m sleipnir.python_graph FILE`: executes the file of a graph, and prints what it defines as one line of JSON.
 
 Started by sleipnir/graph/python_file.py. What the file prints goes to stderr. The line has `document`, the graph as its
-graph.yaml; `places`, the file and line of the calls that made it; `config`, that of `with_config`; and `problems`. With
-an object on stdin, it has what is made of it: of `state`, the input of a run, the first state; of `context` the form
-that a run stores.
+graph.yaml; `places`, the file and line of the calls that made it; `config`, that of `with_config`; and `problems`, of
+which warnings come with a document. With an object on stdin, it has what is made of it: of `state`, the input of a run,
+the first state; of `context` the form that a run stores.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from sleipnir.errors import NodeFailed, Problem
 from sleipnir.graph.plain import first_not_json
 from sleipnir.python_graph.agent_modules import load
 from sleipnir.python_graph.compiled import CompiledGraph
-from sleipnir.python_graph.errors import GraphBuildError
+from sleipnir.python_graph.errors import GraphBuildError, GraphWarning
 from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.objects import stored_context
 from sleipnir.python_graph.references import References
@@ -34,6 +35,7 @@ CODE = "SLP108"
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    warnings.simplefilter("ignore", GraphWarning)  # the answer has them
     file, given = Path(sys.argv[1]).absolute(), sys.stdin.read()
     answer = _defined(file, json.loads(given) if given else None)
     json.dump(answer, out, default=dataclasses.asdict)
@@ -58,7 +60,7 @@ def _defined(file: Path, given: dict[str, Any] | None) -> dict[str, Any]:
     if reason := first_not_json(document.data):
         return {"problems": [Problem("error", f"the graph is not JSON: {reason}", *graph.parts.place, code=CODE)]}
     places = [[list(path), *place] for path, place in document.places.items()]
-    return {"document": document.data, "places": places, "config": config, "problems": []}
+    return {"document": document.data, "places": places, "config": config, "problems": list(graph.warnings)}
 
 
 def _first_state(graph: CompiledGraph, input: dict[str, Any], _: References) -> dict[str, Any]:

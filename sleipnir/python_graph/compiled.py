@@ -37,7 +37,7 @@ class CompiledGraph:
         self._engine, self._max_steps = engine, max_steps
         document = self.translated(self.references)
         self.model: Graph = document.graph
-        self._document = document.data
+        self._document, self.warnings = document.data, document.warnings
         managed = {name: key for each in parts.classes for name, key in managed_keys_of(each).items()}
         self.objects = GraphObjects(parts.keys, self.references.find, managed)
         self.config: dict[str, Any] = {}

@@ -26,6 +26,7 @@ from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, RouterSpec,
 from sleipnir.python_graph.policies import RetryPolicy
 from sleipnir.python_graph.references import References
 from sleipnir.python_graph.schema import Key
+from sleipnir.python_graph.unreached import leads_anywhere
 
 NOTHING: Final = "sleipnir.python_graph.document:nothing"
 """The function of the node that stands for START, where START has conditional edges."""
@@ -33,6 +34,9 @@ NOTHING: Final = "sleipnir.python_graph.document:nothing"
 
 CODE: Final = "SLP200"
 """The code of findings that only a builder has."""
+
+UNREACHED_CODE: Final = "SLP303"
+"""The code of graph.check.every_node_can_be_reached, the only warning about a graph.yaml that holds for code too."""
 
 MOST_VISITS: Final = 10_000
 """The most visits of one node: LangGraph's limit of super-steps, rounded."""
@@ -48,11 +52,12 @@ def nothing(state: Any) -> None:
 
 @dataclass(frozen=True)
 class GraphDocument:
-    """A graph, its document, and the calls that made the parts of the document."""
+    """A graph, its document, the calls that made the parts of the document, and warnings."""
 
     graph: Graph
     data: dict[str, Any]
     places: Mapping[KeyPath, Place]
+    warnings: tuple[Problem, ...] = ()
 
 
 class NameOfGraph(Protocol):
@@ -85,7 +90,12 @@ def translate(
     errors = [*mistakes, *(document.placed(problem) for problem in found if problem.level == "error")]
     if errors or loaded.graph is None:
         raise GraphBuildError.of(sorted(errors, key=lambda problem: (problem.file, problem.line or 0)))
-    return GraphDocument(loaded.graph, data, document.places)
+    unreached = [] if leads_anywhere(parts) else [each for each in found if each.code == UNREACHED_CODE]
+    warnings = [
+        replace(document.placed(each), message=f"Node '{each.node}' is unreachable: no edge leads to it")
+        for each in unreached
+    ]
+    return GraphDocument(loaded.graph, data, document.places, tuple(warnings))
 
 
 def problem_at(place: Place, message: str) -> Problem:

@@ -27,6 +27,10 @@ class GraphBuildError(SleipnirError, ValueError):
         return cls("\n".join(lines), problems)
 
 
+class GraphWarning(UserWarning):
+    """A graph can run, and is likely not what was meant."""
+
+
 class GraphRecursionError(SleipnirError, RecursionError):
     """The run is not done after `recursion_limit` super-steps."""
 

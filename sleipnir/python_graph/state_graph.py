@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args, get_origin, get_type_hints
 
 from sleipnir.commands import END, START, Command
-from sleipnir.python_graph.errors import GraphBuildError
+from sleipnir.python_graph.errors import GraphBuildError, GraphWarning
 from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, Policies, RouterSpec
 from sleipnir.python_graph.policies import CachePolicy
 from sleipnir.python_graph.schema import add_keys, is_state_class
@@ -243,7 +244,8 @@ class StateGraph:
         engine: Literal["bsp", "dag"] = "bsp",
         max_steps: int | None = None,
     ) -> CompiledGraph:
-        """The graph, checked, ready to run. Raises GraphBuildError, a ValueError with one line per mistake.
+        """The graph, checked, ready to run. Raises GraphBuildError, a ValueError with one line per mistake. A node that
+        no edge leads to is a GraphWarning.
 
         Runs remember their thread if a `checkpointer` is given; which one does not matter, it stores nothing.
         """
@@ -263,7 +265,10 @@ class StateGraph:
         self._is_compiled = True
         parts = self._parts.copy()
         parts.nodes = {name: self._with_defaults(node) for name, node in parts.nodes.items()}
-        return CompiledGraph(parts, name=name, engine=engine, max_steps=max_steps, remembers=bool(checkpointer))
+        graph = CompiledGraph(parts, name=name, engine=engine, max_steps=max_steps, remembers=bool(checkpointer))
+        for problem in graph.warnings:
+            warnings.warn_explicit(problem.message, GraphWarning, problem.file, problem.line or 1)
+        return graph
 
     def _with_defaults(self, node: NodeSpec) -> NodeSpec:
         if node.action is None:

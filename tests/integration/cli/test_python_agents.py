@@ -11,6 +11,7 @@ import pytest
 
 from sleipnir.cli import main
 from sleipnir.graph import python_file
+from sleipnir.graph.load import load_python
 from sleipnir.waiting import in_loop
 
 GOOD = """\
@@ -166,14 +167,12 @@ def test_functions_that_no_worker_can_find_are_refused_all_at_once(
         "graph.add_node('third', lambda state: {})\n"
         "def made():\n    def inner(state): ...\n    return inner\n"
         "graph.add_node('fourth', made())\n"
-        "graph.add_node('fifth', StateGraph(State).add_node(second).add_edge(START, 'second').compile())\n"
-        "for name in ('third', 'fourth', 'fifth'):\n    graph.add_edge('first', name)\n"
+        "for name in ('third', 'fourth'):\n    graph.add_edge('first', name)\n"
     )
     folder = write(agents_dir, text)
     assert errors_of(folder, capsys) == [
         "graph.py:27: node 'third' cannot be found by a worker: it is a lambda",
         "graph.py:29: node 'fourth' cannot be found by a worker: it is defined inside a function",
-        "graph.py:32: node 'fifth' is a graph of its own: such a node runs only in process, by `invoke`",
     ]
 
 
@@ -190,3 +189,34 @@ def test_an_event_loop_goes_on_while_a_file_is_executed(agents_dir: Path) -> Non
         return await reading
 
     assert asyncio.run(read())["problems"] == []
+
+
+LEFT_OUT = """\
+from typing import TypedDict
+
+from sleipnir import START, StateGraph
+
+
+class State(TypedDict):
+    n: int
+
+
+def f(state: State) -> None: ...
+
+
+builder = StateGraph(State).add_node("a", f).add_edge(START, "a")
+builder.add_node("left_out", f)
+graph = builder.compile()
+"""
+
+
+def test_a_node_that_no_edge_leads_to_is_a_warning_of_validate_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "graph.py"
+    file.write_text(LEFT_OUT)
+    loaded = load_python(file)
+    found = [(problem.level, problem.file, problem.line, problem.message) for problem in loaded.problems]
+    assert found == [("warning", str(file), 14, "Node 'left_out' is unreachable: no edge leads to it")]
+    assert loaded.graph is not None
+    assert "left_out" not in capfd.readouterr().err, "the process of the file says it in its answer"
