@@ -15,6 +15,8 @@ from sleipnir.graph import draw
 from sleipnir.memory.store import MemoryRun
 from sleipnir.python_graph.compiled import CompiledGraph
 
+pytestmark = pytest.mark.filterwarnings("ignore:Node .* is unreachable")  # some graphs here have parts only
+
 
 class State(TypedDict):
     n: int

@@ -16,6 +16,8 @@ from sleipnir.graph.shape import FIELDS, is_required
 from sleipnir.python_graph.errors import GraphBuildError
 from sleipnir.testing import run
 
+pytestmark = pytest.mark.filterwarnings("ignore:Node .* is unreachable")  # some graphs here have parts only
+
 
 class State(TypedDict):
     topic: str
