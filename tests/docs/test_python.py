@@ -53,6 +53,7 @@ def test_every_block_is_run_by_this_module_or_by_the_test_that_it_names() -> Non
     assert kinds == {
         "grade plan", "pay", "forecast", "run_sleep", "run_command test_a_letter_is_sorted_on_a_deployment",
         "test_a_letter_is_sorted_by_what_the_model_found test_a_person_reads_what_no_model_can",
+        "write test_an_article_is_written_until_it_is_accepted",
     }  # fmt: skip
 
 
