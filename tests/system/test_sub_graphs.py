@@ -102,7 +102,7 @@ def look(state: Word):
     return {"log": [state["text"].upper()], "word": "look"}
 
 
-one = StateGraph(Word, output_schema=Found).add_node(look).add_node("show", look)
+one = StateGraph(Word, output_schema=Found).add_node(look)
 one = one.add_edge(START, "look").compile()
 graph = StateGraph(Outer).add_node("inner", one).add_node("rest", turn).add_node(before).add_node(after)
 graph = graph.add_conditional_edges(START, fan, ["inner"]).add_edge("inner", "rest")
