@@ -67,7 +67,6 @@ class Run:
         self._limit = self._config.get("recursion_limit", RECURSION_LIMIT)
         if self._limit < 1:
             raise ValueError("recursion_limit must be at least 1")
-        # The steps are counted here: each call that goes on with a run has a limit of its own.
         most = self._config.get("max_concurrency")
         if most is not None and most < 1:
             raise ValueError("max_concurrency must be at least 1")
@@ -89,6 +88,8 @@ class Run:
         if "custom" in form.modes:  # the caller gets them while the node runs, which is then in another thread
             self._runner.inline, self._runner.looks, self._stream.notify = False, True, self._runner.look
         self._steps, self._has_written = self._runner.run.view.steps, False
+        # As in LangGraph, a call that goes on with a run has a limit of its own; a new input counts as a step.
+        self._before = self._steps or int(self._has_start)
 
     def _runtime(self, context: Any, above: Call | None) -> Runtime[Any]:
         if context is None and above is not None:
@@ -331,7 +332,7 @@ class Run:
         self._stream.add("updates", {node: parts[0] if len(parts) == 1 else parts})
 
     def _check_limit(self) -> None:
-        if self._steps - self._has_start >= self._limit:
+        if self._steps - self._before >= self._limit:
             raise GraphRecursionError(RECURSION_LIMIT_REACHED.format(limit=self._limit))
 
     def _raise_failure(self) -> None:

@@ -14,7 +14,7 @@ from sleipnir.graph.draw.picture import RunProgress
 from sleipnir.graph.draw.svg import svg
 from sleipnir.graph.model import Graph
 
-MOST_NODES = 300  # a drawing of more takes seconds, and nobody can read it
+MOST_NODES = 300  # a drawing of more takes seconds, and is not readable
 MOST_CHARS = 20_000
 
 

@@ -13,6 +13,7 @@ from sleipnir import (
     Command,
     EmptyInputError,
     GraphInterrupt,
+    GraphRecursionError,
     InMemorySaver,
     Interrupt,
     RetryPolicy,
@@ -311,3 +312,27 @@ def test_a_failure_after_the_answers_of_a_graph_below_asks_it_anew() -> None:
     compiled.invoke(Command(resume=1), CONFIG)
     assert compiled.invoke(Command(resume=2), CONFIG) == {"got": [1, 2]}
     assert calls.count("prepare") == 2
+
+
+def test_a_call_that_goes_on_has_a_limit_of_super_steps_of_its_own() -> None:
+    def ask(state: dict[str, Any]) -> None:
+        interrupt("go on?")
+
+    def rest(state: dict[str, Any]) -> None:
+        pass
+
+    builder = StateGraph(Limited).add_sequence([("a", rest), ("b", rest), ("ask", ask), ("c", rest), ("d", rest)])
+    graph = builder.add_edge(START, "a").compile(checkpointer=InMemorySaver())
+
+    def answered(limit: int) -> Any:
+        config = {"configurable": {"thread_id": str(limit)}, "recursion_limit": 4}
+        assert "__interrupt__" in graph.invoke({"n": 1}, config)
+        return graph.invoke(Command(resume=1), {**config, "recursion_limit": limit})
+
+    assert answered(3) == {"n": 1}
+    with pytest.raises(GraphRecursionError):
+        answered(2)
+
+
+class Limited(TypedDict):
+    n: int

@@ -84,7 +84,7 @@ class Execution:
     `lost` is set when the visit was cancelled or taken over. `part` is its place in a loop, `talk` the messages of that
     loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `text_sink` takes
     the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
-    `write_chunk` takes the chunks that a function writes, as JSON (None: nobody does).
+    `write_chunk` takes the chunks that a function writes, as JSON (None: they are dropped).
     `config` and `context` are those of the run (RunSpec), `step` is that of the claim.
     `objects` are the Python objects of the graph, where they need no import; `observer` sees what functions return.
     """
