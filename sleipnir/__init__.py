@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from sleipnir.client.async_client import AsyncBatch, AsyncClient, AsyncRun
     from sleipnir.client.client import Client, Run
     from sleipnir.client.options import RunOptions
-    from sleipnir.commands import END, START, Command, Overwrite, Send
+    from sleipnir.commands import END, START, Command, NodeInfo, Overwrite, Send
+    from sleipnir.errors import RecoverableError
+    from sleipnir.python_graph.emitters import emit, emit_progress, emit_text, get_stream_writer
     from sleipnir.python_graph.errors import (
         EmptyInputError,
         GraphBubbleUp,
@@ -22,7 +24,13 @@ if TYPE_CHECKING:
         InvalidUpdateError,
         is_invalid_resume,
     )
-    from sleipnir.python_graph.interrupts import Interrupt, interrupt
+    from sleipnir.python_graph.interrupts import (
+        Interrupt,
+        clear_resume_value,
+        has_resume_value,
+        interrupt,
+        resume_value,
+    )
     from sleipnir.python_graph.messages import (
         REMOVE_ALL_MESSAGES,
         AIMessage,
@@ -42,22 +50,28 @@ if TYPE_CHECKING:
         StreamWriter,
         get_config,
         get_runtime,
-        get_stream_writer,
     )
     from sleipnir.python_graph.schema import IsLastStep, RemainingSteps
+    from sleipnir.python_graph.snapshots import PregelTask, StateSnapshot
     from sleipnir.python_graph.state_graph import StateGraph
+    from sleipnir.python_graph.tools import ExternalTool, ToolRetryPolicy, tools_condition
+    from sleipnir.python_graph.waits import wait
     from sleipnir.settings import Settings
 
 _MODULES: Final = {
     "sleipnir.client.async_client": ("AsyncBatch", "AsyncClient", "AsyncRun"),
     "sleipnir.client.client": ("Client", "Run"),
     "sleipnir.client.options": ("RunOptions",),
-    "sleipnir.commands": ("END", "START", "Command", "Overwrite", "Send"),
+    "sleipnir.commands": ("END", "START", "Command", "NodeInfo", "Overwrite", "Send"),
+    "sleipnir.errors": ("RecoverableError",),
+    "sleipnir.python_graph.emitters": ("emit", "emit_progress", "emit_text", "get_stream_writer"),
     "sleipnir.python_graph.errors": (
         "EmptyInputError", "GraphBubbleUp", "GraphInterrupt", "GraphRecursionError", "InvalidUpdateError",
         "is_invalid_resume",
     ),
-    "sleipnir.python_graph.interrupts": ("Interrupt", "interrupt"),
+    "sleipnir.python_graph.interrupts": (
+        "Interrupt", "clear_resume_value", "has_resume_value", "interrupt", "resume_value",
+    ),
     "sleipnir.python_graph.messages": (
         "REMOVE_ALL_MESSAGES", "AIMessage", "AnyMessage", "HumanMessage", "MessagesState", "RemoveMessage",
         "SystemMessage", "ToolMessage", "add_messages",
@@ -66,23 +80,30 @@ _MODULES: Final = {
         "CachePolicy", "InMemoryCache", "InMemorySaver", "MemorySaver", "RetryPolicy",
     ),
     "sleipnir.python_graph.runtime": (
-        "GraphOutput", "RunnableConfig", "Runtime", "StreamWriter", "get_config", "get_runtime", "get_stream_writer",
+        "GraphOutput", "RunnableConfig", "Runtime", "StreamWriter", "get_config", "get_runtime",
     ),
     "sleipnir.python_graph.schema": ("IsLastStep", "RemainingSteps"),
+    "sleipnir.python_graph.snapshots": ("PregelTask", "StateSnapshot"),
     "sleipnir.python_graph.state_graph": ("StateGraph",),
+    "sleipnir.python_graph.tools": ("ExternalTool", "ToolRetryPolicy", "tools_condition"),
+    "sleipnir.python_graph.waits": ("wait",),
     "sleipnir.settings": ("Settings",),
 }  # fmt: skip
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "END", "REMOVE_ALL_MESSAGES", "START", "AIMessage", "AnyMessage", "AsyncBatch", "AsyncClient", "AsyncRun",
-    "CachePolicy", "Client", "Command", "EmptyInputError", "GraphBubbleUp", "GraphInterrupt", "GraphOutput",
+    "CachePolicy", "Client", "Command", "EmptyInputError", "ExternalTool", "GraphBubbleUp", "GraphInterrupt",
+    "GraphOutput",
     "GraphRecursionError", "HumanMessage",
     "InMemoryCache", "InMemorySaver", "Interrupt", "InvalidUpdateError", "IsLastStep", "MemorySaver", "MessagesState",
-    "Overwrite", "RemainingSteps", "RemoveMessage", "RetryPolicy", "Run", "RunOptions", "RunnableConfig", "Runtime",
-    "Send", "Settings",
-    "StateGraph", "StreamWriter", "SystemMessage", "ToolMessage", "__version__", "add_messages", "get_config",
-    "get_runtime", "get_stream_writer", "interrupt", "is_invalid_resume",
+    "NodeInfo",
+    "Overwrite", "PregelTask", "RecoverableError", "RemainingSteps", "RemoveMessage", "RetryPolicy", "Run",
+    "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings",
+    "StateGraph", "StateSnapshot", "StreamWriter", "SystemMessage", "ToolMessage", "ToolRetryPolicy", "__version__",
+    "add_messages", "clear_resume_value", "emit", "emit_progress", "emit_text", "get_config", "get_runtime",
+    "get_stream_writer", "has_resume_value", "interrupt", "is_invalid_resume", "resume_value", "tools_condition",
+    "wait",
 ]  # fmt: skip
 
 

@@ -44,6 +44,22 @@ class Overwrite:
     value: Any
 
 
+@dataclass(frozen=True)
+class NodeInfo:
+    """What a callback is told of the node that it runs around: `visit` is the number of the visit in its `run`, `step`
+    that of its super-step, `session` the name of the run's session. `failures` of this visit were retried before."""
+
+    node: str
+    type: str
+    agent: str
+    run: str
+    visit: int
+    attempt: int
+    step: int
+    failures: int = 0
+    session: str | None = None
+
+
 Goto: TypeAlias = str | Send | Sequence[str | Send]
 
 
@@ -79,6 +95,19 @@ def append(role: str, content: Any, **more: Any) -> dict[str, Any]:
 def replace_last_user(content: Any) -> dict[str, Any]:
     """Put `content` into the last user message, whose other fields stay; without one, add a user message."""
     return {"op": "replace_last_user", "content": content}
+
+
+def one_shot(messages: Sequence[dict[str, Any]], node: str | None = None) -> dict[str, Any]:
+    """An update: these messages are the whole input of the llm node `node`, or (None) of the next one that has none of
+    its own. An empty list takes an earlier one back."""
+    if node is None:
+        return {"one_shot_messages": list(messages)}
+    return {"one_shot_messages_by_node": {node: list(messages)}}
+
+
+def remove(id: str) -> dict[str, Any]:
+    """Remove the message with this id; without one, nothing changes."""
+    return {"op": "remove", "id": id}
 
 
 def remove_all() -> dict[str, Any]:

@@ -34,7 +34,7 @@ import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 class SleipnirError(Exception):
@@ -80,6 +80,20 @@ class SessionBusy(UsageError):
         return cls(
             f"session {session!r} of agent {agent!r} is busy with run {run}, and takes one at a time. "
             f"`sleipnir watch {run}` follows that run, `sleipnir cancel {run}` ends it"
+        )
+
+
+class ThreadBusy(UsageError):
+    """The thread has a run that is not over, and takes one at a time."""
+
+    @classmethod
+    def by(cls, thread: str, agent: str, run: str, status: str, verb: str) -> ThreadBusy:
+        """`verb` is the command that goes on with the run."""
+        command = f"sleipnir answer {run} TEXT" if verb == "answer" else f"sleipnir {verb} {run}"
+        what = {"answer": "answers its question", "resume": "resumes it", "watch": "follows it"}[verb]
+        return cls(
+            f"thread {thread!r} of agent {agent!r} goes on with run {run}, which is {status}: a new turn begins when "
+            f"that has ended. `{command}` {what}, `sleipnir cancel {run}` ends it"
         )
 
 
@@ -146,13 +160,24 @@ class KnowledgeError(SleipnirError):
 
 class NodeFailed(SleipnirError):
     """A node gave up. `kind` is one word a program can branch on (`timeout`, `exit`, `output`, ...); `transient`: the
-    same may succeed a little later. `retried_as` is the entry of a policy's `on` that a worker has found to apply."""
+    same may succeed a little later. `retried_as` is the entry of a policy's `on` that a worker has found to apply,
+    `code` the script's own."""
 
     retried_as: str | None = None
+    code: str | None = None
 
     def __init__(self, message: str, kind: str = "failed", *, transient: bool = False) -> None:
         super().__init__(message)
         self.kind, self.transient = kind, transient
+
+
+class RecoverableError(Exception):
+    """Raised by the function of a node for a failure after which the run goes on, in a graph with `errors:`. `value` is
+    what the node returns instead (None: nothing); `code` is for programs."""
+
+    def __init__(self, message: str = "", code: str | int | None = None, value: Any = None) -> None:
+        super().__init__(message)
+        self.message, self.code, self.value = message, code, value
 
 
 class RecordUnreadable(SleipnirError):

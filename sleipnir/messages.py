@@ -22,7 +22,7 @@ TASK_NAME = "sleipnir.visit"
 
 QUEUE_OF: Mapping[str, str] = {
     "script": "scripts", "llm": "llm", "rag": "rag", "function": "functions", "graph": "functions", "agent": "llm",
-    "tool": "scripts",
+    "tool": "scripts", "tools": "scripts",
 }  # fmt: skip
 """Default queue by node type. Node types that are missing here run in the planner, without a worker."""
 
@@ -41,6 +41,13 @@ Role: TypeAlias = Literal["node", "branch", "reduce", "turn", "tool", "summary"]
 """The part of a node that a visit executes: its body; the choice of its conditional edge (`branch.call`, and conditions
 that are too expensive for the scheduler); the agent's own reducers, for the writes of its step; for an llm node with
 tools, one turn of the model, one tool call, or the summary of the output of an agent that a call collects."""
+
+
+CACHE_HIT: Final = "hit"
+CACHE_MISS: Final = "miss"
+
+CACHE_WAIT: Final = "cache"
+"""`error_kind` of a result that postpones a visit until another one has the result that both need."""
 
 
 DEFINITION = "bundle"
@@ -161,6 +168,11 @@ and the result of a call; for calls that the turn's worker answers, `_result.<nu
 message for the model after a reply without calls."""
 
 
+CHILD: Final = "_child"
+"""The field of the delivery of a child's end that holds it as an agent node with `map_out` reads it
+(runs/child_run.py)."""
+
+
 SAID: Final = "_said"
 """The field of a delivered delta with the messages that a run adds to its session: lines, first INSTEAD if the old
 messages are dropped, then one message as JSON text per line. Never a state key of a run in a session."""
@@ -183,13 +195,30 @@ MOST_ANSWER_SCHEMA_BYTES: Final = 32 * 1024
 """Maximum size of the JSON Schema of an answer: it is part of the record of the visit."""
 
 
+WAITS: Final = 3
+"""The version of what tells of a wait of a node's code: an older scheduler parks the run."""
+
+
+@dataclass(frozen=True)
+class WaitRequest:
+    """What the code of a node waits for (`wait()`): a time, in so many ms or at `until_ms`, or the signal `event`, with
+    the keys of a wait node."""
+
+    for_ms: int | None = None
+    until_ms: int | None = None
+    event: str | None = None
+    filter: str | None = None
+    look_back_ms: int = 0
+    one: bool = False
+
+
 @dataclass(frozen=True)
 class InterruptQuestion:
     """What the code of a node asks (spec/graph-package.md F27). Its answer belongs to the visit and to `key`, or,
     without one, to the position of the question. `name` is the key under which a person answers.
 
     `value` is any JSON; `schema` the JSON Schema of the answer; `at` the number of interrupts that this execution has
-    met before, `timeout_ms` the time to answer.
+    met before, `timeout_ms` the time to answer. With `wait` it asks no person: a time or a signal is the answer.
     """
 
     name: str
@@ -198,6 +227,7 @@ class InterruptQuestion:
     at: int = 0
     schema: Any = None
     timeout_ms: int | None = None
+    wait: WaitRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +246,12 @@ class VisitResult:
     False, and the error is for schedulers of older releases. `returns`: the run, one of a graph that is a node, is
     over, and the RESULT in `delta` is its output. `said` is for the run's session. `notes` are narration lines of the
     body, without the leading marker (`merged: a, b`). `error_kind` is one word, `error_type` the exception behind it
-    (`package.module:Name`). For retry policies, `transient` means that another try may succeed, and `retried_as` is
-    the entry of their `on` that applies.
+    (`package.module:Name`), `error_code` its code. A failure is `recoverable` if the node's own code says so: once no
+    policy tries again, the visit has ended well in a graph with `errors:`, with this `delta` and way on. For retry
+    policies, `transient` means that another try may succeed, and `retried_as` is
+    the entry of their `on` that applies. `cache`: the result was found in the cache (CACHE_HIT), or looked for in vain
+    (CACHE_MISS); None: the node has none. `callbacks` are those that decided on the result, as `recovered by after
+    NAME`; `is_final`: no retry policy applies to the failure.
     """
 
     ok: bool
@@ -227,6 +261,8 @@ class VisitResult:
     error: str | None = None
     error_kind: str | None = None
     error_type: str | None = None
+    error_code: str | None = None
+    recoverable: bool = False
     retried_as: str | None = None
     transient: bool = False
     usage: Usage | None = None
@@ -237,6 +273,9 @@ class VisitResult:
     returns: bool = False
     said: SessionAddition | None = None
     interrupt: InterruptQuestion | None = None
+    cache: str | None = None
+    callbacks: tuple[str, ...] = ()
+    is_final: bool = False
 
     @classmethod
     def asking(cls, question: InterruptQuestion) -> VisitResult:
@@ -264,6 +303,8 @@ class ResultHeader:
     error: str | None = None
     error_kind: str | None = None
     error_type: str | None = None
+    error_code: str | None = None
+    recoverable: bool = False
     retried_as: str | None = None
     transient: bool = False
     usage: dict[str, Any] | None = None
@@ -273,6 +314,9 @@ class ResultHeader:
     later_ms: int | None = None
     interrupt: InterruptQuestion | None = None
     returns: bool = False
+    cache: str | None = None
+    callbacks: tuple[str, ...] = ()
+    is_final: bool = False
     worker: str = ""
     started_ms: int = 0
     took_ms: int = 0
@@ -289,6 +333,8 @@ class ResultHeader:
             error=result.error,
             error_kind=result.error_kind,
             error_type=result.error_type,
+            error_code=result.error_code,
+            recoverable=result.recoverable,
             retried_as=result.retried_as,
             transient=result.transient,
             usage=asdict(result.usage) if result.usage else None,
@@ -298,21 +344,27 @@ class ResultHeader:
             later_ms=result.later_ms,
             interrupt=result.interrupt,
             returns=result.returns,
+            cache=result.cache,
+            callbacks=result.callbacks,
+            is_final=result.is_final,
             worker=worker,
             started_ms=started_ms,
             took_ms=took_ms,
+            v=VERSION if result.interrupt is None or result.interrupt.wait is None else WAITS,
         )
 
     def to_json(self) -> dict[str, Any]:
         """The wire fields; those with their default are left out."""
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
-        for flag in ("transient", "goes_on", "returns"):
+        for flag in ("transient", "recoverable", "goes_on", "returns", "is_final"):
             if not fields[flag]:
                 del fields[flag]
         if self.sends == ():
             fields["sends"] = ()  # an empty list of commands, which differs from no list
         if self.interrupt is not None:
             shown = {name: value for name, value in vars(self.interrupt).items() if value is not None}
+            if self.interrupt.wait is not None:
+                shown["wait"] = vars(self.interrupt.wait)
             fields["interrupt"] = shown
         if self.calls:
             fields["calls"] = [(call.id, call.name, call.where) for call in self.calls]
@@ -335,6 +387,7 @@ def _call_fields(call: Any) -> Any:
 
 
 _HEADER_FIELDS = (
-    "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "retried_as", "transient", "usage",
-    "notes", "calls", "goes_on", "later_ms", "interrupt", "returns", "worker", "started_ms", "took_ms", "v",
+    "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "error_code", "recoverable", "retried_as",
+    "transient", "usage", "notes", "calls", "goes_on", "later_ms", "interrupt", "returns", "cache", "callbacks",
+    "is_final", "worker", "started_ms", "took_ms", "v",
 )  # fmt: skip

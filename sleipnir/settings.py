@@ -206,6 +206,12 @@ class Settings:
     compression_threshold: int = _setting(4000, _whole(1, COUNT_MOST))
     """A session with this number of tokens (an estimate) is replaced by a summary; an agent's own
     `compression_threshold` takes precedence."""
+    cache_entry_bytes: int = _setting(2**20, _whole(1, BYTES_MOST))
+    """A result of a node with a `cache` that is larger is not kept."""
+    cache_node_bytes: int = _setting(256 * 2**20, _whole(1, BYTES_MOST))
+    """The maximum size of the cached results of one node; those that expire first make room."""
+    cache_retention_s: float = _setting(30 * 24 * 3600.0, _seconds)
+    """How long a cached result is kept at most, also without a `ttl`."""
     knowledge: str | None = _setting(None, _text)
     """Where knowledge bases are shared with all workers: a folder that they can all access, or `s3://bucket/prefix`.
     Unset: `<home>/knowledge`, which only workers of this machine can access."""

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from sleipnir.store.store import Store
 from tests import surroundings
 from tests.examples import UNIT_EXAMPLES
 from tests.processes import CALM, RedisServer, Stack
+from tests.waiting import wait_until
 
 surroundings.set_up()
 
@@ -88,6 +90,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Ten thousand tests and their parameters stay: no collection of garbage has to go through them."""
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """End the helpers and launchers of tests that did a worker's work in this process, as a worker's end does."""
+    if (helper := sys.modules.get("sleipnir_workers.processes.helper")) is not None:
+        for helpers in list(helper._all):
+            helpers.close()
+    if (warm := sys.modules.get("sleipnir_workers.processes.warm_python")) is not None:
+        launchers = [*warm.warm_python.launchers(), *warm._retired]
+        warm.warm_python.close()
+        wait_until(lambda: all(launcher.has_ended() for launcher in launchers), "the launchers have ended")
 
 
 def _part(nodeid: str) -> int:

@@ -426,7 +426,7 @@ _OF_THE_RUN: Final = ("status", "seq", "step", "steps", "error", "failed_at", "s
                       "batch")  # fmt: skip
 
 
-_LATER: Final = ("generation", "failure", "closing")
+_LATER: Final = ("generation", "failure", "closing", "sent_by")
 """Fields of visits and steps that earlier releases do not store."""
 
 

@@ -14,19 +14,30 @@ from pathlib import Path
 
 from sleipnir.client.agent_preparation import PreparedAgent
 from sleipnir.errors import MachineFailed
-from sleipnir.graph.model import LlmNode
-from sleipnir.messages import VisitCall
+from sleipnir.graph import node_overrides
+from sleipnir.graph.model import Graph, LlmNode
+from sleipnir.graph.node_overrides import NodeOverrides
+from sleipnir.messages import VisitCall, VisitResult
 from sleipnir.runs.claims import Claim
 from sleipnir_inprocess import executors  # noqa: F401
 from sleipnir_inprocess.runner import Executed
-from sleipnir_workers.execution.execution import DirectoryMissing, Execution, TextSink
+from sleipnir_workers.execution.execution import EMITTING, DirectoryMissing, Emissions, Execution, TextSink
 from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.machine.host import Host, executing_for
 from sleipnir_workers.results.encoding import encoded
-from sleipnir_workers.visits import guard
+from sleipnir_workers.visits import callbacks, guard
+from sleipnir_workers.visits.caching import VisitCache, executed
 
 OpenText = Callable[[Execution], AbstractContextManager[TextSink | None]]
 """Opens what takes the text of the model of a visit."""
+
+OpenEmissions = Callable[[Execution], Emissions | None]
+"""What takes what the node of a visit emits. None: it is dropped."""
+
+
+def graph_with(graph: Graph, nodes: NodeOverrides) -> Graph:
+    """The graph of a run with these overrides of nodes."""
+    return node_overrides.overridden(graph, nodes) if nodes else graph
 
 
 @dataclass(frozen=True)
@@ -36,28 +47,40 @@ class AgentExecutor:
     agents: Mapping[str, PreparedAgent]
     host: Host
     open_text: OpenText | None = None
+    open_emissions: OpenEmissions | None = None
+    caching: VisitCache | None = None
+    """None: nothing is cached."""
 
     def __call__(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Executed:
         """The result of a visit, and the JSON texts that it writes. None: it was lost. Raises ProcessLost."""
         execution = self._execution(call, claim, lost)
+        if self.open_emissions is not None and isinstance(execution.node, EMITTING) and execution.role == "node":
+            execution = replace(execution, emissions=self.open_emissions(execution))
         with executing_for(self.host), self._text_sink(execution) as sink:
             try:
                 in_main = threading.current_thread() is threading.main_thread()  # Ctrl-C reaches no other
-                result = guard.execute(replace(execution, text_sink=sink), interruptible=in_main)
+                streamed = replace(execution, text_sink=sink)
+
+                def run() -> VisitResult | None:
+                    return guard.execute(streamed, interruptible=in_main)
+
+                cached = executed if self.caching is None else self.caching.result
+                result = callbacks.around(streamed, cached, run)
             except (MachineFailed, DirectoryMissing) as error:  # there is no other machine that could take it
                 result = guard.failed(execution, str(error), "machine")
         return None if result is None else encoded(result, call.node, self.host.settings.max_output_bytes)
 
     def _execution(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Execution:
         spec, agent = claim.spec, self.agents[call.agent]
+        graph = graph_with(agent.graph, spec.of_nodes)
         caller = Path(spec.caller_dir) if spec.caller_dir else None
         return Execution(
             run=call.run,
-            node=agent.graph.nodes[call.node],
+            node=graph.nodes[call.node],
             seq=call.seq,
             attempt=call.attempt,
             agent=call.agent,
-            graph=agent.graph,
+            graph=graph,
             folder=agent.folder.path,
             state=StoredState(claim.state),
             variables=spec.variables,
@@ -73,6 +96,8 @@ class AgentExecutor:
             config=spec.config,
             context=spec.context,
             step=claim.step,
+            limited_from=claim.limited_from,
+            failures=claim.failures,
         )
 
     def _text_sink(self, execution: Execution) -> AbstractContextManager[TextSink | None]:

@@ -6,42 +6,44 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sleipnir.errors import MachineFailed, NodeFailed
 from sleipnir.graph.model import FunctionNode, JoinNode, RouterNode
-from sleipnir.memory.store import MemoryStore
+from sleipnir.graph.node_overrides import NodeOverrides, of_child
 from sleipnir.messages import VisitCall, VisitResult
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.interrupts import answering
 from sleipnir.python_graph.run_config import remaining_steps
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current
+from sleipnir.python_graph.snapshots import TASKS
+from sleipnir.runs.cached_results import CachedResult
 from sleipnir.runs.claims import Claim
+from sleipnir.runs.memory_cache import MemoryCache
 from sleipnir.runs.run import changed
 from sleipnir.settings import Settings
 from sleipnir_inprocess.runner import Executed
 from sleipnir_inprocess.streams import Chunk, Stream
+from sleipnir_inprocess.threads import ThreadRun
 from sleipnir_workers.execution.execution import DirectoryMissing, Execution
 from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.machine.host import Host, executing_for
 from sleipnir_workers.nodes import condition, function, reduction  # noqa: F401  (they register their executors)
 from sleipnir_workers.results.encoding import encoded
-from sleipnir_workers.visits import guard
-
-TASKS: Final = uuid.UUID(int=0)
-"""The namespace of the ids of visits in chunks."""
+from sleipnir_workers.visits import callbacks, guard
+from sleipnir_workers.visits.caching import VisitCache, executed
 
 
 @dataclass(frozen=True)
 class CalledRun:
     """A run of a graph that a node has called: it waits for an answer, or has ended. It has got so many `answers`."""
 
-    store: MemoryStore
-    run_id: str
+    graph: CompiledGraph
+    run: ThreadRun
     answers: int
 
 
@@ -80,7 +82,8 @@ class NodeEnvironment:
 @dataclass
 class Executor:
     """Executes the visits of one run. `updates` and `errors` are what nodes returned and raised, by visit; `called` are
-    the runs of graphs that live visits have called, by visit and number of the call."""
+    the runs of graphs that live visits have called, by visit and number of the call. `limited_from` is as in RunView: a
+    call that goes on with a run has a limit of super-steps of its own. `of_nodes` are the overrides of nodes."""
 
     graph: CompiledGraph
     config: Mapping[str, Any]
@@ -91,6 +94,10 @@ class Executor:
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
     called: dict[tuple[int, int], CalledRun] = field(default_factory=dict)
+    limited_from: int = 0
+    of_nodes: NodeOverrides = field(default_factory=dict)
+    stand_ins: dict[int, Callable[[Execution], VisitResult]] = field(default_factory=dict)
+    """By visit, what is called in the place of its node."""
     _first: Execution | None = None
     """The first execution, which has the fields that all of the run share."""
 
@@ -108,6 +115,7 @@ class Executor:
             role=call.role,
             item=claim.item,
             part=claim.part,
+            failures=claim.failures,
             talk=claim.talk,
             observer=_Observer(self, call),
         )
@@ -115,7 +123,12 @@ class Executor:
         token = current.set(self._call(call, called, claim.step))
         asker = answering.set(None)  # that of the node which has called this graph is not for its nodes
         try:
-            result = guard.execute(execution) if call.node in self._functions else self._elsewhere(execution)
+            if call.seq in self.stand_ins:
+                result: VisitResult | None = self.stand_ins[call.seq](execution)
+            else:
+                has_cache = self.graph.model.cache_of(execution.node) is not None
+                cached = self._caching.result if has_cache else executed
+                result = callbacks.around(execution, cached, lambda: self._executed(execution))
         finally:
             answering.reset(asker)
             current.reset(token)
@@ -124,8 +137,45 @@ class Executor:
         return None if result is None else encoded(result, call.node, 2**31)
 
     def _call(self, call: VisitCall, called: CalledRuns, step: int) -> Call:
-        below, remaining = _Below(self.stream, call), remaining_steps(self.config, self.graph.model, step)
-        return Call(self.config, self._runtime(call), below, called, remaining)
+        remaining = remaining_steps(self.config, self.graph.model, step, self.limited_from)
+        below = of_child(self.of_nodes, call.node) if self.of_nodes else {}
+        return Call(self.config, self._runtime(call), _Below(self.stream, call), called, remaining, below)
+
+    def _executed(self, execution: Execution) -> VisitResult | None:
+        return guard.execute(execution) if execution.node.id in self._functions else self._elsewhere(execution)
+
+    @cached_property
+    def _caching(self) -> VisitCache:
+        """The graph's cache, or one for this run alone if only nodes of other types have policies."""
+        return replace(
+            VisitCache.in_process(self.graph.cache or MemoryCache(), self.environment.settings or Settings()),
+            code=self._code_of,
+            updates=self._updates_of,
+            found=self._found,
+        )
+
+    def _code_of(self, execution: Execution) -> str:
+        """Graphs share the results of functions that their references tell apart; others are of one graph."""
+        node = execution.node
+        references = self.graph.references.unreachable
+        named = (node.call, *(router.call for router in node.routers)) if isinstance(node, FunctionNode) else ()
+        return f"graph {self.graph.number}" if any(name in references for name in named) else ""
+
+    def _updates_of(self, seq: int) -> tuple[Any, ...] | None:
+        updates = self.updates.get(seq)
+        if updates is None:
+            return None
+        known, encoded = self.graph.objects.keys, self.graph.objects.encoded
+        return tuple(
+            None if update is None else encoded({key: update[key] for key in update if key in known})
+            for update in updates
+        )
+
+    def _found(self, execution: Execution, found: CachedResult) -> None:
+        """What the node has returned, again, for the stream."""
+        updates = (found.delta,) if found.updates is None else found.updates
+        decoded = self.graph.objects.decoded
+        self.updates[execution.seq] = [None if update is None else decoded(update) for update in updates]
 
     @cached_property
     def _functions(self) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sleipnir.commands import START
@@ -11,11 +12,14 @@ from sleipnir.memory.store import MemoryRun
 from sleipnir.messages import RunStatus
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.errors import GraphRecursionError
+from sleipnir.runs.execution_trace import Trace, trace_of
 from sleipnir.runs.views import GateInfo, RunInfo
 from sleipnir_inprocess.clocks import RunClock
 from sleipnir_inprocess.execution import NodeEnvironment
+from sleipnir_inprocess.questions import asked_for
 from sleipnir_inprocess.run import Run, output_of, sent_text
 from sleipnir_inprocess.streams import Form
+from sleipnir_inprocess.traces import MemoryTraces
 
 
 class GraphRun:
@@ -73,6 +77,11 @@ class GraphRun:
         """Status and usage; live visits are left out."""
         return self._run.store.info(self._run.run_id)
 
+    def trace(self) -> Trace:
+        """What its visits did, and what opened each of them."""
+        run = self._run
+        return trace_of(MemoryTraces(run.store, lambda spec: self._graph.model), run.run_id)
+
     def state(self) -> dict[str, Any]:
         """The committed state, in its JSON form."""
         return {key: json.loads(text) for key, text in self.record.values.state.items()}
@@ -83,9 +92,17 @@ class GraphRun:
 
     def gates(self) -> list[GateInfo]:
         """The open questions, in the order in which they were asked."""
-        return self._run.store.gates_below(self._run.run_id)
+        gates, run = self._run.store.gates_below(self._run.run_id), self._run
+        return [
+            replace(gate, schema=asked_for(run.store, run.run_id, self.record.gates[gate.seq]).schema) for gate in gates
+        ]
+
+    def resume(self) -> bool:
+        """Let the run go past its breakpoint: the next step does so. False: it is at none."""
+        return self._run.store.pass_breakpoints()
 
     def answer(self, answer: Any, gate: GateInfo) -> None:
         """Answer an open question; an `interrupt()` with any JSON value. Raises GateError and InvalidAnswerError."""
-        text = sent_text(self.record.gates[gate.seq], answer)
-        self._run.store.answer(gate.run, gate.seq, text, gate.attempt)
+        run, asked = self._run, self.record.gates.get(gate.seq)
+        text = "" if asked is None else sent_text(asked_for(run.store, run.run_id, asked), answer)
+        run.store.answer(gate.run, gate.seq, text, gate.attempt)

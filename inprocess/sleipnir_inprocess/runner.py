@@ -22,7 +22,7 @@ from sleipnir.messages import ResultHeader, Role, VisitCall, VisitResult
 from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.visits import Backoff, Delay, Question, Receipt
+from sleipnir.runs.visits import Backoff, Delay, Question, Receipt, SignalWait, Work
 from sleipnir_inprocess.clocks import RealClock, RunClock
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, plan
 from sleipnir_workers.execution.execution import ProcessLost
@@ -60,8 +60,12 @@ class Runner:
     threads: int = 8
     inline: bool = True
     expire: bool = False
+    started: Callable[[VisitCall, Claim], None] | None = None
+    """Called in the caller's thread before a visit is executed, in the order of the visits."""
     look_s: float | None = None
     looks: bool = False
+    goes_on: bool = False
+    """Whether the run was driven before: visits that were not executed, or not to their end, are executed first."""
     _look: Future[None] = field(default_factory=Future)
     """Done when `look` was called since the last yield."""
     _pool: ThreadPoolExecutor | None = None
@@ -83,17 +87,28 @@ class Runner:
 
     def steps(self) -> Iterator[None]:
         """The same, one commit at a time; the visits that a commit starts are executed after it is yielded."""
+        if self.goes_on:
+            self.goes_on = False
+            self.start(self._left())
         while True:
             if self.store.inbox:
                 calls = self.advance()
                 yield
-                self._start(calls)
+                self.start(calls)
             elif self._running:
                 self._collect()
                 if self.look_s is not None or self.looks:
                     yield
             elif not self._wait_for_timer():
                 return
+
+    def close_step(self) -> None:
+        """Go on until the open super-step has closed; nothing of the next one is executed."""
+        number = self.run.view.steps
+        while self.store.inbox:
+            calls = self.advance()
+            if self.run.view.steps == number:
+                self.start(calls)
 
     def look(self) -> None:
         """Let `steps` yield soon; from any thread."""
@@ -112,7 +127,8 @@ class Runner:
 
     def advance(self) -> list[VisitCall]:
         """Plan and commit the next event, and deliver the effects of that. Returns the visits to execute."""
-        calls = self._apply(self.store.inbox.popleft())
+        calls = self._apply(self.store.inbox[0])
+        self.store.inbox.popleft()  # not before: after an interrupt of the process it is planned again
         if self.store.effects:
             self.store.deliver_effects(self.begin)
         return calls
@@ -149,12 +165,29 @@ class Runner:
                 if view.is_final or visit is None or visit.attempt != call.attempt:
                     lost.set()
 
-    def _start(self, calls: Sequence[VisitCall]) -> None:
+    def _left(self) -> list[VisitCall]:
+        """The visits that are to be executed, and not claimed. Those whose execution was left are handed back."""
+        run, calls = self.run, []
+        spec = run.view.spec
+        for visit in run.view.frontier.values():
+            if not isinstance(visit.body, Work):
+                continue
+            call = VisitCall(self.run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle, visit.role)
+            if run.claims.get(visit.seq) != visit.attempt:
+                calls.append(call)
+            elif (visit.seq, visit.attempt) not in run.deltas:
+                self.store.hand_back(call)
+        return calls
+
+    def start(self, calls: Sequence[VisitCall]) -> None:
+        """Execute these visits: one in the caller's thread, several in others."""
         is_single = self.inline and len(calls) == 1 and not self._running
         for call in calls:
             claim = self.store.claim(call, () if call.role in READ_NOTHING else None)
             if isinstance(claim, ClaimRefused):
                 continue
+            if self.started is not None:
+                self.started(call, claim)
             if is_single:
                 self._finish(call, claim, partial(self.execute, call, claim, self._never_lost))
                 return
@@ -195,13 +228,13 @@ class Runner:
             self.store.deliver(call, header, values)
 
     def _wait_for_timer(self) -> bool:
-        """Wait for the next timer, unless the run is over or waits for an answer. Whether there is more to do."""
-        if self.run.view.is_final:
+        """Wait for the next timer, unless the run is over, held or waits for an answer. Whether there is more to do."""
+        if self.run.view.is_final or self.run.view.is_held:
             return False
         due_ms = self.store.fire_due()
         if self.store.inbox:
             return True
-        if self.store.gates_below(self.run_id):
+        if self.store.gates_below(self.run_id) or any(run.view.is_held for run in self.store.runs.values()):
             due_ms = min(self._delays(), default=None)
         if due_ms is None:
             return False
@@ -211,7 +244,7 @@ class Runner:
 
     def _delays(self) -> Iterator[int]:
         """When visits go on that wait for no person and no other run; and when questions expire, if they may."""
-        bodies = (Backoff, Delay, Receipt, *((Question,) if self.expire else ()))
+        bodies = (Backoff, Delay, Receipt, *((Question, SignalWait) if self.expire else ()))
         for run in self.store.runs.values():
             for visit in run.view.frontier.values():
                 if isinstance(visit.body, bodies) and visit.body.due_ms is not None:

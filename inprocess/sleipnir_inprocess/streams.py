@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-MODES: Final = ("values", "updates", "custom")
-LATER_MODES: Final = ("messages", "tasks", "checkpoints", "debug")
+MODES: Final = ("values", "updates", "custom", "messages", "tasks", "checkpoints", "debug")
 
 INTERRUPT: Final = "__interrupt__"
 """The key under which a result, or a chunk, holds the questions that its run waits for."""
@@ -40,8 +39,6 @@ class Form:
         mode = "updates" if stream_mode is None else stream_mode
         modes = (mode,) if isinstance(mode, str) else tuple(mode)
         for name in modes:
-            if name in LATER_MODES:
-                raise ValueError(f"stream_mode {name!r} is not supported yet; there are {', '.join(MODES)}")
             if name not in MODES:
                 raise ValueError(f"unknown stream_mode {name!r}; there are {', '.join(MODES)}")
         return cls(modes, not isinstance(mode, str), subgraphs, version)

@@ -27,6 +27,7 @@ from ops.bench import (  # noqa: E402
     batches,
     costs,
     disk,
+    emitting,
     engine,
     fans,
     figures,
@@ -124,6 +125,7 @@ DISK = ("fsync_ms",)
 MEMORY = ("ratio_langgraph_memory", "memory_per_s", "langgraph_memory_per_s")
 CELERY = ("celery_tasks_per_s", "celery_chain_per_s")
 STATE = ("large_state_ratio",)
+EMITTING = ("emit_function_ratio", "emit_function_per_s", "emit_script_ratio", "emit_script_per_s")
 LENGTH = ("thousandth_visit_ratio",)
 WAITING = ("waiting_run_bytes", "waiting_run_memory_bytes")
 MAP = ("map_ratio", "map_items_per_s", "map_chain_per_s", "map_item_ratio", "map_item_us", "map_item_few_us")
@@ -231,6 +233,7 @@ class Bench:
         if "costs" in asked:
             yield Measurement("10 MB of state", STATE, lambda: costs.large_state(2 * effort.repeats))
             yield Measurement("1,000th visit", LENGTH, lambda: costs.thousandth_visit(effort.repeats))
+            yield Measurement("nodes that emit", EMITTING, lambda: emitting.measure(effort.repeats))
             yield Measurement("waiting runs", WAITING, lambda: costs.waiting_run(effort.waiting_runs))
         if "maps" in asked:
             yield Measurement("a map of 10,000 items", MAP, fans.measure)

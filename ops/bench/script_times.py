@@ -15,10 +15,13 @@ from pathlib import Path
 
 from sleipnir.batches.records import BatchPlan, place_of
 from sleipnir.messages import ResultHeader, Usage
+from sleipnir.runs.cached_results import CacheLease, CachePlace
 from sleipnir.runs.run import Hold, RunSpec
-from sleipnir.runs.transitions import Step, Transition, Write
+from sleipnir.runs.transitions import AwaitSignal, Step, Transition, Write
 from sleipnir.runs.visits import Visit, Work
 from sleipnir.settings import Settings
+from sleipnir.store.cache import CacheStore
+from sleipnir.store.runs.requests import NO_FENCE
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
 from tests.processes import RedisServer
@@ -79,8 +82,45 @@ def batches(store: Store) -> None:
     store.batches.retry(ID)
 
 
+def signals(store: Store) -> None:
+    """A page of visits is told of data as large as can be; then one of thousands of visits that decline."""
+    waits = [AwaitSignal("paid", seq, 1, 0) for seq in range(1_000)]
+    waits += [AwaitSignal("other", seq, 1, T, one=True) for seq in range(10_000)]
+    run_in_order(store._client, [store.signals.deliver(NO_FENCE, RUN, wait) for wait in waits])
+    store.signals.send("paid", "e1", f'"{MB[:60_000]}"')
+    store.signals.send("paid", "e2", "1")
+    store.signals.send("other", "e1", "1")
+    wait = AwaitSignal("other", 20_000, 1, 0, one=True)
+    run_in_order(store._client, [store.signals.deliver(NO_FENCE, RUN, wait)])
+
+
+def left_signals(store: Store) -> None:
+    """A visit that may decline begins to wait for as many signals as are kept."""
+    sent = [store.signals._command("left", "send", f"e{number}", data="1") for number in range(10_000)]
+    run_in_order(store._client, sent)
+    run_in_order(store._client, [store.signals.deliver(NO_FENCE, RUN, AwaitSignal("left", 1, 1, 0, one=True))])
+
+
+def cached_results(store: Store) -> None:
+    """A page of results is cleared; then a large one takes the place of a hundred."""
+    cache = CacheStore(store._client, store.keys, lease_ms=60_000, longest_ms=60_000, node_bytes=1_000_000)
+
+    def keep(digest: str, text: str) -> None:
+        lease = cache.take(CachePlace("agent", "node", digest), "token")
+        assert isinstance(lease, CacheLease)
+        assert cache.put(lease, text, 60_000)
+
+    for number in range(1_000):
+        keep(f"s{number}", "1")
+    cache.clear()
+    for number in range(100):
+        keep(f"d{number}", MB[:10_000])
+    keep("large", MB)
+
+
 LARGE: tuple[Callable[[Store], object], ...] = (
-    forget, fire_timers, resume_all, create_run, deliver_and_commit, batches,
+    forget, fire_timers, resume_all, create_run, deliver_and_commit, batches, signals, left_signals,
+    cached_results,
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Run a parent with many child runs while everything is killed: `python ops/chaos/children.py --children 50`.
 
-The parent is a map of an agent node; each child works in two steps and leaves a mark in each. Two schedulers, four
+The parent is a map of an agent node, whose functions give a child its first values and make the item's result of its
+end; each child works in two steps and leaves a mark in each. Two schedulers, four
 workers and a redis-server with an append-only file; every few seconds one of the seven is killed (SIGKILL) and started
 again. Halfway a second parent of the same kind is cancelled. Afterwards:
 
@@ -36,13 +37,23 @@ CANCELLED_WITHIN_S = 10.0  # beside kills of everything
 
 PARENT = """
 name: parent
+version: sleipnir/1
 start: each
 initial_state: {{items: {items}}}
 nodes:
   each: {{type: map, over: "{{{{items}}}}", as: item, branch: one, collect_into: all, max_concurrency: {count},
          next: e}}
-  one: {{type: agent, agent: worker, prompt: "{{{{item}}}}", timeout: 3000}}
+  one: {{type: agent, agent: worker, input: {{from: item}}, timeout: 3000, map_in: "maps.py:into",
+         map_out: "maps.py:out"}}
   e: {{type: end, output: "{{{{all}}}}"}}
+"""
+MAPS = """
+def into(state):
+    return {"base": len(state["item"])}
+
+
+def out(state, child):
+    return {"output": [child["output"], child["state"]["steps"], child["state"]["base"]]}
 """
 CHILD = """
 name: worker
@@ -92,7 +103,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
                 where.mkdir()
                 items = json.dumps([f"i{number}@{where}" for number in range(options.children)])
                 graph = PARENT.format(items=items, count=options.children)
-                runs[name] = client.submit(write_agent(agents / name, graph))
+                runs[name] = client.submit(write_agent(agents / name, graph, maps_py=MAPS))
             begun = time.monotonic()
 
             def wait() -> None:
@@ -137,7 +148,8 @@ def wrongs(
     client: Client, runs: Mapping[str, Run], options: argparse.Namespace, chaos: Fleet, marks: Path
 ) -> Iterator[Wrong]:
     parent = runs["parent"]
-    expected = json.dumps([f"i{n}@{marks}: 2" for n in range(options.children)], separators=(",", ":"))
+    items = [f"i{n}@{marks}" for n in range(options.children)]
+    expected = json.dumps([[f"{item}: 2", 2, len(item)] for item in items], separators=(",", ":"))
     if parent.output != expected:
         yield Wrong("differs", f"{parent.id}: {parent.status} {parent.error}: {parent.output!r}")
     if not all_over(client, runs["cancelled"]):

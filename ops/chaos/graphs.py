@@ -3,12 +3,14 @@
 `write(folder, seed, effects)` makes an agent folder of one of three kinds, by the folder's name: `loki-*`, `bsp-*` and
 `dag-*` are of version 1.0, and of sleipnir/1 on either engine. A graph is made of blocks, from its end to its start, so
 that each block knows what comes after it: steps, parallel edges and their joins, quorums, maps, lists of commands,
-conditional edges, loops, questions, some of which the code of a node asks. What a node does is drawn from its name and
-from what it may read, never from its run, its visit or the time; only its duration is really random. Which keys it may
-read:
+conditional edges, loops, waits, questions, calls of tools; the code of some nodes asks or waits. What a node does is
+drawn from its name and from what it may read, never from its run, its visit or the time; only its duration is really
+random. Which keys it may read:
 
 * in super-steps all of them, because a visit sees the state as it was when its step began;
 * in a `dag` its own counter and its item; all of them too where nothing can run beside it.
+
+Some nodes of sleipnir/1 have a `cache`: what is drawn from the state is the same in all runs.
 
 Failures are of four sorts. Some are drawn from what the node reads, and come back whenever it runs again. A `flaky`
 node fails on its first executions, fewer than its policy tries. A node that stumbles fails on its very first execution
@@ -33,10 +35,11 @@ from sleipnir.graph.model import SLEIPNIR
 KINDS: Final = ("loki", "bsp", "dag")
 RETRIES: Final = 3  # as often a failed run is retried; more than nodes that stumble in one graph
 ANSWERS: Final = ("yes", "no", "free text")
-ERRORS: Final = ("_error", "last_error")
+ERRORS: Final = ("_error", "last_error", "messages")
 """The state keys that a failure writes. No node reads it: one that stumbles where its worker is killed leaves
-nothing."""
+nothing. Nor messages, whose ids name their run."""
 MOST_NODES = 16
+EMISSIONS: Final = 50  # of a node that emits
 
 SHARED: Final = ("log", "total", "most", "facts")
 """Keys with reducers, which any node may write."""
@@ -51,6 +54,7 @@ EFFECTS = {effects!r}
 DOES = {does!r}
 ERRORS = {errors!r}
 ANSWERS = {answers!r}
+EMISSIONS = {emissions!r}
 
 
 def behave(node, state, visit=None):
@@ -58,10 +62,16 @@ def behave(node, state, visit=None):
     for number in range(does.get("asks", 0)):  # before anything is done: the node runs again with the answer
         if ask(node, number, visit) not in ANSWERS:
             raise ValueError("an answer that nobody gave")
+    if "awaits" in does:
+        from sleipnir import wait
+        wait("20ms")
+        if wait(event=does["awaits"], consume="one")["data"] not in ANSWERS:
+            raise ValueError("an event that nobody sent")
     if visit:
         with open(EFFECTS, "a") as file:
             file.write(visit + "\\n")
     threading.Event().wait(random.choice(does["waits"]))
+    tell(node, visit)
     count = state.get("c_" + node, 0)
     seen = {{key: state.get(key) for key in (sorted(state) if does["sees"] is None else does["sees"])
             if key not in ERRORS}}
@@ -88,6 +98,11 @@ def behave(node, state, visit=None):
         result["go_" + node] = chosen(node, chance)
     if "ways" in does:
         result["_next"] = does["ways"][chosen(node, chance)]
+    if "calls" in does:
+        calls = [{{"id": "c%d" % number, "type": "function", "function": {{
+            "name": name, "arguments": json.dumps({{"value": given % 100 + number}})}}}}
+            for number, name in enumerate(does["calls"])]
+        result["messages"] = [{{"op": "remove_all"}}, {{"role": "assistant", "content": "", "tool_calls": calls}}]
     if "goto" in does:
         result["_next"] = does["goto"]
     if "sends" in does:
@@ -109,6 +124,19 @@ def ask(node, number, visit):
     return answers[name]
 
 
+def tell(node, visit):
+    """Every third node emits numbers, whose order the verdict checks."""
+    if zlib.crc32(node.encode()) % 3:
+        return
+    if not visit:
+        from sleipnir import emit
+    for number in range(EMISSIONS):
+        if visit:
+            os.write(3, b'{{"type": "told", "payload": %d}}\\n' % number)
+        else:
+            emit("told", number)
+
+
 def chosen(node, chance):
     labels = DOES[node]["labels"] if "labels" in DOES[node] else sorted(DOES[node]["ways"])
     return chance.sample(labels, chance.randint(1, len(labels))) if DOES[node].get("many") else chance.choice(labels)
@@ -127,6 +155,12 @@ def is_first(name):
     return True
 
 
+def square(value):
+    """A tool: its result depends on its argument alone."""
+    threading.Event().wait(random.choice([0, 0, 0.05, 0.3]))
+    return value * value % 97
+
+
 def chain(current, incoming):
     """A reducer of the agent's own: each order of writes gives another number."""
     return zlib.crc32(json.dumps([current, incoming]).encode())
@@ -140,6 +174,22 @@ if __name__ == "__main__":
         print(json.dumps(behave(os.environ["GRAPH_NODE_ID"], state, os.environ["GRAPH_VISIT"])))
     except Failed as error:
         sys.exit(str(error))
+'''
+
+TOOLS: Final = '''
+"""A tool that leaves a line for each execution, as scripts do."""
+import os
+
+
+def leave(value: int):
+    """Leave a line.
+
+    Args:
+        value: any number
+    """
+    with open({effects!r}, "a") as file:
+        file.write(os.environ["GRAPH_VISIT"] + "\\n")
+    return {{"left": value}}
 '''
 
 FUNCTION = """
@@ -175,9 +225,15 @@ def write(folder: Path, seed: int, effects: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "graph.yaml").write_text("\n".join(lines) + "\n")
     script = SCRIPT.format(
-        effects=str(effects), does=drawn.does, errors=ERRORS, answers=ANSWERS, functions="\n".join(functions)
+        effects=str(effects),
+        does=drawn.does,
+        errors=ERRORS,
+        answers=ANSWERS,
+        emissions=EMISSIONS,
+        functions="\n".join(functions),
     )
     (folder / "node.py").write_text(script)
+    (folder / "tools.py").write_text(TOOLS.format(effects=str(effects)))
     return folder
 
 
@@ -212,6 +268,7 @@ class _Draw:
     top: dict[str, Any] = field(default_factory=dict)
     stumbles: int = 0
     number: int = 0
+    calls_tools: bool = False
 
     def __post_init__(self) -> None:
         self.kind = kind_of(self.agent)
@@ -234,9 +291,12 @@ class _Draw:
             leads = ("next" in node or "branch" in node) and "fallback" not in node
             if node["type"] in ("script", "function") and leads:
                 node["on_error"] = "continue"
+        for name, node in self.nodes.items():
+            self.may_cache(name, node)
+        more = {"messages": {"type": "messages"}} if self.calls_tools else {}
         types = {"log": "list", "total": "int", "most": "int", "facts": "object", "seen": "list", "chain": "any"}
         folds |= {"seen": "union", "chain": "node.py:chain"}
-        self.top["state"] = {key: {"type": types[key], "reducer": folds[key]} for key in types}
+        self.top["state"] = {key: {"type": types[key], "reducer": folds[key]} for key in types} | more
         if self.odds(0.2):
             self.top["limits"] = {"max_concurrency": self.chance.randint(1, 6)}
         if not self.dag and self.odds(0.1):
@@ -263,7 +323,9 @@ class _Draw:
         if self.sleipnir or place.alone:
             blocks[self.question] = 1
         if self.sleipnir:
-            blocks |= {self.choice: 3, self.several: 1, self.quorum: 1 if not self.tidy else 0}
+            blocks |= {self.choice: 3, self.several: 1, self.quorum: 1 if not self.tidy else 0, self.pause: 2}
+        if self.sleipnir and self.tidy and place.alone:  # the messages are shared
+            blocks[self.tools] = 4
         return self.chance.choices(list(blocks), weights=list(blocks.values()))[0](after, place)
 
     def step(self, after: str, place: Place) -> str:
@@ -273,6 +335,8 @@ class _Draw:
         self.nodes[node]["next"] = after
         if self.odds(0.1):
             self.does[node]["asks"] = self.chance.randint(1, 3)
+        if self.sleipnir and self.nodes[node]["type"] == "function" and self.odds(0.15):
+            self.does[node]["awaits"] = f"{self.agent}.{node}"
         if kind == "fails":
             self.does[node]["fails"] = 0.5
             if self.odds(0.6):
@@ -409,6 +473,40 @@ class _Draw:
             self.nodes[name]["state_updates"] = {f"said_{name}": "{{choice}}"}
         return name
 
+    def tools(self, after: str, place: Place) -> str:
+        """A node that writes a message with calls, as a model does, and the tools node that executes them."""
+        self.calls_tools = True
+        name = self.name("tools")
+        asker = self.node("n", place, reads=False)
+        known = ["square", "leave", "browse", "never"]
+        self.does[asker]["calls"] = [self.chance.choice(known) for _ in range(self.chance.randint(1, 6))]
+        tools = ["leave", {"name": "square", "call": "node.py:square"}, {"name": "browse", "external": True}]
+        groups = [{"tools": ["leave", "square"], "limit": self.chance.randint(1, 2)}]
+        self.nodes[name] = {
+            "type": "tools",
+            "tools": [*tools, {"name": "never", "external": True}],
+            "permissions": {"never": "deny"},
+            "parallel": self.chance.choice([False, True, {"max": 3}, {"max": 4, "groups": groups}]),
+            "tool_timeout": "60s",
+            "next": after,
+        }
+        self.nodes[asker]["next"] = name
+        return asker
+
+    def pause(self, after: str, place: Place) -> str:
+        """A wait for a time, or for an event, which the robot sends; its data is the robot's answer."""
+        name, data = self.name("wait"), None
+        how = self.chance.choice(["for", "until", "event", "event", "event"])
+        self.nodes[name] = {"type": "wait", how: {"for": "50ms", "until": "1"}.get(how, f"{self.agent}.{name}")}
+        if how == "event":
+            data = answer(self.agent, name)
+            self.nodes[name] |= {"consume": self.chance.choice(["all", "one"]), "look_back": "1s"}
+            self.nodes[name] |= {"filter": f"event.data == {_text(data)}"} if self.odds(0.5) else {}
+            self.nodes[name] |= {"timeout": "1h", "on_timeout": "end"} if self.odds(0.3) else {}
+            self.nodes[name]["state_updates"] = {f"said_{name}": "{{event.data}}"}
+        self.nodes[name]["next"] = after
+        return name
+
     # Parts of blocks
 
     def even(self, after: str, length: int, place: Place) -> str:
@@ -480,6 +578,16 @@ class _Draw:
         if counts and self.odds(0.1):
             self.does[name]["writes"] += ["big"] if self.sleipnir else []
         return name
+
+    def may_cache(self, name: str, node: dict[str, Any]) -> None:
+        """Keep the results of some nodes: of those that do the same for the same state, in every run."""
+        does = self.does.get(name, {})
+        if node["type"] not in ("script", "function") or "effect" in node or {"flaky", "stumbles"} & does.keys():
+            return
+        if self.odds(0.25):
+            keys = [f"c_{name}"] if does["sees"] == [] else None
+            ttl = self.chance.choice(["300ms", "5s", "1h"])
+            node["cache"] = self.chance.choice([True, {"ttl": ttl}, {"key": keys, "ttl": ttl} if keys else True])
 
     def may_stumble(self, node: str) -> None:
         if self.nodes[node]["type"] == "script" and self.stumbles < RETRIES - 1 and self.odds(0.15):

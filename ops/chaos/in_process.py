@@ -14,7 +14,6 @@ import random
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -65,13 +64,10 @@ def in_process(agent: Path, settings: Settings) -> verdict.Ending:
             run.retry()
         else:
             break
-    ended = [
-        (step.node, step.role, step.item[1] if step.item else None)
-        for step, _ in run.record.values.journal
-        if step is not None and step.ok and step.node is not None
-    ]
+    steps = [step for step, _ in run.record.values.journal]
     state = {key: value for key, value in run.state().items() if key not in verdict.ERRORS}
-    return verdict.Ending(run.status, state, run.output, Counter(ended))
+    ended = verdict.ended_visits(run.status, steps, lambda step: step.is_checkpoint)
+    return verdict.Ending(run.status, state, run.output, ended)
 
 
 def differences(agents: Sequence[Path], folder: Path, chance: random.Random) -> Iterator[str]:

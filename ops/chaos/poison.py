@@ -84,7 +84,10 @@ class Skipped(Exception):
 
 
 class DrillRobot(Robot):
-    """A robot that checks its runs again after Redis went back in time. `lost` are the runs that Redis lost."""
+    """A robot that checks its runs again after Redis went back in time. `lost` are the runs that Redis lost. It forks
+    none: the source of a fork may be lost, and the states of its steps with it."""
+
+    forks_runs = False
 
     def __init__(self, client: Client, agents: Sequence[Path], chance: random.Random, **options: Any) -> None:
         super().__init__(client, agents, chance, **options)
@@ -242,7 +245,8 @@ class Drill:
         if self.poisoned:
             plants.plant()
         after = DrillRobot(client, plan[:3], random.Random(self.chance.random()), known=robot.run_ids, gentle=True)
-        after.work()
+        after.work()  # may be asked about effects too: Redis may have come back a moment ago
+        robot.run_agains += after.run_agains
         runs = [run for run in [*robot.run_ids, *after.run_ids] if run not in robot.lost]
         self.report.wrongs += retried(lambda: list(plants.wrongs()))
         plants.close()

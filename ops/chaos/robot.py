@@ -1,4 +1,4 @@
-"""The people of a campaign: they submit, answer, pause, resume, cancel and retry, and notice when nothing moves.
+"""The people of a campaign: they submit, fork, answer, pause, resume, cancel and retry, and notice when nothing moves.
 
 Runs that must end in one way (graphs.py) get the fixed answers of their questions, and those that fail are retried a
 number of times. Other runs (wild.py) get random answers. Runs of both sorts are cancelled.
@@ -12,27 +12,34 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ops.chaos import graphs
 from sleipnir.client.client import Client
 from sleipnir.errors import SleipnirError
+from sleipnir.graph.load import load_file
 from sleipnir.runs.run import FAIL, RUN_AGAIN
 from sleipnir.runs.views import GateInfo, RunInfo
 
 STALL_S = 120.0
+FORKED = ("loki", "bsp", "dag")
+"""The kinds of graphs (graphs.py) whose runs are forked: each fork must end as the run without faults does, that of a
+`dag` as the same fork without faults does."""
 AT_ONCE = 60  # runs under way: a queue that is long would hide how soon a visit is started again
 EFFECT_ANSWERS = (RUN_AGAIN, RUN_AGAIN, FAIL, '{"trace": "settled "}')
 
 
 class Robot:
-    """`run_ids` are the runs that were accepted, `run_agains` the answers that allow another effect.
+    """`run_ids` are the runs that were accepted, forks included, `run_agains` the answers that allow another effect.
 
-    `agents` has one folder per run. `known` are runs of an earlier robot. One that is `gentle` submits, answers and
-    retries, and does nothing else.
+    `agents` has one folder per run that is not a fork. `known` are runs of an earlier robot. One that is `gentle`
+    submits, answers and retries, and does nothing else.
     """
 
     at_once = AT_ONCE
+    forks_runs = True
 
     def __init__(
         self,
@@ -52,10 +59,25 @@ class Robot:
         self._live: set[str] = set()
         self._known = set(known)
         self._agent_of: dict[str, str] = {}
+        self._forks: set[str] = set()
         self._paused: dict[str, float] = {}
         self._answers: dict[tuple[str, int, int], str] = {}
         self._retries: dict[str, int] = {}
         self._retried_ms: dict[str, int | None] = {}
+
+    def fork_again(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """Make the same forks once more; their ids, by the forks."""
+        made: dict[str, str] = {}
+        for run_id in run_ids:
+            info = self._client.run(run_id).info()
+            made[run_id] = self._client.run(info.forked_from or "").fork(at=info.forked_at).id
+            self._forks.add(made[run_id])
+            self._adopt(made[run_id], info.agent)
+        return made
+
+    def forks_of(self, kind: str) -> list[str]:
+        """The forks of runs of graphs of a kind."""
+        return sorted(run_id for run_id in self._forks if graphs.kind_of(self._agent_of[run_id]) == kind)
 
     def work(self) -> None:
         """Until every run is over, or nothing has moved for STALL_S."""
@@ -67,14 +89,27 @@ class Robot:
                     moved = time.monotonic()
             except SleipnirError:
                 pass  # Redis is away
-            print(f"\r  {len(self.ended)} of {len(self._agents)} over ", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r  {len(self.ended)} of {self._total()} over ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
             if time.monotonic() - moved > STALL_S:
                 self.stalled = True
                 break
         print(file=sys.stderr)
 
+    def _total(self) -> int:
+        """The number of runs, as far as it is known."""
+        return len(self._agents) + len(self._forks)
+
     def _has_work(self) -> bool:
-        return bool(self._live) or len(self.run_ids) < len(self._agents)
+        return bool(self._live) or self._submitted < len(self._agents)
+
+    @property
+    def _submitted(self) -> int:
+        return len(self.run_ids) - len(self._forks)
 
     def left(self) -> list[str]:
         return sorted(self._live)
@@ -84,6 +119,10 @@ class Robot:
         answered = self._answer()
         with self._client.store.errors():
             infos = self._client.store.runs.infos(sorted(self._live)) if self._live else []
+        for info in infos:
+            if info.breakpoints and info.id not in self._paused:
+                self._tried("pass", self._client.run(info.id).resume)
+        self._send_events(infos)
         over = [info for info in infos if info.is_final and not self._goes_on(info)]
         for info in over:
             self._live.discard(info.id)
@@ -91,12 +130,37 @@ class Robot:
             self.ended[info.id] = (info.status, info.step)
         if not self._gentle:
             self._meddle()
-        while len(self._live) < self.at_once and len(self.run_ids) < len(self._agents):
-            agent = self._agents[len(self.run_ids)]
-            self._adopt(self._client.submit(agent, "go").id, agent.name)
+        self._submit()
         for info in self._client.runs(limit=2 * self.at_once):
+            if info.forked_from is not None and info.id not in self._known:
+                self._forks.add(info.id)
             self._adopt(info.id, info.agent)  # accepted, but the reply was lost
         return bool(answered or over)
+
+    def _send_events(self, infos: Iterable[RunInfo]) -> None:
+        """Send some of the events for which visits wait, each twice."""
+        waiting = [(info, visit) for info in infos for visit in info.visits if visit.reason.code == "event"]
+        for info, visit in waiting:
+            if self._chance.random() < 0.3:
+                name, place = visit.reason.event or "", f"{info.id}/{visit.seq}/{visit.attempt}"
+                data, id_ = graphs.answer(self._agent_of[info.id], visit.node), f"{place}/{self.did['signal']}"
+                for _ in range(2):
+                    self._tried("signal", partial(self._client.signal, name, data, id=id_))
+
+    def _submit(self) -> None:
+        while len(self._live) < self.at_once and self._submitted < len(self._agents):
+            agent = self._agents[self._submitted]
+            self._adopt(self._client.submit(agent, "go", **self._breakpoints(agent)).id, agent.name)
+
+    def _breakpoints(self, agent: Path) -> dict[str, Any]:
+        """One run in three stops at a few nodes of its graph."""
+        if self._gentle or self._chance.random() > 0.3:
+            return {}
+        graph = load_file(agent / "graph.yaml").graph
+        assert graph is not None
+        nodes = sorted(graph.nodes)
+        at = self._chance.choice(("interrupt_before", "interrupt_after"))
+        return {at: self._chance.sample(nodes, min(len(nodes), self._chance.randint(1, 3)))}
 
     def _adopt(self, run_id: str, agent: str) -> None:
         if run_id not in self._known:
@@ -145,19 +209,44 @@ class Robot:
         return True
 
     def _meddle(self) -> None:
-        """Pause a run, resume what was paused long enough, now and then cancel one."""
+        """Pause a run, resume what was paused long enough, fork one, now and then cancel one."""
         now = time.monotonic()
+        if self.forks_runs and self.run_ids and self._chance.random() < 0.3:
+            self._fork(self._chance.choice(self.run_ids))
         for run_id in [run_id for run_id, until in self._paused.items() if until < now]:
             if self._tried("resume", self._client.run(run_id).resume):
                 del self._paused[run_id]
         if self._live and self._chance.random() < 0.1:
             run_id = self._chance.choice(sorted(self._live))
-            if run_id not in self._paused and self._tried("pause", lambda: self._client.run(run_id).pause("robot")):
+            if run_id not in self._paused and self._pause(run_id):
                 self._paused[run_id] = now + self._chance.uniform(0.5, 5)
         if self._live and self._chance.random() < 0.03:
             self._tried("cancel", self._client.run(self._chance.choice(sorted(self._live))).cancel)
 
-    def _tried(self, what: str, call: Callable[[], None]) -> int:
+    def _pause(self, run_id: str) -> int:
+        """What runs may end, or is stopped at once or after a moment."""
+        timeout = self._chance.choice([None, None, 0, 0.5])
+        what = "pause" if timeout is None else "pause with a deadline"
+        return self._tried(what, lambda: self._client.run(run_id).pause("robot", timeout=timeout))
+
+    def _fork(self, run_id: str) -> None:
+        """From the last checkpoint that leads anywhere, or from any one; some runs are rewound. The run may be over, or
+        itself a fork."""
+        if graphs.kind_of(self._agent_of[run_id]) not in FORKED:
+            return
+        run, is_last = self._client.run(run_id), self._chance.random() < 0.5
+
+        def fork() -> None:
+            steps = [None] if is_last else [step.step for step in run.history() if step.checkpoint]
+            rewinds = not is_last and self._chance.random() < 0.2
+            made = (run.rewind if rewinds else run.fork)(at=self._chance.choice(steps))
+            self.did["rewind"] += rewinds
+            self._forks.add(made.id)
+            self._adopt(made.id, self._agent_of[run_id])
+
+        self._tried("fork", fork)
+
+    def _tried(self, what: str, call: Callable[[], object]) -> int:
         try:
             call()
         except SleipnirError:

@@ -4,9 +4,9 @@ First each graph with one possible outcome runs once without faults. Then all of
 each. Two schedulers, three workers and a redis-server with an append-only file, with default settings. Every few
 seconds one of them is killed (SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a
 queue's messages are lost. Meanwhile all connections are cut now and then, old messages are sent again, and a robot
-submits, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads every journal, and figures.py how
-long each gap was. Prints one line of figures with the seed; exits with 1 when a promise was broken, or when nothing
-moved for two minutes: then it says where logs and evidence are.
+submits (some runs with breakpoints), forks, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads
+every journal, and figures.py how long each gap was. Prints one line of figures with the seed; exits with 1 when a
+promise was broken, or when nothing moved for two minutes: then it says where logs and evidence are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -211,16 +211,13 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
                 finally:
                     chaos.stop.set()
 
-            threads = [threading.Thread(target=target) for target in (work, chaos.drop_connections)]
-            threads.append(threading.Thread(target=replays.run, args=(chaos.stop,)))
-            for thread in threads:
-                thread.start()
-            chaos.strike()
-            for thread in threads:
-                thread.join()
+            under_fire(chaos, work, lambda: replays.run(chaos.stop))
             if robot.stalled:
                 print(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}", file=sys.stderr)
-            violations = settled(lambda: judge(client, calm, robot, effects, chaos, quiet))
+            again = Robot(client, [], random.Random(0), known=[*calm.run_ids, *robot.run_ids], gentle=True)
+            repeated = again.fork_again(robot.forks_of("dag"))
+            again.work()
+            violations = settled(lambda: judge(client, calm, robot, effects, chaos, quiet, repeated))
             facts = retried(lambda: measure(client, robot, replays, chaos, quiet))
         facts = {"seed": options.seed, "kill_every_s": options.kill_every} | facts
         facts["broken"] = dict(Counter(wrong.kind for wrong in violations))
@@ -234,6 +231,16 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     finally:
         chaos.stack.stop()
         chaos.redis.stop()
+
+
+def under_fire(chaos: Chaos, *work: Callable[[], None]) -> None:
+    """Cause faults while this is done, until `chaos.stop` is set."""
+    threads = [threading.Thread(target=target) for target in (*work, chaos.drop_connections)]
+    for thread in threads:
+        thread.start()
+    chaos.strike()
+    for thread in threads:
+        thread.join()
 
 
 def draw(
@@ -252,10 +259,17 @@ def draw(
 
 
 def judge(
-    client: Client, calm: Robot, robot: Robot, effects: Path, chaos: Chaos, quiet: verdict.Endings
+    client: Client,
+    calm: Robot,
+    robot: Robot,
+    effects: Path,
+    chaos: Chaos,
+    quiet: verdict.Endings,
+    repeated: Mapping[str, str],
 ) -> list[verdict.Wrong]:
     redis = connect(chaos.redis.url)
-    violations = verdict.wrongs(client, [*calm.run_ids, *robot.run_ids], effects, redis, robot.run_agains, quiet)
+    run_ids = [*calm.run_ids, *robot.run_ids]
+    violations = verdict.wrongs(client, run_ids, effects, redis, robot.run_agains, quiet, repeated=repeated)
     redis.close()
     for info in client.store.runs.infos(list(robot.ended)):
         if robot.ended[info.id] != (info.status, info.step):

@@ -3,22 +3,27 @@
 A run of a graph that must end in one way (graphs.py) is compared with a run of the same graph without faults: its
 status, state and output, and how often each node ended well, per item. Runs that a person cancelled and runs in which a
 visit lost more workers than allowed are not compared. The point at which a `dag` stops after a failed visit depends on
-time: only the status of such runs is compared. Failed visits, and their values under ERRORS, are not counted: a node
-that fails now and then may fail where its worker dies before it reports that.
+time: only the status of such runs is compared. So it does in the super-step in which another run fails, if not all of
+it has a slot at once: of a failed run, only the visits of super-steps that have closed are counted. Failed visits, and
+their values under ERRORS, are not counted: a node that fails now and then may fail where its worker dies before it
+reports that. The visits of a fork include those of its source up to the step that it goes on from.
+A fork of a `dag` may fold in another order than its source, because what that has written comes first: it is compared
+with the same fork without faults.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ops.chaos.graphs import ERRORS, kind_of
 from sleipnir.client.client import Client, Run
 from sleipnir.errors import RunNotFound
 from sleipnir.runs.run import RUN_AGAIN
+from sleipnir.runs.transitions import Step
 from sleipnir.runs.views import RunInfo, StepInfo
 from sleipnir.store.connect import Client as RedisClient
 
@@ -42,23 +47,22 @@ class Wrong(NamedTuple):
     text: str
 
 
+Place: TypeAlias = tuple[str, str, int | None]
+"""The node of a visit, its role, and the number of its item."""
+
+
 class Ending(NamedTuple):
     """The outcome of a run. `visits` counts those that ended well, by node, role and number of the item."""
 
     status: str
     state: Mapping[str, Any]
     output: str | None
-    visits: Counter[tuple[str, str, int | None]]
+    visits: Counter[Place]
 
     @classmethod
     def of_run(cls, run: Run, info: RunInfo, steps: Sequence[StepInfo]) -> Ending:
-        ended = [
-            (step.node, step.role, step.item[1] if step.item else None)
-            for step in steps
-            if step.ok and step.node is not None
-        ]
         state = {key: value for key, value in run.state().items() if key not in ERRORS}
-        return cls(info.status, state, run.output, Counter(ended))
+        return cls(info.status, state, run.output, ended_visits(info.status, steps, lambda step: step.checkpoint))
 
     def differences(self, quiet: Ending) -> Iterator[str]:
         """In words."""
@@ -75,6 +79,19 @@ class Ending(NamedTuple):
                 yield f"{place} ended {self.visits[place]} times instead of {quiet.visits[place]}"
 
 
+S = TypeVar("S", Step, StepInfo)
+
+
+def ended_visits(status: str, steps: Sequence[S], is_checkpoint: Callable[[S], bool]) -> Counter[Place]:
+    """The visits that ended well; of a failed run, up to its last checkpoint."""
+    closed = max((at for at, step in enumerate(steps, 1) if is_checkpoint(step)), default=0)
+    return Counter(
+        (step.node, step.role, step.item[1] if step.item else None)
+        for step in steps[: closed if status == "failed" else None]
+        if step.ok and step.node is not None
+    )
+
+
 Endings: TypeAlias = Mapping[str, Ending]
 """The outcomes of runs without faults, by agent."""
 
@@ -82,6 +99,11 @@ Endings: TypeAlias = Mapping[str, Ending]
 def endings(client: Client, run_ids: Sequence[str]) -> dict[str, Ending]:
     runs = [(client.run(run_id), client.run(run_id).info()) for run_id in run_ids]
     return {info.agent: Ending.of_run(run, info, run.history()) for run, info in runs}
+
+
+def ending_of(run: Run) -> Ending:
+    """How a fork without faults has ended."""
+    return Ending.of_run(run, run.info(), [*run.past_steps(), *run.history()])
 
 
 def wrongs(
@@ -92,9 +114,11 @@ def wrongs(
     run_agains: RunAgains | None = None,
     quiet: Endings | None = None,
     forgotten: Mapping[str, int] | None = None,
+    repeated: Mapping[str, str] | None = None,
 ) -> list[Wrong]:
     """Empty when all promises were kept. `forgotten`: so many executions of a visit (`run/seq`) may belong to a past
-    that Redis does not remember."""
+    that Redis does not remember. `repeated`: the same fork without faults, by fork; others end as their agent does in
+    `quiet`."""
     done = Counter(effects.read_text().split()) if effects.exists() else Counter()
     violations: list[Wrong] = []
     for run_id in run_ids:
@@ -112,9 +136,14 @@ def wrongs(
             violations.append(Wrong("stuck", f"{run_id}: {info.agent} {info.status}: {reasons}"))
             continue
         violations += of_journal(client, run, steps)
+        violations += of_emissions(run)
         violations += of_effects(run, steps, done, run_agains or {}, forgotten or {})
-        if (ending := (quiet or {}).get(info.agent)) is not None and is_comparable(info, steps):
-            violations += of_ending(run, info, steps, ending)
+        if (ending := (quiet or {}).get(info.agent)) is not None:
+            steps = [*run.past_steps(), *steps]
+            if (same := (repeated or {}).get(run_id)) is not None:
+                ending = ending_of(client.run(same))
+            if is_comparable(info, steps):
+                violations += of_ending(run, info, steps, ending)
     return [*violations, *leaks(client, redis)]
 
 
@@ -136,13 +165,15 @@ def of_effects(
     forgotten: Mapping[str, int] | None = None,
 ) -> Iterator[Wrong]:
     events = list(run.events(follow=False))
-    lost = Counter(event.data["seq"] for event in events if event.type in ("worker_lost", "visit_handed_back"))
+    taken = ("worker_lost", "visit_handed_back", "visit_stopped", "visit_put_off")
+    lost = Counter(event.data["seq"] for event in events if event.type in taken)
     failed = Counter(event.data["seq"] for event in events if event.type == "visit_retrying")
     decided = Counter(
         event.data["seq"] for event in events if event.type == "gate_answered" and event.data["answer"] != RUN_AGAIN
     )
     for step in steps:
-        if step.kind == "script" and step.seq is not None:
+        leaves_a_line = step.kind == "script" or (step.part is not None and step.part.tool == "leave")
+        if leaves_a_line and step.seq is not None:
             place = f"{run.id}/{step.seq}"
             count, most, gone = effects[place], step.attempt, (forgotten or {}).get(place, 0)
             agains = run_agains.get((run.id, step.seq), 0)
@@ -151,13 +182,28 @@ def of_effects(
             # A lost attempt may not have run. Neither may an attempt about which a person was asked before it started:
             # the run failed for another node and was retried, or the attempt was queued when Redis went back. The
             # person may have decided its outcome.
-            if not step.attempt - max(lost[step.seq], agains) - decided[step.seq] <= count <= most + gone:
+            # An attempt whose result was in the cache has not run, nor one that was put off until it would be.
+            least = step.attempt - max(lost[step.seq], agains) - decided[step.seq] - step.cached
+            if not least <= count <= most + gone:
                 yield Wrong(
                     "effect", f"{run.id}: visit {step.seq} ({step.node}) ran {count} times in {step.attempt} attempts"
                 )
 
 
+def of_emissions(run: Run) -> Iterator[Wrong]:
+    """What a node emits is a view, of which anything may be missing, but nothing is out of order or there twice."""
+    last: dict[int, tuple[int, int]] = {}
+    for event in run.stream(["custom"]):
+        if event.type == "custom" and event.data.get("type") == "told":
+            place = event.data["attempt"], event.data["payload"]
+            if place <= last.get(event.data["seq"], (0, 0)) and event.data["seq"] in last:
+                yield Wrong("double", f"{run.id}: visit {event.data['seq']} emits {place} after {last}")
+            last[event.data["seq"]] = place
+
+
 def is_comparable(info: RunInfo, steps: Sequence[StepInfo]) -> bool:
+    if info.forked_from is not None and "(limits.max_steps)" in (info.error or ""):
+        return False  # it has the limit anew, and so comes further than its source
     return info.status != "cancelled" and not any("WorkerLost" in (step.error or "") for step in steps)
 
 
@@ -177,7 +223,7 @@ def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
         for stream in (part.inbox, part.effects):
             if count := redis.xlen(stream):
                 yield Wrong("leak", f"{stream}: {count} entries left")
-        for key in (part.outbox, part.leases, part.timers, part.gates, part.slots):
+        for key in (part.outbox, part.leases, part.timers, part.gates, part.slots, part.waits):
             if count := redis.zcard(key):
                 yield Wrong("leak", f"{key}: {count} members left: {redis.zrange(key, 0, 3)}")
     for kind in ("frontier", "claims", "gates", "items", "windows", "delta:*"):

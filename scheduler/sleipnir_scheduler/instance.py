@@ -31,6 +31,7 @@ from sleipnir_scheduler.services.ownership import Ownership
 from sleipnir_scheduler.services.unindexed import UnindexedVisits
 
 ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between checks of batches; shorter after a check that admitted rows
+ADMIT_IDLE_S = 0.2  # if there are no unfinished batches: the checks were half of the CPU of an idle scheduler
 LINGER_S, MOST_LINGER_S = 0.002, 0.010
 STANDBY_S = 0.2  # between checks whether it owns a partition
 BLOCK_MS = 500  # the wait on a quiet inbox; also the delay until a stop and a new partition are noticed
@@ -169,7 +170,7 @@ class Instance:
 
     def _admit(self) -> None:
         admitted = self._admission.run_once(self.ownership.epochs, self.ownership.held)
-        self._stop.wait(ADMIT_SOON_S if admitted else ADMIT_S)
+        self._stop.wait(ADMIT_SOON_S if admitted else ADMIT_IDLE_S if self._admission.is_idle else ADMIT_S)
 
     def _clean(self) -> None:
         retention_ms = int(self._settings.retention_s * 1000)

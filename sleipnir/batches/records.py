@@ -51,10 +51,27 @@ unreadable  its record is damaged or of a newer release: no row is admitted unti
 
 
 @dataclass(frozen=True)
+class BatchFork:
+    """Where the rows of a batch of forks begin: each goes on from the run of a row of the batch `batch`, after its step
+    `at`, or before the last visit of the node `before`; neither: at the last checkpoint that leads anywhere. As in
+    run.Fork, `state` are the keys that have other values, `agent` and `model` what was given in place of its own.
+    `nodes` are the overrides and patches of the forks, if any were given (graph/node_overrides.py)."""
+
+    batch: str
+    at: int | None = None
+    before: str | None = None
+    state: tuple[str, ...] = ()
+    agent: str | None = None
+    model: str | None = None
+    nodes: Mapping[str, Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
 class BatchPlan:
     """How the rows of a batch are run. None: no limit, except DEFAULT_PARALLEL for `parallel`.
 
-    `canary` rows run first, then a person is asked. `max_tokens` counts tokens of prompts and answers.
+    `canary` rows run first, then a person is asked. `max_tokens` counts tokens of prompts and answers. `fork`: its rows
+    are forks.
     """
 
     name: str = ""
@@ -63,6 +80,7 @@ class BatchPlan:
     canary: int | None = None
     max_cost_usd: float | None = None
     max_tokens: int | None = None
+    fork: BatchFork | None = None
 
 
 def check_plan(plan: BatchPlan) -> None:
@@ -198,6 +216,16 @@ def row_text(prompt: str, state: Mapping[str, Any]) -> str:
     if state:
         fields["s"] = state
     return compact_json(fields, allow_nan=False)
+
+
+def fork_text(source: str) -> str:
+    """A waiting row that is to be a fork of the run `source`, as JSON."""
+    return compact_json({"fork": source})
+
+
+def source_of(text: str) -> str:
+    """The run that a row is to be a fork of."""
+    return str(json.loads(text)["fork"])
 
 
 def row_of(text: str) -> tuple[str, dict[str, Any]]:

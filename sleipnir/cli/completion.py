@@ -1,5 +1,5 @@
-"""Tab completion: the scripts for the shells, and the names of agents, runs, steps, batches, dead letters, state keys,
-tools and rag nodes.
+"""Tab completion: the scripts for the shells, and the names of agents, runs, threads, steps, batches, dead letters,
+state keys, tools and rag nodes.
 
 Rules. A key press must never hang, print an error or start a server. Files are read without a time limit. Redis has
 TIME_LIMIT_S to answer, and its answer is cached in a file below the home, which is used if it does not answer in time
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from sleipnir.cli.options import GlobalOptions, from_context
+from sleipnir.cli.options import GlobalOptions, from_context, name_of
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import StepInfo
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 VARIABLE = "_SLEIPNIR_COMPLETE"
 TIME_LIMIT_S = 2.0
 SHOWN_RUNS = 50
+SHOWN_THREADS = 200  # of all agents
 SHOWN_STEPS = 500
 
 WHERE = {
@@ -85,6 +86,26 @@ def complete_visited_node(ctx: click.Context, param: click.Parameter, incomplete
     return _matching(lambda options: _visited_nodes(options, run), ctx, incomplete) if run else []
 
 
+def complete_open_visit(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Nodes whose visits of the run on the command line wait or have failed, with the numbers of these as help; the
+    numbers too if a number is begun."""
+    run = ctx.params.get("run_id") or next(iter(ctx.args), None)
+    return _matching(lambda options: _open_visits(options, run, incomplete), ctx, incomplete) if run else []
+
+
+def complete_thread(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the threads that were used last, of the agent on the command line if one is there, with the number of
+    their turns and their status as help."""
+    agent = ctx.params.get("agent") or next(iter(ctx.args), None)
+    name = None if agent is None else name_of(str(agent))
+    return [
+        CompletionItem(item.value.partition("/")[2], help=f"{item.value.partition('/')[0]}, {item.help}")
+        for item in _matching(_kept("threads", _threads), ctx, "")
+        if item.value.startswith(f"{name}/" if name else "")
+        if item.value.partition("/")[2].startswith(incomplete)
+    ]
+
+
 def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of the runs that were archived last, with agent and status as help."""
     return _matching(_archived, ctx, incomplete)
@@ -93,6 +114,17 @@ def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: st
 def complete_batch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids and names of the newest batches, with agent and state as help."""
     return _matching(_kept("batches", _batches), ctx, incomplete)
+
+
+def complete_batch_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Nodes of the agent of the batch on the command line."""
+    batch = ctx.params.get("batch_id") or next(iter(ctx.args), None)
+    return _matching(lambda options: _batch_nodes(options, batch), ctx, incomplete) if batch else []
+
+
+def complete_run_or_batch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of the newest runs, then ids and names of the newest batches."""
+    return [*complete_run(ctx, param, incomplete), *complete_batch(ctx, param, incomplete)]
 
 
 def complete_dead_letter(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -107,6 +139,12 @@ def complete_state_key(ctx: click.Context, param: click.Parameter, incomplete: s
     """`NAME=` for the keys that the agent on the command line declares, with their types as help."""
     agent = ctx.params.get("agent") or next(iter(ctx.args), None)  # an option without its value yet stops the parser
     return _matching(lambda options: _state_keys(options, agent), ctx, incomplete) if agent else []
+
+
+def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Nodes of the agent on the command line, with their types as help."""
+    agent = ctx.params.get("agent") or next(iter(ctx.args), None)
+    return _matching(lambda options: _nodes(options, agent), ctx, incomplete) if agent else []
 
 
 def complete_tool(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -199,6 +237,17 @@ def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
     return (CompletionItem(info.id, help=f"{info.agent}, {info.status}") for info in runs)
 
 
+def _threads(options: GlobalOptions) -> Iterator[CompletionItem]:
+    """As `agent/name`."""
+    with options.connected_if_up() as client:
+        if client is None:
+            raise _NotAsked
+        with client.store.errors():
+            infos = client.store.threads.newest(SHOWN_THREADS)
+    turns = {info: "1 turn" if info.turns == 1 else f"{info.turns:,} turns" for info in infos}
+    return (CompletionItem(f"{info.agent}/{info.name}", help=f"{turns[info]}, {info.status}") for info in infos)
+
+
 def _checkpoints(options: GlobalOptions, run: str) -> Iterator[CompletionItem]:
     steps = _steps(options, run)
     return (CompletionItem(str(step.step), help=step.node or step.kind) for step in steps if step.checkpoint)
@@ -206,6 +255,22 @@ def _checkpoints(options: GlobalOptions, run: str) -> Iterator[CompletionItem]:
 
 def _visited_nodes(options: GlobalOptions, run: str) -> Iterator[CompletionItem]:
     return map(CompletionItem, sorted({step.node for step in _steps(options, run) if step.node and not step.item}))
+
+
+def _open_visits(options: GlobalOptions, run: str, incomplete: str) -> Iterator[CompletionItem]:
+    with _time_limit(), options.connected_if_up() as client:
+        info = None if client is None else client.run(run).info()
+    if info is None:
+        return
+    numbers: dict[str, list[int]] = {}
+    live = ((visit.node, visit.seq) for visit in info.visits if visit.state != "ended" and visit.role == "node")
+    kept = ((visit.node, visit.seq) for visit in info.kept if visit.again and visit.role == "node")
+    for node, seq in (*live, *kept):
+        numbers.setdefault(node, []).append(seq)
+    for node, seqs in numbers.items():
+        yield CompletionItem(node, help=f"visit {', '.join(map(str, seqs[:5]))}")
+        if incomplete:
+            yield from (CompletionItem(str(seq), help=node) for seq in seqs)
 
 
 def _steps(options: GlobalOptions, run: str) -> list[StepInfo]:
@@ -239,11 +304,29 @@ def _batches(options: GlobalOptions) -> Iterator[CompletionItem]:
             yield CompletionItem(word, help=f"{info.agent}, {info.state}")
 
 
+def _batch_nodes(options: GlobalOptions, batch: str) -> Iterator[CompletionItem]:
+    from sleipnir.client.pinned_graph import pinned_graph
+
+    with _time_limit(), options.connected_if_up() as client:
+        if client is None:
+            return
+        spec = client.store.batches.spec(client.open_batch(batch).id)
+        nodes = sorted(pinned_graph(client.store, spec).nodes) if spec is not None else []
+    yield from map(CompletionItem, nodes)
+
+
 def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
     from sleipnir.agents.source import locate, read
 
     declared = read(locate(agent, options.settings())).state
     return (CompletionItem(f"{key}=", help=field.description or field.type) for key, field in declared.items())
+
+
+def _nodes(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
+    from sleipnir.agents.source import locate, read
+
+    nodes = read(locate(agent, options.settings())).nodes
+    return (CompletionItem(name, help=node.kind) for name, node in nodes.items())
 
 
 def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:

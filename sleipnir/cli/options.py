@@ -191,3 +191,9 @@ def from_context(context: click.Context) -> GlobalOptions:
     """The options of a command line that is being completed and has not run."""
     given = context.find_root().params
     return GlobalOptions(given.get("agents_dir"), given.get("home"), given.get("redis_url"))
+
+
+def name_of(agent: str) -> str:
+    """The name of an agent that a person has named, by its name or its path. It is not looked up: an agent that no
+    longer exists may still have runs."""
+    return Path(agent).absolute().name if "/" in agent or agent == "." else agent

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -21,23 +21,26 @@ from sleipnir.client import graph_bundle
 from sleipnir.client.options import RunOptions
 from sleipnir.client.texts import refuse_text
 from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
-from sleipnir.graph import python_file
+from sleipnir.graph import node_overrides, python_file
 from sleipnir.graph.check import check_loaded, format_headline
+from sleipnir.graph.check_breakpoints import breakpoint_nodes
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
 from sleipnir.graph.loaded import LoadedGraph
-from sleipnir.graph.model import Graph, Json, agents_of
+from sleipnir.graph.model import AgentNode, Graph, GraphNode, Json, Node, agents_of
+from sleipnir.graph.node_overrides import MORE_TOOLS, TOOLS, NodeOverrides
 from sleipnir.graph.overrides import overridden
+from sleipnir.graph.structure import Structure, structure_of
 from sleipnir.graph.tools import may_spawn
 from sleipnir.local.same_directory import System
 from sleipnir.models.clients import clients_here
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.objects import stored_context
-from sleipnir.python_graph.run_config import refuse_size, refuse_unfit, stored_config
+from sleipnir.python_graph.run_config import refuse_size, refuse_unfit, stored_config, thread_id_of
 from sleipnir.python_graph.runtime import merged_config
 from sleipnir.python_graph.sources import references_to
 from sleipnir.runs import sessions
-from sleipnir.runs.initial_state import first_state_of, is_folded_by_code, state_at_start
+from sleipnir.runs.initial_state import first_state_of, is_folded_by_code, state_at_start, state_of_turn
 from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.tools.folder import custom_tools
@@ -50,7 +53,7 @@ SHOWN_CHARS: Final = 300
 class PreparedAgent:
     """An agent's folder, ready to submit, as of `signature` and `overrides`; `written` is the graph without
     overrides. `bundle` is None where runs use the folder itself. `config` is what a graph written in Python has by
-    `with_config`."""
+    `with_config`, and `loaded` its definition, if a program has built it."""
 
     folder: AgentFolder
     signature: tuple[tuple[str, int, int], ...]
@@ -60,6 +63,7 @@ class PreparedAgent:
     bundle: Bundle | None
     warnings: tuple[Problem, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+    loaded: LoadedGraph | None = None
 
     @property
     def digest(self) -> str:
@@ -115,10 +119,18 @@ class AgentPreparation:
         may_choose = any(may_spawn(each.graph) for each in (top, *named.values()))
         return Roster(top, named, self._all_that_work() if may_choose else {})
 
-    def state_at_start(self, agent: PreparedAgent, prompt: str, state: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The first state of a run. Values that reducers in a graph.py get go through these, in the process that
-        executes the file. Raises UsageError."""
+    def state_at_start(
+        self,
+        agent: PreparedAgent,
+        prompt: str,
+        state: Mapping[str, Any] | None,
+        before: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The first state of a run; `before` is the state of its thread. Values that reducers in a graph.py get go
+        through these, in the process that executes the file. Raises UsageError."""
         refuse_text("the prompt", prompt, self._settings.max_prompt_bytes)
+        if before is not None:
+            return self._state_of_turn(agent, prompt, {} if state is None else state, before)
         begin = state_at_start(agent.graph, prompt, {} if state is None else state, self._settings.max_output_bytes)
         reduced = {key: begin[key] for key in state or {} if is_folded_by_code(agent.graph, key)}
         if reduced and agent.folder.is_python:
@@ -126,16 +138,92 @@ class AgentPreparation:
             begin |= {key: folded[key] for key in reduced if key in folded}
         return begin
 
-    def state_of_input(self, agent: PreparedAgent, graph: CompiledGraph, input: Any) -> dict[str, Any]:
-        """The first state of a run of a graph. Raises what `graph.invoke` raises for the input, and UsageError."""
-        state = first_state(graph.parts, graph.objects, input)
+    def _state_of_turn(
+        self, agent: PreparedAgent, prompt: str, given: Mapping[str, Any], before: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        begin = state_of_turn(agent.graph, prompt, given, before, self._settings.max_output_bytes)
+        if given and agent.folder.is_python:
+            folded = python_file.state_of_turn(agent.folder.file, given, before)
+            begin |= {key: folded[key] for key in given if key in folded}
+        return begin
+
+    def state_of_input(
+        self, agent: PreparedAgent, graph: CompiledGraph, input: Any, before: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The first state of a run of a graph; `before` is the state of its thread. Raises what `graph.invoke` raises
+        for the input, and UsageError."""
+        state = first_state(graph.parts, graph.objects, input, before)
         return first_state_of(agent.graph, state, self._settings.max_output_bytes)
 
+    def breakpoints(self, agent: PreparedAgent, options: RunOptions) -> tuple[list[str] | None, list[str] | None]:
+        """The nodes before and after which runs stop, as RunSpec has them. Raises UsageError for an unknown name."""
+        try:
+            before = breakpoint_nodes(agent.graph, options.get("interrupt_before"), "before")
+            return before, breakpoint_nodes(agent.graph, options.get("interrupt_after"), "after")
+        except ValueError as error:
+            raise UsageError(f"agent {agent.folder.name!r}: {error}") from None
+
+    def structure(self, agent: str | Path | CompiledGraph) -> Structure:
+        """The structure of an agent with those that its nodes name, as their files say, whatever the environment does.
+        Raises like `roster`."""
+        roster = self.roster(agent)
+
+        def find_graph(node: Node, graph: Graph) -> Graph | None:
+            return roster.named[node.agent].written if isinstance(node, AgentNode) else None
+
+        return structure_of(roster.agent.written, find_graph)
+
+    def of_nodes(
+        self, roster: Roster, overrides: Mapping[str, Any] | None, patches: Mapping[str, Any] | None
+    ) -> dict[str, dict[str, Json]]:
+        """Overrides and patches of nodes, as RunSpec has them. Raises UsageError for those that do not fit the agent,
+        or the agents that they name."""
+
+        def find_graph(node: Node, graph: Graph) -> Graph | None:
+            return roster.named[node.agent].graph if isinstance(node, AgentNode) else None
+
+        given = roster.agent.config.get("overrides") if overrides is None else overrides
+        nodes = node_overrides.checked(given, patches, roster.agent.graph, find_graph)
+        if nodes:
+            self._check_overridden(roster, roster.agent, roster.agent.graph, nodes, ())
+        return nodes
+
+    def _check_overridden(
+        self, roster: Roster, agent: PreparedAgent, graph: Graph, nodes: NodeOverrides, path: tuple[str, ...]
+    ) -> None:
+        """Check the definition with its overrides, and that of agents under those of its nodes that a path names."""
+        has_tools = any(MORE_TOOLS in given or TOOLS in given for given in nodes.values())
+        if has_tools and graph is agent.graph:
+            self._refuse_problems(agent, node_overrides.overridden(graph, nodes), path)
+        for name in {each.partition("/")[0] for each in nodes if "/" in each}:
+            node = graph.nodes.get(name)
+            below = node_overrides.of_child(nodes, name)
+            if isinstance(node, GraphNode) and graph is agent.graph:
+                inner = node_overrides.overridden(graph.graphs[node.graph], below)
+                self._refuse_problems(agent, replace(graph, graphs={**graph.graphs, node.graph: inner}), path)
+            elif isinstance(node, AgentNode) and node.agent in roster.named:
+                child = roster.named[node.agent]
+                self._check_overridden(roster, child, child.graph, below, (*path, name))
+
+    def _refuse_problems(self, agent: PreparedAgent, graph: Graph, path: tuple[str, ...]) -> None:
+        """Raises UsageError for errors that an agent has only with its overrides."""
+        loaded = agent.loaded if agent.loaded is not None else load_agent(agent.folder)
+        found = self._problems(loaded, agent.folder, graph)
+        for problem in found:
+            if problem.level == "error":
+                where = f" under {'/'.join(path)!r}" if path else ""
+                hint = f". {problem.hint}" if problem.hint else ""
+                raise UsageError(f"the patches do not fit agent {agent.folder.name!r}{where}: {problem.message}{hint}")
+
     def config_and_context(
-        self, agent: PreparedAgent, options: RunOptions, graph: CompiledGraph | None = None
+        self,
+        agent: PreparedAgent,
+        options: RunOptions,
+        graph: CompiledGraph | None = None,
+        thread: str | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """The configuration and the context of runs, as RunSpec has them; `graph` is the agent, if a program has built
-        it. Raises UsageError, and what the class of the context raises in this process."""
+        it, and `thread` their thread. Raises UsageError, and what the class of the context raises in this process."""
         given, context = options.get("config"), options.get("context")
         if not agent.folder.is_python:
             for name, value in (("config", given), ("context", context)):
@@ -145,9 +233,21 @@ class AgentPreparation:
                         "give it `state` or variables"
                     )
             return {}, None
-        config = stored_config(merged_config(agent.config, {} if given is None else given))
-        if graph is not None and graph.remembers and config.get("configurable", {}).get("thread_id") is not None:
-            raise UsageError("a run on the fleet is in no thread: leave out thread_id, and give its state as the input")
+        merged = merged_config(agent.config, {} if given is None else given)
+        merged.pop("overrides", None)  # `of_nodes`
+        config = stored_config(merged)
+        named = thread_id_of(config)
+        if thread is not None:
+            if named is not None and str(named) != thread:
+                raise UsageError(f"the run is in the thread {thread!r}, but its configuration says {named!r}")
+            config["configurable"] = {**config.get("configurable", {}), "thread_id": thread}
+        elif graph is not None and graph.remembers and named is not None and thread_id_of(given) is None:
+            raise UsageError(
+                f"the thread {named!r} is bound to the graph by with_config: submit the graph without that, and name "
+                "the thread of the run by thread= or config= (rows of batches are in no thread)"
+            )
+        elif graph is not None and graph.remembers and named is not None:
+            raise UsageError("rows of batches are in no thread: leave out thread_id, and give their state as the input")
         stored = None if context is None else self._stored_context(agent, context, graph)
         refuse_size(config, stored)
         return config, stored
@@ -221,7 +321,9 @@ class AgentPreparation:
             overrides = finding.overrides(loaded.graph, folder.name)
             model, problems = self._checked(folder, loaded, overrides)
             bundle = graph_bundle.packed(graph, folder, loaded, self._settings) if self._packs else None
-            known = PreparedAgent(folder, (), loaded.graph, overrides, model, bundle, tuple(problems), graph.config)
+            known = PreparedAgent(
+                folder, (), loaded.graph, overrides, model, bundle, tuple(problems), graph.config, loaded
+            )
             self._prepared_graphs[graph] = known
         return known
 

@@ -18,7 +18,8 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from sleipnir import waiting
 from sleipnir.batches.records import (
@@ -30,18 +31,23 @@ from sleipnir.batches.records import (
     row_text,
 )
 from sleipnir.batches.rows import PROMPT, BadRow, Row, row_of
+from sleipnir.client.run import pause_ms
 from sleipnir.errors import SleipnirError, UsageError
+from sleipnir.graph import python_file
 from sleipnir.python_graph import calling
 from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.schema import is_pydantic
 from sleipnir.runs.failure_text import failure_of
 from sleipnir.runs.initial_state import WrongState, first_state_of, is_folded_by_code, state_at_start
 from sleipnir.settings import Settings
+from sleipnir.store.batches import STATES_PAGE
 from sleipnir.store.store import Store
 
 if TYPE_CHECKING:
+    from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.preparation import PreparedBatch
     from sleipnir.python_graph.compiled import CompiledGraph
+    from sleipnir.runs.views import RunInfo
 
 Given: TypeAlias = Mapping[str, Any] | Row | BadRow
 """A row: columns (`prompt`, and keys of the state), or a row that sleipnir.rows read from a file. Of a graph that a
@@ -54,6 +60,11 @@ SHOWN_KEYS = 20
 
 MOST_GROUPS = 1_000  # of errors; where each row has a message of its own there could be as many as rows
 OTHER_MESSAGES = "other messages"
+
+_START_S: Final = 10.0
+"""How long a row that was admitted may take to become a run; schedulers need a moment."""
+
+_PAGE: Final = 500
 
 
 @dataclass(frozen=True)
@@ -113,14 +124,53 @@ class Batch:
         """The id of the run that a row (counted from 0) is, or will be."""
         return row_run_id(self.id, row)
 
-    def pause(self) -> None:
-        """Start no more rows; active rows continue. Raises UsageError if it was cancelled."""
+    def pause(self, *, timeout: float | None = None, on_progress: OnSteered | None = None) -> SteeredRuns:
+        """Start no more rows; active rows continue.
+
+        With a `timeout`, active rows are paused too, as Run.pause does: visits that still run after so many seconds are
+        stopped (0: at once), and run again after `resume`. Returns how many rows that were. Safe to repeat.
+
+        Raises UsageError if it was cancelled, or for a timeout that is no number of seconds.
+        """
+        from sleipnir.client import mass_requests
+
+        timeout_ms = pause_ms(timeout)
         with self._store.errors():
-            self._store.batches.hold(self.id)
+            self._store.batches.hold(self.id, rows=timeout is not None)
+            if timeout_ms is None:
+                return mass_requests.SteeredRuns()
+            return mass_requests.pause(
+                self._store.runs, self._active_rows(), reason=_paused_with(self.id), timeout_ms=timeout_ms,
+                on_progress=on_progress,
+            )  # fmt: skip
+
+    def _active_rows(self) -> Iterator[RunInfo]:
+        """The runs of active rows, in pages. Raises UsageError for rows that have no run, though they were admitted."""
+        deadline, unseen = time.monotonic() + _START_S, list[int]()
+        for first in range(0, self._store.batches.info(self.id).total, STATES_PAGE):
+            states = self._store.batches.states(self.id, first, first + STATES_PAGE - 1)
+            rows = [first + place for place, state in enumerate(states) if state == "a"]
+            for at in range(0, len(rows), _PAGE):
+                infos = self._store.runs.find([self.run_id(row) for row in rows[at : at + _PAGE]])
+                yield from (info for info in infos if info is not None)
+                unseen += [row for row, info in zip(rows[at : at + _PAGE], infos, strict=True) if info is None]
+        while unseen and time.monotonic() < deadline:
+            waiting.sleep(0.1)
+            infos = self._store.runs.find([self.run_id(row) for row in unseen])
+            yield from (info for info in infos if info is not None)
+            unseen = [row for row, info in zip(unseen, infos, strict=True) if info is None]
+        if unseen:
+            raise UsageError(
+                f"{len(unseen):,} rows of batch {self.id!r} were admitted and have no run yet: is a scheduler running? "
+                "Repeat this then"
+            )
 
     def resume(self, *, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
         """Resume a batch that is paused, has run its canary rows, or is over its budget; the last needs a larger
-        budget. Raises UsageError if it was cancelled, or is still over its budget."""
+        budget. Rows that `pause` has paused with it are resumed too. Raises UsageError if it was cancelled, or is
+        still over its budget."""
+        from sleipnir.client import mass_requests
+
         info = self.info()
         plan = replace(info.plan, canary=None) if info.state == "canary" else info.plan
         if max_cost_usd is not None:
@@ -129,6 +179,9 @@ class Batch:
             plan = replace(plan, max_tokens=max_tokens)
         check_plan(plan)
         with self._store.errors():
+            if self._store.batches.holds_rows(self.id):
+                paused = (row for row in self._active_rows() if row.holds)
+                mass_requests.resume(self._store.runs, paused, reason=_paused_with(self.id))
             self._store.batches.go_on(self.id, plan)
         if self.info().state == "over_budget":
             raise UsageError(f"batch {self.id!r} has used its budget; give a larger one (max_cost_usd, max_tokens)")
@@ -254,6 +307,8 @@ class RowSubmission:
         self._keys: set[str] = set()
         self._chunk: list[tuple[Row, str]] = []
         self._contents: dict[str, str] = {}
+        self._unreduced: dict[str, dict[str, Any]] = {}
+        """The values, by the key of the row, that reducers of the graph's code still get."""
         self._bytes, self._sent_any = 0, False
         self.so_far = SubmittedRows()
 
@@ -311,12 +366,16 @@ class RowSubmission:
             state = self._typed(row.state) if row.as_text else dict(row.state)
             if len(row.prompt.encode()) > self._prompt_bytes:
                 return BadRow(row.place, f"its prompt has more than SLEIPNIR_MAX_PROMPT_BYTES={self._prompt_bytes:,}")
-            if folded := [key for key in state if is_folded_by_code(self._batch.graph, key)]:
+            folded = [key for key in state if is_folded_by_code(self._batch.graph, key)]
+            if folded and self._batch.file is None:
                 return BadRow(row.place, f"rows cannot give {folded[0]!r}: its reducer is a function of the graph")
             begin = state_at_start(self._batch.graph, row.prompt, state, self._state_bytes)
             # What was given is kept as it was encoded (times, bytes); what the graph adds, it adds at the start.
-            text = row_text(row.prompt, {name: begin[name] for name in state})
+            given = {name: begin[name] for name in state}
+            text = row_text(row.prompt, given)
             (row.key + text).encode()
+            if folded:
+                self._unreduced[row.key] = given
             return text
         except WrongState as error:
             return BadRow(row.place, "; ".join(error.problems))
@@ -338,6 +397,24 @@ class RowSubmission:
         self._contents[row.key] = contents
         return text
 
+    def _reduced(self, file: Path) -> Iterator[tuple[Row, str]]:
+        """The rows of the chunk, with what reducers of a graph.py make of their values, in the process that executes
+        the file. A row that a reducer refuses is left out."""
+        graph, unreduced = self._batch.graph, self._unreduced
+        folded = [{k: v for k, v in each.items() if is_folded_by_code(graph, k)} for each in unreduced.values()]
+        made = dict(zip(unreduced, python_file.first_states(file, folded), strict=True))
+        self._unreduced = {}
+        for row, text in self._chunk:
+            values = made.get(row.key)
+            if isinstance(values, str):
+                self._refuse(BadRow(row.place, values))
+            elif values is None:
+                yield row, text
+            else:
+                self._contents[row.key] = text  # reducers may give another value each time
+                given = unreduced[row.key]
+                yield row, row_text(row.prompt, {name: values.get(name, value) for name, value in given.items()})
+
     def _typed(self, state: Mapping[str, str]) -> dict[str, Any]:
         """Parses cells of keys that are declared as numbers, lists and similar; an invalid one is kept and refused
         later."""
@@ -357,6 +434,11 @@ class RowSubmission:
     def _send(self) -> None:
         if not self._chunk:
             return
+        if self._unreduced and self._batch.file is not None:
+            self._chunk = list(self._reduced(self._batch.file))
+            if not self._chunk:
+                self._bytes = 0
+                return
         with self._store.errors():
             batch, rows = self._batch, [(row.key, text) for row, text in self._chunk]
             added = self._store.batches.add(batch.id, batch.spec, batch.plan, rows, self._contents)
@@ -367,3 +449,8 @@ class RowSubmission:
         self._chunk, self._contents, self._bytes, self._sent_any = [], {}, 0, True
         if self._on_progress is not None:
             self._on_progress(self.so_far)
+
+
+def _paused_with(batch: str) -> str:
+    """Why the rows of a paused batch are paused: it is how `resume` knows them."""
+    return f"batch {batch} is paused with its rows"

@@ -13,7 +13,7 @@ private one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
-from sleipnir.client.run import Run, wait_all
-from sleipnir.errors import BatchNotFound, Problem, RunNotFound
-from sleipnir.messages import FINAL
+from sleipnir.client.run import Run, pause_ms, wait_all
+from sleipnir.errors import AgentNotFound, BatchNotFound, Problem, RunNotFound, UsageError
+from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.run import ID_LENGTH, Hold
@@ -39,20 +39,31 @@ from sleipnir.runs.views import (
     StepInfo,
     StreamEvent,
     StreamMode,
+    ThreadInfo,
 )
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 
 if TYPE_CHECKING:
     from sleipnir.batches.records import BatchInfo
+    from sleipnir.batches.rows import Row
+    from sleipnir.client.agent_judge import OnJudging
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
+    from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.options import RunOptions
     from sleipnir.client.preparation import Preparation
     from sleipnir.graph.model import Graph
+    from sleipnir.graph.structure import Structure
     from sleipnir.knowledge import preparing as knowledge
     from sleipnir.python_graph.compiled import CompiledGraph
+    from sleipnir.python_graph.objects import GraphObjects
+    from sleipnir.python_graph.snapshots import StateSnapshot, UpdateMode
+    from sleipnir.runs.cached_results import CacheUse
+    from sleipnir.runs.comparison import Comparison
+    from sleipnir.runs.signals import SignalInfo, SignalReceipt
 
 PREFIX_LENGTH = 6
+UNFINISHED = STATUSES - FINAL
 _PAGE = 500
 AMONG = 10_000  # the newest runs that a list reads by default: there may be millions
 
@@ -88,6 +99,7 @@ class Client:
         *,
         state: Mapping[str, Any] | None = None,
         session: str | None = None,
+        thread: str | None = None,
         max_cost_usd: float | None = None,
         max_tokens: int | None = None,
         **options: Unpack[RunOptions],
@@ -109,15 +121,26 @@ class Client:
 
         `options` are the keywords of sleipnir.RunOptions, which describes them: `variables`, `cwd`, `strict` and more.
 
+        `thread` names a series of runs of a graph agent: this one begins with the state at the end of the last one,
+        also of one that failed or was cancelled; `prompt` and `state` replace what that has, and the input of a graph
+        that is written in Python goes through its reducers. For such a graph with a checkpointer, `thread_id` of its
+        `config` means the same.
+
         Nothing is stored if this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
-        KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
-        session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
+        ThreadBusy (the last run of the thread is not over, or another one has begun meanwhile), KnowledgeError,
+        UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a session of a
+        graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
         budget = Budget(max_cost_usd, max_tokens)
-        run = self._preparation.run(agent, prompt, state=state, session=session, budget=budget, options=options)
+        run = self._preparation.run(
+            agent, prompt, state=state, session=session, thread=thread, budget=budget, options=options
+        )
         with tracing.submitting(run.spec.agent, run.id), self.store.errors():
             self._preparation.offer(run.roster)
-            self.store.runs.create(run.id, run.spec, run.state)
+            if run.spec.thread is None:
+                self.store.runs.create(run.id, run.spec, run.state)
+            else:
+                self.store.threads.start(run.id, run.spec, run.state, run.last)
         return Run(self.store, run.id, self.settings)
 
     def batch(
@@ -164,6 +187,53 @@ class Client:
         submission.add_all(rows, key)
         return Batch(self.store, batch.id, submission.so_far)
 
+    def fork_batch(
+        self,
+        batch: Batch | str,
+        *,
+        at: int | None = None,
+        before: str | None = None,
+        failed: bool = False,
+        where: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        agent: str | Path | None = None,
+        model: str | None = None,
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        patches: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        name: str = "",
+        priority: int = DEFAULT_PRIORITY,
+        parallel: int | None = None,
+        canary: int | None = None,
+        max_cost_usd: float | None = None,
+        max_tokens: int | None = None,
+        on_bad: OnBad | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Batch:
+        """Submit a batch whose rows are forks of the runs of the rows of `batch`, with the same keys.
+
+        Each goes on as with Run.fork: `at`, `before`, `state`, `agent`, `model`, `overrides` and `patches` are as
+        there. Rows that have not started are left out; `failed` takes only failed ones, `where` those for which a CEL
+        expression is true, over `key`, `row` (from 1), `status`, `output`, `error`, `tokens`, `cost`, `seconds`,
+        `path`, `state` and `variables`. The fork of a row is made when the row is admitted; one that is refused is a
+        failed row.
+
+        The other parameters are as for `batch`. With an `id` this can be repeated: rows that the batch has are not
+        added again. Rows that are left out because they have no run, or because the expression fails, are passed to
+        `on_bad`. Raises BatchNotFound, UsageError (also if no row is chosen), and like Run.fork for what concerns all
+        rows.
+        """
+        from sleipnir.client.batch import Batch
+        from sleipnir.client.batch_forks import BatchForking, row_choice
+        from sleipnir.client.options import ForkChanges
+
+        source = (self.open_batch(batch) if isinstance(batch, str) else batch).id
+        plan = BatchPlan(name, priority, parallel, canary, max_cost_usd, max_tokens)
+        forking = BatchForking(self.store, source, row_choice(failed, where), on_bad=on_bad, on_progress=on_progress)
+        changes = ForkChanges(state or {}, agent, model, overrides, patches)
+        made = forking.submit(self._preparation, id, plan, at=at, before=before, changes=changes)
+        return Batch(self.store, made, forking.so_far)
+
     def open_batch(self, batch_id: str) -> Batch:
         """The batch of that id, of that name (among the newest 1,000), or of that unique prefix of an id, of at least 6
         characters. Raises BatchNotFound."""
@@ -201,6 +271,11 @@ class Client:
         and BundleError."""
         return self._preparation.agents.agent(agent).graph
 
+    def structure(self, agent: str | Path | CompiledGraph) -> Structure:
+        """The nodes, edges and surfaces of an agent, with those of the agents that its nodes name. Raises as
+        `definition` does."""
+        return self._preparation.agents.structure(agent)
+
     def nodes(self, agent: str | Path) -> set[str]:
         """The names of the nodes of the agent and of all that its runs may start, as the folders are now. Raises as
         `definition` does."""
@@ -213,6 +288,107 @@ class Client:
         that cannot."""
         roster = self._preparation.agents.roster(agent)
         return [problem for each in (roster.agent, *roster.named.values()) for problem in each.warnings]
+
+    def threads(self, agent: str | None = None) -> list[ThreadInfo]:
+        """The threads of an agent (None: of all), the one used last first."""
+        with self.store.errors():
+            return self.store.threads.all() if agent is None else self.store.threads.of_agent(agent)
+
+    def thread(self, agent: str, name: str) -> ThreadInfo | None:
+        """None: there is no such thread."""
+        from sleipnir.runs.threads import ThreadName
+
+        with self.store.errors():
+            return self.store.threads.info(ThreadName(agent, name))
+
+    def thread_runs(self, agent: str, name: str, limit: int = 50) -> list[RunInfo]:
+        """The runs of a thread, the last one first, as far back as they are stored; none if there is no such thread."""
+        thread, found = self.thread(agent, name), list[RunInfo]()
+        run = None if thread is None else thread.run
+        with self.store.errors():
+            while run is not None and len(found) < limit:
+                [info] = self.store.runs.find([run])
+                if info is None:
+                    break
+                found.append(info)
+                run = info.previous
+        return found
+
+    def get_state(self, agent: str | Path | CompiledGraph, config: Mapping[str, Any] | str) -> StateSnapshot:
+        """The newest checkpoint of a thread of `agent`, or the one that `config` names. `config` is that of LangGraph,
+        `{"configurable": {"thread_id": "ann"}}`, with a `checkpoint_id` as snapshots have it (`RUN:STEP`), or the name
+        of the thread.
+
+        `values` are in their JSON form; for a compiled graph those that its nodes see. A visit that has ended, in a
+        super-step that has not, has its writes as the `result` of its task; they count in `values` when that closes. A
+        thread that does not exist has an empty snapshot. Raises UsageError for another configuration, a checkpoint that
+        does not exist, and runs of the engine `dag`; RunNotFound for one that has expired.
+        """
+        from sleipnir.client.state_snapshots import ThreadSnapshots, place_of
+
+        name, objects = self._states_of(agent)
+        with self.store.errors():
+            return ThreadSnapshots(self.store, objects).one(place_of(name, config))
+
+    def get_state_history(
+        self,
+        agent: str | Path | CompiledGraph,
+        config: Mapping[str, Any] | str,
+        *,
+        filter: Mapping[str, Any] | None = None,
+        before: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[StateSnapshot]:
+        """The checkpoints of a thread, newest first, as far back as its runs are stored: those whose metadata has the
+        values of `filter`, older than that of the configuration `before`, at most `limit`. They are read in pages.
+        Raises as `get_state`."""
+        from sleipnir.client.state_snapshots import ThreadSnapshots, chosen, place_of
+
+        name, objects = self._states_of(agent)
+        place, older = place_of(name, config), None if before is None else place_of(name, before)
+        snapshots = ThreadSnapshots(self.store, objects).newest_first(place, older)
+        with self.store.errors():
+            yield from chosen(snapshots, filter, limit)
+
+    def update_state(
+        self,
+        agent: str | Path | CompiledGraph,
+        config: Mapping[str, Any] | str,
+        values: Mapping[str, Any],
+        as_node: str | None = None,
+        *,
+        mode: UpdateMode = "reduce",
+    ) -> Run:
+        """Begin the next turn of a thread as if the node `as_node` had written `values`, after its last checkpoint or
+        the one that `config` names; see Run.update_state. Raises as that does; ThreadBusy if the last run of the thread
+        is not over: cancel it, or update that run; and UsageError if there is no such thread."""
+        from sleipnir.client.state_snapshots import ThreadSnapshots, place_of
+
+        name, objects = self._states_of(agent)
+        place = place_of(name, config)
+        with self.store.errors():
+            run_id = ThreadSnapshots(self.store).run_of(place)
+        if run_id is None:
+            raise UsageError(f"agent {name!r} has no thread {place.thread.name!r}: submit its first turn")
+        if objects is not None and isinstance(values, Mapping):
+            values = objects.encoded(values)
+        run = Run(self.store, run_id, self.settings)
+        return run.update_state(values, as_node, mode=mode, at=place.step, thread=place.thread.name)
+
+    def _states_of(self, agent: str | Path | CompiledGraph) -> tuple[str, GraphObjects | None]:
+        """The name of an agent, and the objects of its state if it is a graph of this program."""
+        if isinstance(agent, str) and "/" not in agent:
+            return agent, None
+        prepared = self._preparation.agents.agent(agent)
+        return prepared.folder.name, None if isinstance(agent, str | Path) else agent.objects
+
+    def remove_thread(self, agent: str, name: str) -> bool:
+        """Remove a thread. Its runs stay as long as other ended runs. False: there is no such thread. Raises
+        ThreadBusy."""
+        from sleipnir.runs.threads import ThreadName
+
+        with self.store.errors():
+            return self.store.threads.remove(ThreadName(agent, name))
 
     def sessions(self, agent: str) -> list[SessionInfo]:
         """The agent's sessions, the one used last first; temporary ones are not listed."""
@@ -247,6 +423,23 @@ class Client:
         with self.store.errors():
             return self.store.sessions.remove(SessionName(agent, session))
 
+    def signal(self, name: str, data: Any = None, *, id: str | None = None) -> SignalReceipt:
+        """Send a signal: the visits that wait for the event `name` get it, with this JSON `data`.
+
+        `id` makes a repetition safe: a signal whose id is known (for a day or so) changes nothing. None: a new id.
+        Names have letters, digits and `_ . : / @ -`. Raises UsageError, and nothing is sent.
+        """
+        from sleipnir.runs.signals import data_text, new_id, refuse
+
+        refuse(name, id)
+        with self.store.errors():
+            return self.store.signals.send(name, new_id() if id is None else id, data_text(data))
+
+    def signals(self, limit: int = 50) -> list[SignalInfo]:
+        """The signals that were sent last, newest first; about 1,000 of each partition are remembered."""
+        with self.store.errors():
+            return self.store.signals.recent(limit)
+
     def run(self, run_id: str) -> Run:
         """The run of that id, or of that unique prefix of at least 6 characters. Raises RunNotFound."""
         with self.store.errors():
@@ -268,9 +461,13 @@ class Client:
         run: Run | str,
         modes: Collection[StreamMode] | None = DEFAULT_MODES,
         cursor: str | None = None,
+        *,
+        terminal_only: bool = False,
+        lifecycle: bool = True,
     ) -> Iterator[StreamEvent]:
         """The stream of a run, or of the run of that id or unique prefix: see Run.stream."""
-        return (self.run(run) if isinstance(run, str) else run).stream(modes, cursor)
+        handle = self.run(run) if isinstance(run, str) else run
+        return handle.stream(modes, cursor, terminal_only=terminal_only, lifecycle=lifecycle)
 
     def runs(
         self,
@@ -289,22 +486,165 @@ class Client:
         `run_count` is the total. With `batch` only its started rows, last first, and no children; without `rows` no
         rows of batches. Only of these `agents`, if given, and created in [`since_ms`, `before_ms`)."""
         with self.store.errors():
-            found = (
-                info
-                for info in (self.store.runs.recent(among, status) if batch is None else self._runs_of(batch, status))
-                if (status is None or info.status in status) and (children or info.parent is None)
-                if (not agents or info.agent in agents) and (rows or batch is not None or info.batch is None)
-                if (since_ms is None or info.created_ms >= since_ms)
-                if (before_ms is None or info.created_ms < before_ms)
-            )
+            found = self._runs(
+                status, among, children=children, batch=batch, agents=agents, since_ms=since_ms, before_ms=before_ms,
+                rows=rows,
+            )  # fmt: skip
             return self.store.explained(list(islice(found, limit)))
+
+    def pause_runs(
+        self,
+        status: set[str] | None = None,
+        *,
+        children: bool = False,
+        batch: str | None = None,
+        agents: Collection[str] = (),
+        since_ms: int | None = None,
+        before_ms: int | None = None,
+        rows: bool = True,
+        reason: str | None = None,
+        timeout: float | None = None,
+        on_progress: OnSteered | None = None,
+    ) -> SteeredRuns:
+        """Pause all runs that are not over and fit, as Run.pause does; how many. The parameters to choose them are
+        those of `runs`. Runs that are submitted meanwhile may be left out; `pause_all` pauses the deployment with all
+        future runs. Child runs pause with their parents. Safe to repeat; `on_progress` is called after each page."""
+        from sleipnir.client import mass_requests
+
+        timeout_ms = pause_ms(timeout)
+        with self.store.errors():
+            found = self._runs(
+                UNFINISHED if status is None else status & UNFINISHED, None, children=children, batch=batch,
+                agents=agents, since_ms=since_ms, before_ms=before_ms, rows=rows,
+            )  # fmt: skip
+            runs = self.store.runs
+            return mass_requests.pause(runs, found, reason=reason, timeout_ms=timeout_ms, on_progress=on_progress)
+
+    def resume_runs(
+        self,
+        *,
+        children: bool = False,
+        batch: str | None = None,
+        agents: Collection[str] = (),
+        since_ms: int | None = None,
+        before_ms: int | None = None,
+        rows: bool = True,
+        on_progress: OnSteered | None = None,
+    ) -> SteeredRuns:
+        """Resume all runs that a person has paused, or that are at a breakpoint, and fit; how many. Parameters as for
+        `pause_runs`. A run that waits for a child run at a breakpoint is not paused itself: name `children`."""
+        from sleipnir.client import mass_requests
+
+        with self.store.errors():
+            found = self._runs(
+                {"paused"}, None, children=children, batch=batch, agents=agents, since_ms=since_ms,
+                before_ms=before_ms, rows=rows,
+            )  # fmt: skip
+            return mass_requests.resume(self.store.runs, found, on_progress=on_progress)
+
+    def _runs(
+        self,
+        status: Collection[str] | None,
+        among: int | None,
+        *,
+        children: bool,
+        batch: str | None,
+        agents: Collection[str],
+        since_ms: int | None,
+        before_ms: int | None,
+        rows: bool,
+    ) -> Iterator[RunInfo]:
+        """What `runs` describes, read lazily in pages. `among` None: all runs are read."""
+        if batch is None:
+            infos = self.store.runs.recent(self.store.runs.count() if among is None else among, status)
+        else:
+            infos = self._runs_of(batch, status)
+        for info in infos:
+            if since_ms is not None and info.created_ms < since_ms and batch is None:
+                return  # those that follow are older
+            if (status is None or info.status in status) and (children or info.parent is None):
+                fits = (not agents or info.agent in agents) and (rows or batch is not None or info.batch is None)
+                in_time = info.created_ms >= (since_ms or 0) and (before_ms is None or info.created_ms < before_ms)
+                if fits and in_time:
+                    yield info
+
+    def compare(
+        self,
+        run_a: Run | str,
+        run_b: Run | str,
+        *,
+        judge: str | Path | None = None,
+        on_judging: OnJudging | None = None,
+    ) -> Comparison:
+        """Two runs side by side, given as for `run`: status, output, error, state, path, tokens, cost and time.
+
+        `judge` is an agent (a name or a folder), or else a CEL expression over `a` and `b`, which have `status`,
+        `output`, `error`, `tokens`, `cost`, `seconds`, `path` and `state`: `b` is better if it is true, and not true
+        with `a` and `b` exchanged, as in `b.cost < a.cost` or `b.output.contains("total")`. An agent gets outputs that
+        differ as its prompt, and as the state keys `a` and `b`; its output is `a`, `b` or `same`. It runs as a batch,
+        which this waits for; `on_judging` is called with its progress.
+
+        Raises RunNotFound, UsageError for what is neither agent nor CEL, and like `batch` for an agent.
+        """
+        from sleipnir.client import comparison
+
+        a, b = (self.run(run) if isinstance(run, str) else run for run in (run_a, run_b))
+        agent = self._judging_agent(judge) if judge is not None else None
+        if agent is None:
+            of = comparison.judge_of(str(judge)) if judge is not None else None
+            return comparison.compare_runs(self.store, a.id, b.id, of)
+        both = [comparison.compare_runs(self.store, a.id, b.id, None)]
+        return next(self._judged(agent, lambda: both, f"judge of {a.id} and {b.id}", on_judging))
+
+    def compare_batches(
+        self,
+        batch_a: Batch | str,
+        batch_b: Batch | str,
+        *,
+        judge: str | Path | None = None,
+        on_judging: OnJudging | None = None,
+    ) -> Iterator[Comparison]:
+        """The rows of two batches with the same keys side by side, then those that only the second has; read lazily, as
+        they are now. sleipnir.runs.comparison.summary_of counts them. `judge` and `on_judging` are as in `compare`.
+        Raises BatchNotFound, and UsageError for what is neither agent nor CEL."""
+        from sleipnir.client import comparison
+
+        a, b = (self.open_batch(batch) if isinstance(batch, str) else batch for batch in (batch_a, batch_b))
+        agent = self._judging_agent(judge) if judge is not None else None
+        if agent is None:
+            of = comparison.judge_of(str(judge)) if judge is not None else None
+            return comparison.compare_rows(self.store, a.id, b.id, of)
+        name = f"judge of {a.id} and {b.id}"
+        return self._judged(agent, lambda: comparison.compare_rows(self.store, a.id, b.id, None), name, on_judging)
+
+    def _judging_agent(self, judge: str | Path) -> str | Path | None:
+        """The judge, if it is an agent; None: it can only be an expression."""
+        from sleipnir.agents import finding
+
+        try:
+            finding.find(judge, self.settings)
+        except AgentNotFound:
+            if isinstance(judge, Path):
+                raise
+            return None
+        return judge
+
+    def _judged(
+        self, agent: str | Path, read: Callable[[], Iterable[Comparison]], name: str, on_judging: OnJudging | None
+    ) -> Iterator[Comparison]:
+        from sleipnir.client.agent_judge import AgentJudge
+
+        def submit(rows: Iterable[Row], name: str, on_bad: OnBad) -> Batch:
+            return self.batch(agent, rows, name=name, on_bad=on_bad)
+
+        return AgentJudge(self.store, submit, on_judging).judged(read, name)
 
     def run_count(self) -> int:
         """The number of stored runs, ended or not, including child runs."""
         with self.store.errors():
             return self.store.runs.count()
 
-    def _runs_of(self, batch: str, status: set[str] | None) -> Iterator[RunInfo]:
+    def _runs_of(self, batch: str, status: Collection[str] | None) -> Iterator[RunInfo]:
         """The runs of rows that may have such a status: ended ones are not read unless requested."""
         passed_over = {"w"} | {
             byte for byte, state in ROW_STATES.items() if state in FINAL and status is not None and state not in status
@@ -336,6 +676,19 @@ class Client:
         from sleipnir.agents import finding
 
         return finding.known_agents(self.settings)
+
+    def cached_results(self, agent: str | None = None, node: str | None = None) -> list[CacheUse]:
+        """The nodes with cached results, of all agents or of one, with number and size of these."""
+        with self.store.errors():
+            return self.store.cache.uses(agent, node)
+
+    def clear_cache(self, agent: str | None = None, node: str | None = None) -> int:
+        """Remove the cached results of one node of an agent, of all its nodes, or of all agents; those of visits that
+        run now are not kept either. Returns how many there were."""
+        if node is not None and agent is None:
+            raise UsageError("clear_cache: a node needs the agent that it belongs to")
+        with self.store.errors():
+            return self.store.cache.clear(agent, node)
 
     def gates(self) -> list[GateInfo]:
         """The open questions of all runs, oldest first."""

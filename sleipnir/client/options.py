@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from sleipnir.agents.variables import Asker
+from sleipnir.errors import UsageError
 from sleipnir.knowledge import preparing as knowledge
+
+if TYPE_CHECKING:
+    from sleipnir.client.updates import WantedUpdate
 
 
 class RunOptions(TypedDict, total=False):
@@ -25,6 +30,13 @@ class RunOptions(TypedDict, total=False):
                     workers at the same time. It is stored with the run: it must be JSON, and holds no secrets.
     context         What these nodes get as `runtime.context`: a dict, or for a graph that a program has built also an
                     instance of a class that workers find. It is stored in the same way.
+    interrupt_before
+                    Names of nodes before which the run stops until `resume`, or "*": all of them. They replace those
+                    of the graph. None, or no names: those of the graph.
+    interrupt_after The same, of nodes after which it stops.
+    overrides       Other settings of llm nodes for this run, by paths of nodes: `{"expert/ask": {"temperature": 0}}`;
+                    `*` means all (docs/graph-language.md). They are stored with the run.
+    patches         What such nodes say and may call instead, by surfaces: `{"ask#instruction": "Be brief."}`.
     ask_variable    Called for each agent variable that has no value.
     ask_knowledge   Asks a person for missing parameters of knowledge bases. Missing bases are built before the
                     submission, which may take long.
@@ -37,9 +49,27 @@ class RunOptions(TypedDict, total=False):
     strict: bool | None
     config: Mapping[str, Any] | None
     context: Any
+    interrupt_before: Sequence[str] | None
+    interrupt_after: Sequence[str] | None
+    overrides: Mapping[str, Mapping[str, Any]] | None
+    patches: Mapping[str, Any] | None
     ask_variable: Asker | None
     ask_knowledge: knowledge.Asker | None
     tell_knowledge: knowledge.Report | None
+
+
+@dataclass(frozen=True)
+class ForkChanges:
+    """What a fork has in the place of what its source has: values of the `state`, the definition of `agent` (a name or
+    a folder), the `model` of all llm nodes, `overrides` and `patches` of nodes, on top of those of the source. None: as
+    the source. With an `update` it begins with that."""
+
+    state: Mapping[str, Any] = field(default_factory=dict)
+    agent: str | Path | None = None
+    model: str | None = None
+    overrides: Mapping[str, Mapping[str, Any]] | None = None
+    patches: Mapping[str, Any] | None = None
+    update: WantedUpdate | None = None
 
 
 NAMES: Final = tuple(RunOptions.__annotations__)
@@ -50,3 +80,16 @@ def refuse_unknown(options: Mapping[str, object]) -> None:
     for name in options:
         if name not in NAMES:
             raise TypeError(f"unexpected keyword argument {name!r}; the options of runs are {', '.join(NAMES)}")
+
+
+def overrides_in(options: RunOptions) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """The overrides and patches of nodes; overrides may also be in the configuration of a graph in
+    Python. Raises UsageError if they are in both."""
+    config = options.get("config")
+    configured = config.get("overrides") if isinstance(config, Mapping) else None
+    given = options.get("overrides")
+    if configured is None:
+        return given, options.get("patches")
+    if given is not None:
+        raise UsageError("give overrides once: as an option, or in the configuration")
+    return configured, options.get("patches")

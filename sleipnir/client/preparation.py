@@ -11,29 +11,38 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import Bundle
 from sleipnir.batches.records import BatchPlan, check_plan
-from sleipnir.client.agent_preparation import AgentPreparation, Roster
-from sleipnir.client.options import RunOptions, refuse_unknown
+from sleipnir.client.agent_preparation import AgentPreparation, PreparedAgent, Roster
+from sleipnir.client.options import ForkChanges, RunOptions, overrides_in, refuse_unknown
 from sleipnir.client.pinned_graph import pinned_graph
 from sleipnir.errors import UsageError
-from sleipnir.graph.model import Graph
+from sleipnir.graph import node_overrides
+from sleipnir.graph.agent_names import folder_of
+from sleipnir.graph.check_models import is_model
+from sleipnir.graph.model import AgentNode, Graph, LlmNode, Node
+from sleipnir.graph.overrides import with_every_model
 from sleipnir.knowledge import preparing as knowledge
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
 from sleipnir.python_graph.agent_modules import refuse_while_loading
 from sleipnir.python_graph.compiled import CompiledGraph
-from sleipnir.runs import sessions
+from sleipnir.python_graph.run_config import thread_id_of
+from sleipnir.runs import sessions, threads
 from sleipnir.runs.budgets import Budget, check_budget
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+from sleipnir.store.threads import LastTurn
 
 BATCH_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+NO_BATCH_ID: Final = "{!r} cannot name a batch: up to 64 letters, digits, '.', '_' and '-' can"
 
 OFFERED_FOR_S: Final = (
     60.0  # bundles that Redis had within this time are not checked again; it keeps recently used ones
@@ -42,24 +51,27 @@ OFFERED_FOR_S: Final = (
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run that is not stored yet."""
+    """A run that is not stored yet. Of a run in a thread, `state` is what it changes of the state that the thread has
+    after the run `last` (None: it is the first one)."""
 
     id: str
     spec: RunSpec
     state: Mapping[str, Any]
     roster: Roster
+    last: LastTurn | None = None
 
 
 @dataclass(frozen=True)
 class PreparedBatch:
     """A batch that gets rows: a new one, or one that a submission continues. Rows are checked against `graph`; those of
-    `program`, a graph that a program has built, are its inputs."""
+    `program`, a graph that a program has built, are its inputs. `file` is the graph.py of the agent, if it has one."""
 
     id: str
     spec: RunSpec
     plan: BatchPlan
     graph: Graph
     program: CompiledGraph | None = None
+    file: Path | None = None
 
 
 class Preparation:
@@ -77,6 +89,7 @@ class Preparation:
         *,
         state: Mapping[str, Any] | None,
         session: str | None,
+        thread: str | None,
         budget: Budget,
         options: RunOptions,
     ) -> PreparedRun:
@@ -85,21 +98,55 @@ class Preparation:
         refuse_while_loading()
         check_budget(budget.max_cost_usd, budget.max_tokens)
         roster = self.agents.roster(agent)
+        name = self._thread(roster.agent, agent, thread, session, options)
+        last = None if name is None else self._last_turn(name)
+        before = None if last is None else last.state
         if isinstance(agent, CompiledGraph):
             if state is not None:
                 raise UsageError("a graph gets its input as the second argument; leave `state` out")
-            begin = self.agents.state_of_input(roster.agent, agent, prompt)
+            begin = self.agents.state_of_input(roster.agent, agent, prompt, before)
         else:
-            begin = self.agents.state_at_start(roster.agent, prompt, state)
+            begin = self.agents.state_at_start(roster.agent, prompt, state, before)
         in_session = _session(roster.agent.graph, roster.agent.folder.name, session)
         spec = replace(
-            self._spec(agent, roster, options),
+            self._spec(agent, roster, options, name),
             session=in_session,
             sessions=roster.sessions(),
             max_cost_usd=budget.max_cost_usd,
             max_tokens=budget.max_tokens,
         )
-        return PreparedRun(self._new_id(spec), spec, begin, roster)
+        if name is None:
+            return PreparedRun(self._new_id(spec), spec, begin, roster)
+        turn, previous = (1, None) if last is None else (last.turns + 1, last.run)
+        spec = spec.in_thread(name.name, turn, previous)
+        past = before or {}
+        changes = {key: value for key, value in begin.items() if key not in past or value is not past[key]}
+        return PreparedRun(self._id_in(self._store.keys.partition_of(str(name))), spec, changes, roster, last)
+
+    def _thread(
+        self,
+        prepared: PreparedAgent,
+        agent: str | Path | CompiledGraph,
+        thread: str | None,
+        session: str | None,
+        options: RunOptions,
+    ) -> threads.ThreadName | None:
+        """The thread of a run: the named one, or for a graph that remembers threads that of its configuration. Raises
+        UsageError."""
+        configured = thread_id_of(options.get("config"))
+        if thread is None and configured is not None and isinstance(agent, CompiledGraph) and agent.remembers:
+            thread = str(configured)
+        if thread is None:
+            return None
+        if prepared.graph.loop is not None:
+            raise UsageError(threads.NO_THREADS.format(agent=prepared.folder.name))
+        if session is not None:
+            raise UsageError("a run is in a session or in a thread, not in both")
+        return threads.ThreadName(prepared.folder.name, threads.checked(thread))
+
+    def _last_turn(self, name: threads.ThreadName) -> LastTurn | None:
+        with self._store.errors():
+            return self._store.threads.last(name)
 
     def batch(
         self, agent: str | Path | CompiledGraph, batch_id: str | None, plan: BatchPlan, options: RunOptions
@@ -109,43 +156,92 @@ class Preparation:
         refuse_while_loading()
         check_plan(plan)
         program = agent if isinstance(agent, CompiledGraph) else None
+        folder = (
+            self.agents.agent(agent).folder
+            if isinstance(agent, CompiledGraph)
+            else finding.look_up(agent, self._settings)
+        )
+        file = folder.file if program is None and folder.is_python else None
         if batch_id is not None:
-            name = (
-                self.agents.agent(agent).folder.name
-                if isinstance(agent, CompiledGraph)
-                else finding.look_up(agent, self._settings).name
-            )
-            known = self._spec_of_batch(batch_id, name)
+            known = self._spec_of_batch(batch_id, folder.name)
             if known is not None:
+                if any(overrides_in(options)) and not known.of_nodes:
+                    raise UsageError(f"batch {batch_id!r} exists, without overrides and patches: leave them out")
                 with self._store.errors():
-                    return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known), program)
+                    return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known), program, file)
         roster = self.agents.roster(agent)
         spec = self._spec(agent, roster, options)
         with self._store.errors():
             self.offer(roster)
-        return PreparedBatch(batch_id or self._new_id(spec), spec, plan, roster.agent.graph, program)
+        return PreparedBatch(batch_id or self._new_id(spec), spec, plan, roster.agent.graph, program, file)
 
     def _spec_of_batch(self, batch_id: str, agent: str) -> RunSpec | None:
         """The specification of an existing batch. Raises UsageError for a batch of another agent."""
         if not BATCH_ID.fullmatch(batch_id):
-            raise UsageError(f"{batch_id!r} cannot name a batch: up to 64 letters, digits, '.', '_' and '-' can")
+            raise UsageError(NO_BATCH_ID.format(batch_id))
         with self._store.errors():
             spec = self._store.batches.spec(batch_id)
         if spec is not None and spec.agent != agent:
             raise UsageError(f"batch {batch_id!r} is of agent {spec.agent!r}; submit rows of another as another batch")
         return spec
 
-    def _spec(self, agent: str | Path | CompiledGraph, roster: Roster, options: RunOptions) -> RunSpec:
+    def _spec(
+        self,
+        agent: str | Path | CompiledGraph,
+        roster: Roster,
+        options: RunOptions,
+        thread: threads.ThreadName | None = None,
+    ) -> RunSpec:
         graph = agent if isinstance(agent, CompiledGraph) else None
-        config, context = self.agents.config_and_context(roster.agent, options, graph)
+        name = None if thread is None else thread.name
+        config, context = self.agents.config_and_context(roster.agent, options, graph, name)
+        before, after = self.agents.breakpoints(roster.agent, options)
+        nodes = self.agents.of_nodes(roster, *overrides_in(options))
         found = self.knowledge(roster, options.get("ask_knowledge"), options.get("tell_knowledge"))
-        return replace(self.agents.spec(roster, options, found), config=config, context=context)
+        spec = replace(self.agents.spec(roster, options, found), config=config, context=context)
+        spec = spec.stopping(before, after)
+        return spec.overriding(nodes) if nodes else spec
 
-    def fork(self, spec: RunSpec, agent: str | Path | None) -> tuple[RunSpec, Graph, Roster | None]:
+    def fork(self, spec: RunSpec, changes: ForkChanges) -> tuple[RunSpec, Graph, Roster | None]:
         """What a fork of a run with this spec is submitted with, besides its `fork`, and its graph: with the definition
-        of its source, or with the current one of `agent`, whose bundles are to be offered. Raises like `run`."""
+        of its source and its overrides of nodes, or with the current definition of another agent, whose bundles are to
+        be offered. Raises like `run`, and UsageError for a model that nothing would use."""
+        again, graph, roster = self._fork(spec, changes.agent)
+        if roster is not None:
+            nodes = self.agents.of_nodes(roster, changes.overrides, changes.patches)
+        else:
+            given = node_overrides.checked(changes.overrides, changes.patches, graph, partial(self._stored, again))
+            node_overrides.refuse_unnamed_tools(given, graph)
+            nodes = node_overrides.merged(spec.of_nodes, given)
+            graph = node_overrides.overridden(graph, given)
+        if changes.model is not None:
+            nodes = node_overrides.without_models(nodes)
+        if nodes or spec.of_nodes:
+            again = again.overriding(nodes)
+        return (again if changes.model is None else _with_model(again, graph, changes.model)), graph, roster
+
+    def _stored(self, spec: RunSpec, node: Node, graph: Graph) -> Graph | None:
+        """The definition of the agent that a node starts, as a run with this spec knows it."""
+        digest = spec.agents.get(node.agent) if isinstance(node, AgentNode) else None
+        if digest is None or not isinstance(node, AgentNode):
+            return None
+        with self._store.errors():
+            return pinned_graph(self._store, replace(spec, agent=node.agent, bundle=digest))
+
+    def _fork(self, spec: RunSpec, agent: str | Path | None) -> tuple[RunSpec, Graph, Roster | None]:
         again = replace(
-            spec, session=None, parent=None, parent_seq=0, parent_attempt=1, root=None, depth=0, path=[], fork=None
+            spec,
+            session=None,
+            thread=None,
+            turn=0,
+            previous=None,
+            parent=None,
+            parent_seq=0,
+            parent_attempt=1,
+            root=None,
+            depth=0,
+            path=[],
+            fork=None,
         )
         if agent is None:
             with self._store.errors():
@@ -167,11 +263,15 @@ class Preparation:
             max_cost_usd=spec.max_cost_usd,
             max_tokens=spec.max_tokens,
         )
-        return again, roster.agent.graph, roster
+        return again.stopping(spec.interrupt_before, spec.interrupt_after), roster.agent.graph, roster
 
-    def fork_id(self, source: str) -> str:
-        """A new id in the partition of a run: a script copies its state."""
-        return self._id_in(self._store.keys.partition_of(source))
+    def batch_id(self) -> str:
+        """A new id of a batch."""
+        return self._id_in(None)
+
+    def fork_id(self, place: str) -> str:
+        """A new id in the partition of a run or a thread: a script copies its state, or takes a turn."""
+        return self._id_in(self._store.keys.partition_of(place))
 
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""
@@ -233,6 +333,16 @@ class Preparation:
     def _was_offered(self, digest: str) -> bool:
         lately_s = min(OFFERED_FOR_S, self._settings.retention_s / 4)
         return time.monotonic() - self._offered_s.get(digest, -lately_s) < lately_s
+
+
+def _with_model(again: RunSpec, graph: Graph, model: str) -> RunSpec:
+    """The same with this model of all llm nodes. Raises UsageError."""
+    if not is_model(model):
+        raise UsageError(f"{model!r} cannot name a model: write it as client:model, for example openai:gpt-4o-mini")
+    if not (again.agents or graph.graphs or any(isinstance(node, LlmNode) for node in graph.nodes.values())):
+        raise UsageError(f"the graph {graph.name!r} has no llm nodes and starts no agents: no model is used")
+    agents = {again.agent, folder_of(again.agent), *again.agents}
+    return replace(again, overrides=with_every_model(again.overrides, agents, model))
 
 
 def _session(graph: Graph, agent: str, name: str | None) -> str | None:

@@ -1,24 +1,25 @@
-"""One run: wait for it, follow it, answer its questions, fork it, look back."""
+"""One run: wait for it, follow it, answer its questions, fork and rewind it, look back."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sleipnir.client.texts import refuse_text
-from sleipnir.errors import GateError, UsageError
-from sleipnir.graph.plain import compact_json
+from sleipnir.errors import GateError, RunNotFound, UsageError
 from sleipnir.messages import RunStatus
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
-from sleipnir.runs.failure_text import recursion_limit_text
 from sleipnir.runs.interrupts import answer_of, text_of
 from sleipnir.runs.run import read_effect_answer
 from sleipnir.runs.views import (
     DEFAULT_MODES,
     GateInfo,
     LateResult,
+    Lineage,
     MissingProcesses,
     RunEvent,
     RunInfo,
@@ -26,16 +27,25 @@ from sleipnir.runs.views import (
     StepInfo,
     StreamEvent,
     StreamMode,
+    fatal_errors,
 )
-from sleipnir.runs.visits import Failure
 from sleipnir.settings import Settings
+from sleipnir.store import live
 from sleipnir.store.store import Store
+from sleipnir.store.streams import before
 
 if TYPE_CHECKING:
+    from sleipnir.client.options import ForkChanges
     from sleipnir.graph.model import Graph, Json
-    from sleipnir.runs.journal import StateDifference
+    from sleipnir.python_graph.snapshots import StateSnapshot, UpdateMode
+    from sleipnir.runs.execution_trace import Trace
+    from sleipnir.runs.state_differences import StateDifference
+
+MOST_TIMEOUT_S = 366 * 86_400
+"""The longest time after which a pause stops what runs."""
 
 _BLOCK_MS = 2_000
+MOST_LISTED = 20  # of open questions in a message
 _LEVELS, _FEW = 5, 20  # of runs below, and of runs on one level, that are looked at for what they lack
 
 
@@ -70,6 +80,24 @@ class Run:
         with self._store.errors():
             return self._store.runs.tree(self.id)
 
+    def active(self) -> list[RunInfo]:
+        """The run, and the child runs that it waits for, at any depth: of each the `holds` say where it has stopped.
+        Raises RunNotFound."""
+        with self._store.errors():
+            return self._store.runs.active(self.id)
+
+    def lineage(self, *, limit: int = 20) -> Lineage:
+        """The runs that it was forked from, from the first one on, and the forks of all of them: of each run the first
+        `limit`, at most 1,000 in all, and this one in any case. Raises RunNotFound."""
+        with self._store.errors():
+            return self._store.runs.lineage(self.id, limit)
+
+    def forks(self, *, first: int = 0, limit: int = 100) -> Lineage:
+        """The run with `limit` of its forks from the number `first` on, the first one first; some may have expired.
+        Raises RunNotFound."""
+        with self._store.errors():
+            return self._store.runs.forks(self.id, first, limit)
+
     @property
     def status(self) -> RunStatus:
         return self._record().status
@@ -93,8 +121,6 @@ class Run:
         info = self.wait(timeout_s)
         if info.status != "completed":
             message = f"run {self.id} {info.status}" + (f": {info.error}" if info.error else "")
-            if (text := recursion_limit_text(info.error or "")) is not None:  # its own, or of a run below
-                raise run_failure(text, Failure("steps"))
             raise run_failure(message, info.failure)
         return self.state()
 
@@ -104,10 +130,21 @@ class Run:
         return next(iter(wait_all(self._store, [self.id], timeout_s)))
 
     def events(self, after: str = "0", follow: bool = True) -> Iterator[RunEvent]:
-        """The events after event id `after` ("0": all stored ones); with `follow` until the run ends."""
+        """The events after event id `after` ("0": all stored ones), which may be the id of an event of `stream`; with
+        `follow` until the run ends. About the newest 1,000 are stored: where earlier ones are missing there is an event
+        `gap`, and `stream` has the ends of visits from the journal."""
+        is_first = True
+        if "/" in after:
+            from sleipnir.client.streaming import Position
+
+            place = Position.parse(after)
+            after = place.event if place.seen is None else before(place.event)
         while True:
             with self._store.errors():
                 batch = self._store.runs.events(self.id, after, block_ms=_BLOCK_MS if follow else None)
+                if is_first and len(batch) >= live.MOST_READ and self._misses_events(after, batch[0]):
+                    yield RunEvent(after, batch[0].at_ms, "gap", {"lost": None})
+            is_first = False
             for event in batch:
                 after = event.id
                 yield event
@@ -115,13 +152,28 @@ class Run:
             if not follow or (at_end and self._record().is_final):
                 return
 
+    def _misses_events(self, after: str, first: RunEvent) -> bool:
+        """Whether events between this id and the first that is stored were dropped."""
+        if after in ("0", "0-0"):
+            return first.type not in ("run_started", "slot_asked")
+        return after not in (first.id, before(first.id)) and not self._store.live.has_event_up_to(self.id, after)
+
     def stream(
-        self, modes: Collection[StreamMode] | None = DEFAULT_MODES, cursor: str | None = None
+        self,
+        modes: Collection[StreamMode] | None = DEFAULT_MODES,
+        cursor: str | None = None,
+        *,
+        terminal_only: bool = False,
+        lifecycle: bool = True,
     ) -> Iterator[StreamEvent]:
         """Events and streamed text of models, until the run ends: see views.StreamEvent for the modes.
 
         `modes` None means all of them. Failed visits, a `gap` and the run's end are always included, so an empty list
         selects only these. `cursor` is the `id` of the last event read; None: from the oldest stored one.
+
+        With `terminal_only`, only the texts of nodes that lead nowhere, or to end nodes alone, are passed. Without
+        `lifecycle`, of the modes `updates`, `tools` and `events` only what is always included is. Both change only what
+        this caller sees.
 
         Data that was trimmed before it was read is reported by an event of type `gap`, whose `lost` is the number of
         pieces (mode `messages`), or None for events, where the number is unknown and may be 0 (mode `events`). It waits
@@ -131,7 +183,8 @@ class Run:
         """
         from sleipnir.client import streaming
 
-        return streaming.stream(self._store, self.id, modes, cursor)
+        visible = streaming.VisibleEvents(terminal_only, lifecycle)
+        return streaming.stream(self._store, self.id, modes, cursor, visible)
 
     def history(self, *, after: int | None = None, limit: int | None = None) -> list[StepInfo]:
         """The journal: one entry per visit that ended, oldest first. A run may have millions: `limit` entries after the
@@ -140,6 +193,12 @@ class Run:
         with self._store.errors():
             return self._store.runs.history(self.id, after, limit)
 
+    def past_steps(self) -> list[StepInfo]:
+        """The steps of its sources that a fork goes on from, the oldest first, as far as the sources have not expired;
+        none of a run that is no fork."""
+        with self._store.errors():
+            return self._store.runs.past_steps(self.id)
+
     def export(self, *, children: bool = False) -> Iterator[str]:
         """The run as lines of JSON (sleipnir/upkeep/export.py has the format), with `children` also all descendants;
         read lazily. Raises RunNotFound, and StoreUnavailable."""
@@ -147,6 +206,24 @@ class Run:
 
         with self._store.errors():
             yield from lines_of(self._store.records, self.id, children=children)
+
+    def trace(self, *, depth: int = 16, limit: int = 10_000) -> Trace:
+        """What its visits did, what opened each of them, and the same of `depth` levels of runs below it: one step for
+        each visit, at most `limit` in all (`is_cut` then). Raises RunNotFound."""
+        from sleipnir.client.traces import StoredRuns
+        from sleipnir.runs.execution_trace import trace_of
+
+        with self._store.errors():
+            return trace_of(StoredRuns(self._store), self.id, depth=depth, limit=limit)
+
+    def trace_lines(self, *, depth: int = 3, limit: int = 100) -> Iterator[str]:
+        """The trace as lines that draw a tree, as `sleipnir trace` prints it: of each run `limit` steps. Read lazily.
+        Raises RunNotFound."""
+        from sleipnir.client.traces import StoredRuns
+        from sleipnir.runs.trace_tree import lines_of
+
+        with self._store.errors():
+            yield from lines_of(StoredRuns(self._store), self.id, depth=depth, limit=limit)
 
     def graph(self) -> Graph:
         """The definition of the run, independent of its agent's current folder. Raises BundleError if it is no longer
@@ -160,6 +237,12 @@ class Run:
         """Refused results, which arrived when their visit had ended or belonged to another attempt; oldest first."""
         with self._store.errors():
             return self._store.runs.late_results(self.id)
+
+    def execution_errors(self) -> list[dict[str, Any]]:
+        """The failures that a run with `errors: {collect: true}` has recorded: those that it recovered from or handled,
+        and the one that failed it, last."""
+        with self._store.errors():
+            return [*self._store.runs.errors_of(self.id), *fatal_errors(self.info())]
 
     def state(self) -> dict[str, Any]:
         """The committed state."""
@@ -191,6 +274,25 @@ class Run:
             self._check_steps(step)
             return self._store.runs.checkpoint(self.id, step)
 
+    def get_state(self, at: int | None = None) -> StateSnapshot:
+        """The last checkpoint of the run, or the one that is its step `at`, as LangGraph's snapshot; see
+        Client.get_state for its form and errors."""
+        from sleipnir.client.state_snapshots import RunSnapshots
+
+        with self._store.errors():
+            return RunSnapshots(self._store, self.id).one(at)
+
+    def get_state_history(
+        self, *, filter: Mapping[str, Any] | None = None, before: int | None = None, limit: int | None = None
+    ) -> Iterator[StateSnapshot]:
+        """The checkpoints of the run, newest first: those before the step `before` whose metadata has the values of
+        `filter`, at most `limit`. The `parent_config` of the first one names that of its source, or of the turn
+        before. Raises as `get_state`."""
+        from sleipnir.client.state_snapshots import RunSnapshots, chosen
+
+        with self._store.errors():
+            yield from chosen(RunSnapshots(self._store, self.id).newest_first(before), filter, limit)
+
     def _check_steps(self, *steps: int) -> None:
         last = self._store.runs.last_step(self.id)
         for step in steps:
@@ -207,25 +309,88 @@ class Run:
         before: str | None = None,
         state: Mapping[str, Any] | None = None,
         agent: str | Path | None = None,
+        model: str | None = None,
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        patches: Mapping[str, Any] | None = None,
+        thread: str | None = None,
     ) -> Run:
         """Submit a run that goes on from a checkpoint of this one, which stays as it is; it may be running or over.
 
         It goes on after the step `at`, or after the last checkpoint that leads to the node `before`; default: the last
         checkpoint that leads anywhere. Nothing before that runs again, and all later visits are new. `state` has values
         that replace those of the past; `agent` (a name or a folder) is run with its current definition; None: with the
-        definition of this run. Variables, directories and limits are those of this run; its cost begins at zero.
+        definition of this run. With a `model`, all its llm nodes and those of the runs that it starts use that one.
+        `overrides` and `patches` are as in RunOptions, on top of those of this run (of another definition: alone).
+        Variables, directories and limits are those of this run; its cost begins at zero. It is in no thread; with
+        `thread` it is the next turn of that one of its agent, which may be new, and begins with the state of the
+        checkpoint all the same.
 
-        Only runs of the engine `bsp` that are in no session. Raises UsageError if there is no such checkpoint, if it
-        leads to commands, if the definition lacks the node to go on at, or for values of the wrong type; RunNotFound,
-        also if the state at an earlier step needs the journal of a source that has expired; and like Client.submit for
-        `agent`.
+        Only runs that are in no session. Raises UsageError if there is no such checkpoint, if it leads to commands that
+        an earlier release has not kept, if the definition lacks the node to go on at, or for values of the wrong type;
+        an update, for a run of the engine `dag`; RunNotFound,
+        also if the state at an earlier step needs the journal of a source that has expired; ThreadBusy; and like
+        Client.submit for `agent`.
         """
+        from sleipnir.client.options import ForkChanges
+
+        return self._fork(at, before, ForkChanges(state or {}, agent, model, overrides, patches), thread)
+
+    def rewind(
+        self,
+        *,
+        at: int | None = None,
+        before: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        agent: str | Path | None = None,
+        model: str | None = None,
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        patches: Mapping[str, Any] | None = None,
+        thread: str | None = None,
+    ) -> Run:
+        """Go on again after the step `at`, or before the node `before`: submit a fork, and in the same step request the
+        cancellation of this run, if it is not over; its reason names the fork. Parameters and errors are those of
+        `fork`; also UsageError for a run that another one waits for."""
+        from sleipnir.client.options import ForkChanges
+
+        return self._fork(at, before, ForkChanges(state or {}, agent, model, overrides, patches), thread, rewinds=True)
+
+    def update_state(
+        self,
+        values: Mapping[str, Any],
+        as_node: str | None = None,
+        *,
+        mode: UpdateMode = "reduce",
+        at: int | None = None,
+        thread: str | None = None,
+    ) -> Run:
+        """Submit a fork that begins as if the node `as_node` had written `values`: they go through the reducers, and
+        the edges of the node lead on. The node is not called; the routers of a graph that is written in Python are,
+        by a worker. Then the fork stops, as at a breakpoint, so that nothing else runs before `resume`; one that has
+        nothing left to do is over. This run stays as it is, and goes on if it was to.
+
+        Default: as the node that wrote last. END as the node ends what would come next. With the mode `set` values
+        replace those of keys with reducers. The fork begins after the last checkpoint, or after the step `at`; with
+        `thread` it is the next turn of that thread of its agent.
+
+        Raises UsageError, and has stored nothing, for keys and types that do not fit, an unknown node, several nodes
+        that wrote last, and visits whose super-step is open; and as `fork` does.
+        """
+        from sleipnir.client.options import ForkChanges
+        from sleipnir.client.updates import WantedUpdate
+
+        update = WantedUpdate(values, as_node, mode, self.settings.max_prompt_bytes)
+        return self._fork(at, None, ForkChanges(update=update), thread)
+
+    def _fork(
+        self, at: int | None, before: str | None, changes: ForkChanges, thread: str | None, *, rewinds: bool = False
+    ) -> Run:
         from sleipnir.client import forks
         from sleipnir.client.preparation import Preparation
 
         preparation = Preparation(self.settings, self._store)
-        given = state or {}
-        run_id = forks.fork(self._store, preparation, self.id, at=at, before=before, state=given, agent=agent)
+        run_id = forks.fork(
+            self._store, preparation, self.id, at=at, before=before, changes=changes, thread=thread, rewinds=rewinds
+        )
         return Run(self._store, run_id, self.settings)
 
     def gates(self) -> list[GateInfo]:
@@ -235,8 +400,8 @@ class Run:
 
     def answer(self, value: Json, gate: GateInfo | int | str | None = None) -> None:
         """Answer an open question of this run or of a descendant; `gate` (the Gate, its visit's number, the key of an
-        interrupt, its node, or the path to it, `review/approve`) may be omitted if only one is open. With a Gate no
-        other question can be answered by mistake, even if the answer arrives late.
+        interrupt, its node, or either of them after the path to its run, `review/approve`) may be omitted if only one
+        is open. With a Gate no other question can be answered by mistake, even if the answer arrives late.
 
         The answer to an interrupt is any JSON, that to another question a text. The same answer to an interrupt counts
         once, however often it is given. Raises GateError when there is no such question, several fit, or it was
@@ -247,20 +412,56 @@ class Run:
         with self._store.errors():
             self._send_answers([(gate, value)])
 
-    def answer_all(self, values: Mapping[str, Json]) -> None:
-        """Answer several open questions, by their keys, nodes or visit numbers. Raises as `answer` does, and then has
-        sent none if a key is unknown or a value is refused."""
+    def answer_all(self, values: Mapping[str, Json], *, ahead: bool = False, timeout_s: float | None = None) -> None:
+        """Answer several open questions, by their keys, nodes, paths or visit numbers. Raises as `answer` does, and
+        then has sent none if a key is unknown or a value is refused.
+
+        With `ahead`, the questions may also open later: block until each value has answered one, or raise TimeoutError
+        after `timeout_s`, and GateError if the run ends before.
+        """
+        if ahead:
+            self._answer_as_they_open(dict(values), timeout_s)
+            return
         with self._store.errors():
             self._send_answers(list(values.items()))
+
+    def _answer_as_they_open(self, left: dict[str, Json], timeout_s: float | None) -> None:
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        with self._store.errors():
+            after = self._store.runs.last_event(self.id)  # before the look, so that no question opens between the two
+        while True:
+            is_over = self._answer_open_ones(left)
+            if not left:
+                return
+            unused = ", ".join(map(repr, left))
+            if is_over:
+                raise GateError(f"run {self.id!r} ({self.status}) has not asked for {unused}")
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"run {self.id!r} has not asked for {unused} within {timeout_s:g} s")
+            with self._store.errors():
+                events = self._store.runs.events(self.id, after, block_ms=max(1, int(min(_BLOCK_MS, left_s * 1000))))
+            after = events[-1].id if events else after
+
+    def _answer_open_ones(self, left: dict[str, Json]) -> bool:
+        """Use the answers whose questions are open, and drop them. Returns whether the run was over before."""
+        with self._store.errors():
+            is_over = self._store.runs.info(self.id).is_final
+            still_open = self._store.runs.gates_below(self.id)
+            now = [name for name in left if any(_means(name, gate) for gate in still_open)]
+            self._send_answers([(name, left.pop(name)) for name in now])
+        return is_over
 
     def _send_answers(self, answers: Sequence[tuple[GateInfo | int | str | None, Json]]) -> None:
         """Check all answers, then send them."""
         are_known = all(isinstance(gate, GateInfo) for gate, _ in answers)
         still_open = [] if are_known else self._store.runs.gates_below(self.id)
-        meant = []
+        meant: list[tuple[GateInfo, Json, str]] = []
         for gate, value in answers:
             found = gate if isinstance(gate, GateInfo) else self._gate(gate, still_open, value)
             if isinstance(found, GateInfo):
+                if any(found is other for other, _, _ in meant):
+                    raise UsageError(f"two of the answers are for the question {found.address}, number {found.seq}")
                 meant.append((found, value, self._text(found, value)))
         for found, value, text in meant:
             try:
@@ -282,7 +483,7 @@ class Run:
     def _has_answer(self, run: str, name: int | str, value: Json) -> bool:
         """Whether the last answer to an interrupt, by the number of its visit or its key, is this value. Raises
         GateError if it is another one."""
-        for step in reversed(self._store.runs.history(run)):
+        for step in self._store.runs.newest_steps(run):
             if step.kind == "answered" and step.key is not None and name in (step.key, step.gate):
                 if step.answer is None or answer_of(step.answer) != value:
                     raise GateError(f"question {step.key!r} of run {run!r} was already answered with {step.answer}")
@@ -304,17 +505,62 @@ class Run:
         with self._store.errors():
             self._store.runs.retry(self.id, fresh_children=fresh_children)
 
-    def pause(self, by: str | None = None, reason: str | None = None) -> None:
-        """Pause the run: active visits finish and are committed, answers are accepted, and no visit starts. Its timeout
-        is suspended. `by` is shown to others (None: the client's actor). Raises UsageError if the run has ended."""
+    def skip(
+        self,
+        node: str | int,
+        value: Any = None,
+        *,
+        to: str | Sequence[str] = (),
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> int:
+        """Finish a visit that waits, is on a worker, or has failed the run, as if its node had returned `value`, and
+        return its number. `node` is the node, or the number of the visit if the node has several.
+
+        A script or a function needs an object of state keys, an llm node a text, a map the list of its results
+        (docs/operations.md has all). `to` is the node to go on at, or several; by default the edges say. `by` is shown
+        to others (None: the client's actor), with the `reason`. The child run is cancelled, and a late result
+        of its worker is refused. A failed run goes on, as after `retry`: its other failed visits run again. The same
+        skip counts once, however often it is requested.
+
+        Raises UsageError, and has changed nothing, if there is no such visit, if the value does not fit, if the visit
+        was skipped with another value, or if the run is over; RunNotFound.
+        """
+        from sleipnir.client import skipping
+
+        targets = (to,) if isinstance(to, str) else tuple(to)
+        most_bytes = self.settings.max_output_bytes
         with self._store.errors():
-            self._store.runs.pause(self.id, by, reason)
+            return skipping.skip(
+                self._store, self.id, node, value, targets, by=by, reason=reason, most_bytes=most_bytes
+            )
+
+    def pause(self, by: str | None = None, reason: str | None = None, *, timeout: float | None = None) -> None:
+        """Pause the run: active visits finish and are committed, answers are accepted, and no visit starts. Its timeout
+        is suspended. `by` is shown to others (None: the client's actor).
+
+        With a `timeout`, visits that have not finished after so many seconds are stopped, also those of runs below (0:
+        at once). When the run is resumed, they run again with the same input; that is no failure. A stopped node with
+        `effect: once` asks what became of its effect. A second request counts only if its deadline is earlier.
+
+        Raises UsageError if the run has ended, or for a timeout that is no number of seconds.
+        """
+        timeout_ms = pause_ms(timeout)
+        with self._store.errors():
+            self._store.runs.pause(self.id, by, reason, timeout_ms=timeout_ms)
 
     def resume(self) -> None:
-        """End the holds of persons on the run. It continues unless its parent, its budget or the deployment also holds
-        it. Raises UsageError if it has ended."""
+        """End the holds of persons on the run, and let it, and child runs that it waits for, go past their breakpoints.
+        It continues unless its parent, its budget or the deployment also holds it. Raises UsageError if it has ended.
+        """
         with self._store.errors():
-            self._store.runs.resume(self.id)
+            own, *below = self._store.runs.active(self.id)
+            # Not the breakpoints that it comes to before this is read: nobody has seen them.
+            self._store.runs.resume(self.id, None if own.unreadable is not None else own.stopped_ms)
+            for info in below:
+                if info.stopped_ms:
+                    with contextlib.suppress(RunNotFound, UsageError):  # it is over
+                        self._store.runs.resume(info.id, info.stopped_ms)
 
     def _record(self) -> RunInfo:
         """Like `info`, in one round trip: without leases and positions in queues."""
@@ -329,11 +575,13 @@ class Run:
             own = [each for each in found if each.run == self.id]
             if own or len(found) == 1:
                 return (own or found)[0]
+            if found:
+                raise GateError(self._no_single_gate(str(gate), found))
             if self._has_answer(self.id, int(gate), value):
                 return None
-            self._store.runs.answer(self.id, int(gate), value if isinstance(value, str) else compact_json(value))
-            return None
-        fitting = [found for found in still_open if gate in (None, found.key, found.node, found.place)]
+            # It may have opened, or was answered, just now.
+            return self._store.runs.question(self.id, int(gate), lambda found: self._text(found, value))
+        fitting = [found for found in still_open if gate is None or _means(gate, found)]
         if len(fitting) == 1:
             return fitting[0]
         if not fitting and gate is not None and self._has_answer(self.id, gate, value):
@@ -343,16 +591,30 @@ class Run:
     def _no_single_gate(self, gate: str | None, still_open: list[GateInfo]) -> str:
         which = f" of node {gate!r}" if gate else ""
         if still_open:
-            listed = ", ".join(f"{found.seq} ({found.key or found.place})" for found in still_open)
-            names = [(None, found.key, found.node, found.place) for found in still_open]
-            several = len(still_open) > 1 and all(gate in each for each in names)
+            listed = ", ".join(f"{found.seq} ({found.address})" for found in still_open[:MOST_LISTED])
+            left = f" and {len(still_open) - MOST_LISTED:,} more" if len(still_open) > MOST_LISTED else ""
+            several = len(still_open) > 1 and all(gate is None or _means(gate, each) for each in still_open)
             fitting = f"several open questions{which}" if several else f"no open question{which}"
-            name_by = "its number" if several and gate else "its number, its key or its node"
-            return f"run {self.id!r} has {fitting}; open: {listed}. Name one by {name_by}"
-        answered = [step for step in self.history() if step.kind in ("approval", "input") and gate in (None, step.node)]
-        if answered:
+            name_by = "its path or its number" if several and gate else "its number, its key, its node or its path"
+            return f"run {self.id!r} has {fitting}; open: {listed}{left}. Name one by {name_by}"
+        asked = (step.node for step in self._store.runs.newest_steps(self.id) if step.kind in ("approval", "input"))
+        if any(gate in (None, node) for node in asked):
             return f"the question{which} of run {self.id!r} was already answered; `sleipnir history {self.id}` shows it"
         return f"run {self.id!r} ({self.status}) has no open question{which}"
+
+
+def _means(name: str, gate: GateInfo) -> bool:
+    """Whether a person may call the question so."""
+    return name in gate.names or name == str(gate.seq)
+
+
+def pause_ms(timeout: float | None) -> int | None:
+    """The deadline of a pause in milliseconds. Raises UsageError."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= MOST_TIMEOUT_S:
+        raise UsageError(f"the timeout of a pause is a number of seconds, 0 to {MOST_TIMEOUT_S:,}, not {timeout!r:.60}")
+    return round(timeout * 1000)
 
 
 def _refuse_unreadable(gate: GateInfo, text: str) -> None:

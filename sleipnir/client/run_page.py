@@ -14,7 +14,7 @@ from sleipnir.client.pinned_graph import pinned_graph
 from sleipnir.errors import SleipnirError
 from sleipnir.graph.draw.embedded import embedded, html_text
 from sleipnir.runs.plain_text import duration, one_line, printable
-from sleipnir.runs.reasons import end_in_words, places, usage_in_words
+from sleipnir.runs.reasons import end_in_words, fork_in_words, places, usage_in_words
 from sleipnir.runs.run_progress import progress_of
 from sleipnir.store.store import Store
 
@@ -61,7 +61,8 @@ def _picture(store: Store, info: RunInfo, now_ms: int) -> str:
     steps = store.runs.history(info.id, skipped or None, 2 * MOST_STEPS)
     graph = pinned_graph(store, store.runs.spec(info.id))
     note = f"<div>The picture leaves out the first {skipped:,} steps.</div>" if skipped else ""
-    return f"<div>{embedded(graph, progress_of(info, steps, now_ms))}</div>{note}"
+    past = store.runs.past_steps(info.id) if info.forked_from and (info.forked_at or 0) <= MOST_STEPS else []
+    return f"<div>{embedded(graph, progress_of(info, steps, now_ms, past))}</div>{note}"
 
 
 def _about(store: Store, info: RunInfo, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -73,6 +74,8 @@ def _about(store: Store, info: RunInfo, now_ms: int) -> Iterator[tuple[str, str]
         yield "parked", info.parked.reason
     if info.unreadable is not None:
         yield "unreadable", f"this release cannot read its records: {info.unreadable}"
+    if info.forked_from is not None:
+        yield "forked", f"from {info.forked_from} {fork_in_words(info)}"
     for place in [] if info.is_final else places(info, now_ms, MOST_PLACES):
         yield "at", place
     for gate in [] if info.is_final else store.runs.gates_below(info.id)[:MOST_QUESTIONS]:

@@ -9,21 +9,28 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sleipnir import waiting
 from sleipnir.errors import StoreUnavailable, UsageError
-from sleipnir.runs.views import StreamEvent, StreamMode, mode_of
+from sleipnir.runs.views import STEP_MODES, StepInfo, StreamEvent, StreamMode, mode_of
 from sleipnir.store.live import EventEntry, Piece, PieceEntry, StreamEntries, StreamState
 from sleipnir.store.store import Store
 from sleipnir.store.streams import before, ms_of
+
+if TYPE_CHECKING:
+    from sleipnir.client.step_chunks import UnreadJournal
+    from sleipnir.graph.model import Graph
+    from sleipnir.runs.transitions import Step
 
 T = TypeVar("T")
 
 ALL_MODES: tuple[StreamMode, ...] = ("messages", "custom", "updates", "tools", "events")
 PATIENCE_S = 30.0  # for a Redis that restarts or fails over
+MOST_RESTORED = 1_000  # journal steps that are read at once
 _RETRY_S = 0.25
 _BLOCK_MS = 2_000
 
@@ -31,15 +38,24 @@ _BLOCK_MS = 2_000
 @dataclass(frozen=True)
 class Position:
     """A reader's position: all events up to entry `event`, of that entry the first `seen` (None: all); the pieces up to
-    entry `piece`, which is the run's piece `number`."""
+    the run's piece `number`, which is entry `piece`; with `part` it is the one before, and of `piece` so many emissions
+    are read. `step` journal entries have been read, and of the next one so many `chunks`. `closed` is the number of the
+    last visit whose end was seen."""
 
     event: str = "0-0"
     seen: int | None = None
     piece: str = "0-0"
     number: int = 0
+    part: int | None = None
+    step: int = 0
+    chunks: int = 0
+    closed: int = 0
 
     def __str__(self) -> str:
-        return f"{self.event}:{'' if self.seen is None else self.seen}/{self.piece}:{self.number}"
+        part = "" if self.part is None else f"+{self.part}"
+        part += f"~{self.step}.{self.chunks}" if self.step or self.chunks else ""
+        part += f"^{self.closed}" if self.closed else ""
+        return f"{self.event}:{'' if self.seen is None else self.seen}/{self.piece}:{self.number}{part}"
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -47,23 +63,52 @@ class Position:
         match = _CURSOR.fullmatch(text)
         if match is None:
             raise UsageError(f"{text!r} is not a position in a run's stream; give the `id` of one of its events")
-        event, seen, piece, number = match.groups()
-        return cls(event, int(seen) if seen else None, piece, int(number))
+        event, seen, piece, number, part, step, chunks, closed = match.groups()
+        return cls(
+            event, int(seen) if seen else None, piece, int(number), int(part) if part else None, int(step or 0),
+            int(chunks or 0), int(closed or 0),
+        )  # fmt: skip
 
 
 _CURSOR = re.compile(
-    r"(?!0-0:\d)(0-0|[1-9]\d{0,18}-\d{1,19}):(\d{0,9})/(0-0|[1-9]\d{0,18}-\d{1,19}):(\d{1,18})", re.ASCII
+    r"(?!0-0:\d)(0-0|[1-9]\d{0,18}-\d{1,19}):(\d{0,9})/(0-0|[1-9]\d{0,18}-\d{1,19}):(\d{1,18})(?:\+(\d{1,9}))?"
+    r"(?:~(\d{1,12})\.(\d{1,6}))?(?:\^(\d{1,12}))?",
+    re.ASCII,
 )
 
 
+class VisibleEvents(NamedTuple):
+    """What a caller sees of the modes that it wants; see Run.stream."""
+
+    terminal_only: bool = False
+    lifecycle: bool = True
+
+
 def stream(
-    store: Store, run_id: str, modes: Collection[StreamMode] | None, cursor: str | None
+    store: Store,
+    run_id: str,
+    modes: Collection[StreamMode] | None,
+    cursor: str | None,
+    visible: VisibleEvents = VisibleEvents(),  # noqa: B008
 ) -> Iterator[StreamEvent]:
     """See Run.stream."""
     wanted = frozenset(ALL_MODES if modes is None else modes)
-    for mode in sorted(wanted - frozenset(ALL_MODES)):
-        raise UsageError(f"there is no stream mode {mode!r}; there are {', '.join(ALL_MODES)}")
-    return _Reader(store, run_id, wanted, Position() if cursor is None else Position.parse(cursor)).follow()
+    for mode in sorted(wanted - frozenset((*ALL_MODES, *STEP_MODES))):
+        raise UsageError(f"there is no stream mode {mode!r}; there are {', '.join((*ALL_MODES, *STEP_MODES))}")
+    if not visible.lifecycle:
+        wanted -= {"updates", "tools", "events"}
+    events = _Reader(store, run_id, wanted, Position() if cursor is None else Position.parse(cursor)).follow()
+    return _of_terminals(store, run_id, events) if visible.terminal_only else events
+
+
+def _of_terminals(store: Store, run_id: str, events: Iterator[StreamEvent]) -> Iterator[StreamEvent]:
+    """The events without the texts of nodes that others follow."""
+    from sleipnir.client.pinned_graph import pinned_graph
+
+    shown = _patiently(store, lambda: terminals(pinned_graph(store, store.runs.spec(run_id))))
+    for event in events:
+        if event.type != "text" or event.data["node"] in shown:
+            yield event
 
 
 class _Reader:
@@ -73,25 +118,35 @@ class _Reader:
         self._store, self._run_id, self._wanted, self._at = store, run_id, wanted, at
         self._places: dict[int, tuple[int, ...]] = {}
         self._reads_pieces = not wanted.isdisjoint(("messages", "custom"))
+        self._journal: UnreadJournal | None = None
 
     def follow(self) -> Iterator[StreamEvent]:
         standing, is_resumed = self._standing(), self._at != Position()
+        if not self._wanted.isdisjoint(STEP_MODES):
+            seen = self._at.step
+            self._journal = _patiently(
+                self._store, lambda: _unread_journal(self._store, self._run_id, self._wanted, seen)
+            )
         while True:
             read = self._read(wait=not standing.is_final)
             if self._has_missed_events(read, is_resumed):
+                yield from self._restored(read)
                 yield self._events_gap(read)
             if self._has_missed_pieces(read, standing):
                 yield self._pieces_gap(standing.pieces)
             is_resumed = False
             if not read.events and not read.pieces:
                 if standing.is_final:
+                    yield from self._rest()
                     return
                 standing = self._standing()
                 continue
             ends_run = _ends_run(read)
-            standing = self._standing() if ends_run else replace(standing, is_final=False)
-            if standing.is_final:
+            if ends_run or standing.is_final:  # a retry may have begun since
+                standing = self._standing()
+            if ends_run and standing.is_final:
                 yield from self._merged(_without_afterthoughts(read))
+                yield from self._rest()
                 return
             yield from self._merged(read)
 
@@ -109,22 +164,100 @@ class _Reader:
         for count, (type_, data) in enumerate(entry.events, 1):
             is_last = count == len(entry.events)
             if count > skipped:
+                if self._journal is not None:
+                    yield from self._chunks_of(self._journal, entry, type_, data)
                 self._at = replace(self._at, event=entry.id, seen=None if is_last else count)
+                if type_ == "visit_closed":
+                    self._at = replace(self._at, closed=data["seq"])
                 mode = mode_of(type_)
                 if mode in self._wanted or type_ == "run_ended" or _is_failure(type_, data):
                     yield StreamEvent(str(self._at), ms_of(entry.id), type_, data, mode)
+
+    def _chunks_of(
+        self, journal: UnreadJournal, entry: EventEntry, type_: str, data: Mapping[str, Any]
+    ) -> Iterator[StreamEvent]:
+        """The chunks of the journal that come before an event, or with it."""
+        yield from self._steps(journal, _patiently(self._store, lambda: journal.of_event(type_, data)))
+        at_ms = ms_of(entry.id)
+        chunks = journal.begun(type_, data, at_ms)
+        for count, chunk in enumerate(chunks, 1):
+            if count > self._at.chunks:
+                self._at = replace(self._at, chunks=count)
+                yield StreamEvent(str(self._at), at_ms, chunk.type, chunk.data, chunk.mode)
+        if chunks:
+            self._at = replace(self._at, chunks=0)
+
+    def _rest(self) -> Iterator[StreamEvent]:
+        """The chunks of what is left of the journal."""
+        if (journal := self._journal) is not None:
+            yield from self._steps(journal, _patiently(self._store, journal.rest))
+
+    def _steps(
+        self, journal: UnreadJournal, entries: Iterable[tuple[Step, Mapping[str, str]]]
+    ) -> Iterator[StreamEvent]:
+        for step, texts in entries:
+            chunks = journal.chunks.add(step, texts)
+            after = replace(self._at, step=step.step + 1, chunks=0)
+            for count, chunk in enumerate(chunks, 1):
+                if count > self._at.chunks:
+                    self._at = after if count == len(chunks) else replace(self._at, chunks=count)
+                    yield StreamEvent(str(self._at), step.at_ms, chunk.type, chunk.data, chunk.mode)
+            self._at = after
 
     def _texts_of(self, entry: PieceEntry) -> Iterator[StreamEvent]:
         piece, number = entry.piece, entry.number
         if number > self._at.number + 1:
             yield self._pieces_gap(number - 1, ms_of(entry.id))
-        self._at = replace(self._at, piece=entry.id, number=number)
-        if piece.place > self._places.get(piece.seq, ()):
-            self._places[piece.seq] = piece.place
-            mode: StreamMode = "messages" if piece.chunk is None else "custom"
-            if mode in self._wanted:
-                data = _data(piece) if piece.chunk is None else _chunk_data(piece, piece.chunk)
-                yield StreamEvent(str(self._at), ms_of(entry.id), "text" if mode == "messages" else mode, data, mode)
+        skipped = (self._at.part or 0) if entry.id == self._at.piece else 0
+        self._at = replace(self._at, piece=entry.id, number=number, part=None)
+        if piece.place <= self._places.get(piece.seq, ()):
+            return
+        self._places[piece.seq] = piece.place
+        if piece.chunk is None and "messages" in self._wanted:
+            yield StreamEvent(str(self._at), ms_of(entry.id), "text", _data(piece), "messages")
+        elif piece.chunk is not None and "custom" in self._wanted:
+            yield from self._emissions_of(entry, skipped)
+
+    def _emissions_of(self, entry: PieceEntry, skipped: int) -> Iterator[StreamEvent]:
+        after, emissions = self._at, _emissions(entry.piece)
+        for count, data in enumerate(emissions[skipped:], skipped + 1):
+            is_last = count == len(emissions)
+            self._at = after if is_last else replace(after, number=after.number - 1, part=count)
+            yield StreamEvent(str(self._at), ms_of(entry.id), "custom", data, "custom")
+
+    def _restored(self, read: StreamEntries) -> Iterator[StreamEvent]:
+        """The ends of visits that were dropped, from the journal: those after the last one that was seen, and before
+        the first one that is still there. None, if that cannot be told."""
+        kept = (data["seq"] for entry in read.events for type_, data in entry.events if type_ == "visit_closed")
+        first = next(kept, None)
+        if first is None or (self._at.event != "0-0" and not self._at.closed):
+            return
+        after: int | None = None
+        if self._at.closed:
+            newest = _patiently(self._store, lambda: self._last_end(self._at.closed, first))
+            if newest is None:
+                return
+            after = newest
+        while page := _patiently(self._store, partial(self._store.runs.history, self._run_id, after, MOST_RESTORED)):
+            for step in page:
+                after = step.step
+                if step.seq == first:
+                    return
+                if step.seq is not None and step.role == "node" and step.item is None and step.part is None:
+                    self._at = replace(self._at, closed=step.seq)
+                    if "updates" in self._wanted or not step.ok:
+                        data = restored_end(step)
+                        yield StreamEvent(str(self._at), step.at_ms, "visit_closed", data, "updates")
+
+    def _last_end(self, seq: int, before: int) -> int | None:
+        """The last journal step of a visit that comes before that of another one."""
+        found = None
+        for step, _ in self._store.runs.entries(self._run_id):
+            if step.seq == before:
+                break
+            if step.seq == seq:
+                found = step.step
+        return found
 
     def _pieces_gap(self, number: int, at_ms: int = 0) -> StreamEvent:
         """The pieces up to this one are missing."""
@@ -158,7 +291,7 @@ class _Reader:
             lambda: self._store.live.read(
                 self._run_id,
                 events=at.event if at.seen is None else before(at.event),
-                pieces=at.piece if self._reads_pieces else None,
+                pieces=(at.piece if at.part is None else before(at.piece)) if self._reads_pieces else None,
                 block_ms=_BLOCK_MS if wait else None,
             ),
         )
@@ -166,6 +299,55 @@ class _Reader:
 
     def _standing(self) -> StreamState:
         return _patiently(self._store, lambda: self._store.live.standing(self._run_id))
+
+
+def _unread_journal(store: Store, run_id: str, wanted: frozenset[StreamMode], seen: int) -> UnreadJournal:
+    """That of a stored run, of whose journal so many entries were seen. Raises UsageError for modes that the run does
+    not have, RunNotFound."""
+    # Commands that only watch do not need these.
+    from sleipnir.client.pinned_graph import pinned_graph
+    from sleipnir.client.state_snapshots import RunSnapshots
+    from sleipnir.client.step_chunks import ChunkedRun, StepChunks, UnreadJournal
+
+    spec = store.runs.spec(run_id)
+    graph, parent = pinned_graph(store, spec), None
+    if not wanted.isdisjoint(("checkpoints", "debug")) and graph.engine == "bsp":
+        parent = RunSnapshots(store, run_id).one(0).parent_config
+    chunks = StepChunks(ChunkedRun(run_id, spec, graph, wanted, parent), store.runs.fold_of_past(run_id, spec))
+    tail = UnreadJournal(chunks, lambda first: store.runs.written_after(run_id, first))
+    tail.skip(seen)
+    return tail
+
+
+def restored_end(step: StepInfo) -> dict[str, Any]:
+    """The data of the event of a visit's end, from its journal step. The journal has no notes."""
+    return {
+        "seq": step.seq, "node": step.node, "kind": step.kind, "ok": step.ok,
+        "next": list(step.next) if isinstance(step.next, tuple) else step.next, "keys": list(step.keys),
+        "took_ms": step.took_ms, "notes": [], "error": step.error, "restored": True,
+    }  # fmt: skip
+
+
+def terminals(graph: Graph) -> frozenset[str]:
+    """The nodes that nothing but end nodes follows, unless they fail."""
+    from sleipnir.graph.model import EndNode, MapNode, edges_of
+
+    def ends(target: str) -> bool:
+        return target not in graph.nodes or isinstance(graph.nodes[target], EndNode)
+
+    waiting = [node for node in graph.nodes.values() if not isinstance(node, EndNode)]
+    waited_for = {source for node in waiting for join in node.wait_for for source in join.sources}
+    of_maps = {name for node in graph.nodes.values() if isinstance(node, MapNode) for name in node.body}
+    followed = {
+        name
+        for name, node in graph.nodes.items()
+        if not all(ends(node.ends.get(edge.target, edge.target)) for edge in edges_of(node) if edge.kind not in _ASIDE)
+    }
+    return frozenset(graph.nodes.keys() - followed - of_maps - waited_for)
+
+
+_ASIDE = frozenset(("fallback", "on_error", "tools_node"))
+"""The kinds of edges that a node takes only if it fails, and from which it comes back."""
 
 
 def _ends_run(entries: StreamEntries) -> bool:
@@ -204,12 +386,14 @@ def _data(piece: Piece) -> dict[str, Any]:
     return {name: getattr(piece, name) for name in _PIECE_FIELDS}
 
 
-_PIECE_FIELDS = tuple(field.name for field in fields(Piece) if field.name not in ("chunk", "v"))
+_PIECE_FIELDS = tuple(field.name for field in fields(Piece) if field.name not in ("chunk", "emissions", "v"))
 
 
-def _chunk_data(piece: Piece, chunk: str) -> dict[str, Any]:
-    data = {"seq": piece.seq, "attempt": piece.attempt, "node": piece.node, "lost": piece.lost}
-    return {**data, "chunk": json.loads(chunk)} if chunk else data
+def _emissions(piece: Piece) -> list[dict[str, Any]]:
+    about = {"seq": piece.seq, "attempt": piece.attempt, "node": piece.node, "lost": 0}
+    if piece.emissions:
+        return [{**about, **emission} for emission in json.loads(piece.emissions)]
+    return [{**about, "chunk": json.loads(piece.chunk)} if piece.chunk else {**about, "lost": piece.lost}]
 
 
 def _patiently(store: Store, ask: Callable[[], T]) -> T:

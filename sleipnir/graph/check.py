@@ -1,11 +1,12 @@
 """Rules about a graph as a whole, one function per rule, named by what it guarantees.
 
-Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
-are Sleipnir's. Each subject has a module: check_code.py, check_config.py, check_failures.py, check_knowledge.py,
-check_models.py, check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py,
-check_templates.py. Every rule checks the whole graph and reports all its findings; none raises. If the caller names the
-agent's folder, the rules also read the folder and check that documents exist; they read nothing else. The readable part
-of a graph with errors is checked too (salvage.py), so that all errors are reported in one pass.
+Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest are
+Sleipnir's. Each subject has a module: check_agents.py, check_breakpoints.py, check_cache.py,
+check_code.py, check_config.py, check_failures.py, check_knowledge.py, check_messages.py, check_models.py,
+check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py, check_templates.py. Every rule
+checks the whole graph and reports all its findings; none raises. If the caller names the agent's folder, the rules also
+read the folder and check that documents exist; they read nothing else. The readable part of a graph with errors is
+checked too (salvage.py), so that all errors are reported in one pass.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from pathlib import Path
 
 from sleipnir.errors import Problem
 from sleipnir.graph import (
+    check_agents,
+    check_breakpoints,
+    check_cache,
     check_code,
     check_config,
     check_failures,
     check_knowledge,
+    check_messages,
     check_models,
     check_parallel,
     check_python_graph,
@@ -28,6 +33,7 @@ from sleipnir.graph import (
     check_skills,
     check_state,
     check_templates,
+    check_waits,
     codes,
     ignoring,
     python_file,
@@ -59,6 +65,7 @@ from sleipnir.graph.model import (
     Retry,
     RouterNode,
     ScriptNode,
+    ToolsNode,
     edges_of,
     graph_below,
 )
@@ -71,7 +78,7 @@ TAKEN_BY_FILES = ("rag", "config", "graph")
 FAILURES = (
     "any", "transient", "timeout", "exit", "signal", "output", "output_size", "exception", "spawn", "not_found",
     "extension", "outside", "too_large", "model", "model_call", "rate_limit", "structured", "template", "tools",
-    "bundle", "no_executor", "state", "failed",
+    "bundle", "no_executor", "state", "failed", "recoverable", "child",
 )  # fmt: skip
 """The values of `retry.on` besides exceptions: classes of failures, and the kinds that executors report."""
 
@@ -295,12 +302,17 @@ def every_rag_result_is_kept(case: Case) -> None:
 
 
 def every_tool_is_known(case: Case) -> None:
-    for node, path in case.nodes(LlmNode):
+    nodes: list[tuple[LlmNode | ToolsNode, KeyPath]] = [*case.nodes(LlmNode), *case.nodes(ToolsNode)]
+    for node, path in nodes:
+        executing = case.graph.nodes.get(node.tools_node or "") if isinstance(node, LlmNode) else None
+        declared = executing.declared_names if isinstance(executing, ToolsNode) else ()
         for index, tool in enumerate(node.tools or ()):
+            if not isinstance(tool, str) or tool in declared:
+                continue
             if tool.startswith(MCP):
                 _check_server(case, tool, (*path, "tools", index))
             elif case.folder is not None:
-                _check_tool(case, tool, (*path, "tools", index))
+                _check_tool(case, tool, (*path, "tools", index), node.kind)
 
 
 def every_global_tool_can_be_used(case: Case) -> None:
@@ -369,6 +381,17 @@ def every_retry_names_failures_that_exist(case: Case) -> None:
                 case.findings.warning(path, f"'{name}' is not a known failure", suggestion(name, FAILURES, "failures"))
 
 
+def every_recoverable_failure_exists(case: Case) -> None:
+    """A warning for the same reason; what is recovered from must be a failure of its own, not any."""
+    names = case.graph.errors.recoverable if case.graph.errors is not None else ()
+    for index, name in enumerate(names):
+        path: KeyPath = ("errors", "recoverable", index)
+        if name in ("any", "transient"):
+            case.findings.error(path, f"'{name}' would hide failures that nobody expects", "Name kinds and exceptions.")
+        elif name not in FAILURES and not _EXCEPTION.fullmatch(name):
+            case.findings.warning(path, f"'{name}' is not a known failure", suggestion(name, FAILURES, "failures"))
+
+
 def every_timeout_of_a_question_has_a_target(case: Case) -> None:
     """Warnings: otherwise the problem appears only when a question times out."""
     for node_id, node in case.graph.nodes.items():
@@ -415,9 +438,15 @@ RULES: Sequence[Rule] = (
     no_knowledge_base_overwrites_a_file,
     every_validation_can_be_read,
     every_retry_names_failures_that_exist,
+    every_recoverable_failure_exists,
     every_timeout_of_a_question_has_a_target,
     every_output_schema_is_a_schema,
+    *check_waits.RULES,
     *check_code.RULES,
+    *check_agents.RULES,
+    *check_breakpoints.RULES,
+    *check_cache.RULES,
+    *check_messages.RULES,
     *check_failures.RULES,
     *check_parallel.RULES,
     *check_python_graph.RULES,
@@ -460,6 +489,8 @@ def _edge_label(case: Case, edge: Edge) -> str:
 
 
 _EDGE_KEYS = (
+    "tools_node",
+    "tools",
     "next",
     "routes",
     "on_other",
@@ -496,7 +527,7 @@ def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:
     return by_node
 
 
-_CHOSEN = ("ends", "routes", "on_other", "fallback", "on_timeout", "on_error")
+_CHOSEN = ("ends", "routes", "on_other", "fallback", "on_timeout", "on_error", "tools_node")
 
 
 def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:
@@ -534,9 +565,9 @@ def _check_server(case: Case, tool: str, path: KeyPath) -> None:
     case.findings.error(path, f"llm node references unknown MCP server '{tool}'", hint)
 
 
-def _check_tool(case: Case, tool: str, path: KeyPath) -> None:
+def _check_tool(case: Case, tool: str, path: KeyPath, kind: str) -> None:
     known = [*known_tools(case.graph, case.custom_tools), *(stem(name) for name in case.more_tools)]
     if stem(tool) in known:
         return
     hint = case.custom_tools.complaint or suggestion(stem(tool), known, "tools of this graph")
-    case.findings.error(path, f"llm node references unknown tool '{tool}'", hint)
+    case.findings.error(path, f"{kind} node references unknown tool '{tool}'", hint)

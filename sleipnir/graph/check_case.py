@@ -176,8 +176,8 @@ def edge_path(case: Case, edge: Edge) -> KeyPath:
             return (*path, "routers", _router_of(node, edge), "to", edge.label)
         case "default" if node.branch is not None and not case.findings.has((*path, "branch", "default")):
             return (*cases_path(case, path), len(node.branch.cases), "else")
-        case "default":
-            return (*path, "branch", "default")
+        case "default" | "tools":
+            return (*path, "branch", edge.kind)
         case "wait_for":
             return ("nodes", edge.target, "wait_for")
         case _:

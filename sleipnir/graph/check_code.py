@@ -18,13 +18,36 @@ from sleipnir.graph import check_state
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.code_files import RUNTIMES, code_files, listing, text_of
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
-from sleipnir.graph.model import STATE_GRAPH, FunctionNode, GraphNode, ScriptNode
+from sleipnir.graph.model import (
+    CACHED,
+    CALLING_BACK,
+    STATE_GRAPH,
+    AgentNode,
+    CallbackPhase,
+    FunctionNode,
+    GraphNode,
+    NodeCache,
+    NodeCallbacks,
+    ScriptNode,
+    ToolsNode,
+)
 from sleipnir.graph.python_source import statements
 from sleipnir.graph.tools import names_of
 
-Role: TypeAlias = Literal["Script", "Function", "Node function", "Reducer", "Model", "State class"]
+Role: TypeAlias = Literal[
+    "Script", "Function", "Node function", "Mapper", "Reducer", "Model", "State class", "Exception",
+    "Before callback", "After callback", "Error callback",
+]  # fmt: skip
 
-_GIVEN: Final = {"Function": ("the state", "def {}(state):"), "Reducer": ("two values", "def {}(current, incoming):")}
+_GIVEN: Final = {
+    "Function": ("the state", "def {}(state):", 1),
+    "Mapper": ("the state and the child", "def {}(state, child):", 2),
+    "Reducer": ("two values", "def {}(current, incoming):", 2),
+    "Before callback": ("the state and the node", "def {}(state, info):", 2),
+    "After callback": ("four values", "def {}(state, info, result, error):", 4),
+    "Error callback": ("three values", "def {}(state, info, error):", 3),
+}
+"""By role: what a function is called with, the form it has then, and the number of its arguments."""
 _DYNAMIC = re.compile(r"\b(?:__getattr__|globals|locals|vars|setattr|exec|eval)\b")
 """Calls with which a module may define names that parsing does not show."""
 
@@ -162,10 +185,10 @@ def every_function_accepts_its_arguments(case: Case) -> None:
         function = binding[0] if len(binding) == 1 else None
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
             continue
-        problem = _signature_problem(function, 1 if reference.role == "Function" else 2)
+        given, form, count = _GIVEN[reference.role]
+        problem = _signature_problem(function, count)
         if problem is None:
             continue
-        given, form = _GIVEN[reference.role]
         message = f"{reference.role.lower()} '{reference.name}' {problem}, but it is called with {given}"
         if isinstance(function, ast.AsyncFunctionDef):
             message = f"{reference.role.lower()} '{reference.name}' is async, but it is called as a plain function"
@@ -187,7 +210,13 @@ def _calls(case: Case) -> Iterator[tuple[KeyPath, Role, str]]:
     name."""
     for index, state_class in enumerate(case.graph.state_classes):
         yield ("state_classes", index), "State class", state_class
+    for index, name in enumerate(case.graph.errors.recoverable if case.graph.errors is not None else ()):
+        if ".py:" in name:
+            yield ("errors", "recoverable", index), "Exception", name
+    yield from _callbacks(case.graph.callbacks, ("callbacks",))
     for node_id, node in case.graph.nodes.items():
+        if isinstance(node, CALLING_BACK):
+            yield from _callbacks(node.callbacks, ("nodes", node_id, "callbacks"))
         if isinstance(node, FunctionNode):
             if not isinstance(node, GraphNode):
                 yield ("nodes", node_id, "call"), "Function" if node.protocol == "plain" else "Node function", node.call
@@ -195,8 +224,31 @@ def _calls(case: Case) -> Iterator[tuple[KeyPath, Role, str]]:
                 yield ("nodes", node_id, "state_class"), "State class", node.state_class
             for index, router in enumerate(node.routers):
                 yield ("nodes", node_id, "routers", index, "call"), "Node function", router.call
+        if isinstance(node, AgentNode):
+            for key, mapper in (("map_in", node.map_in), ("map_out", node.map_out)):
+                if isinstance(mapper, str):
+                    yield ("nodes", node_id, key), "Function" if key == "map_in" else "Mapper", mapper
+        for index, tool in enumerate(node.tools if isinstance(node, ToolsNode) else ()):
+            if not isinstance(tool, str) and tool.call is not None:
+                yield ("nodes", node_id, "tools", index, "call"), "Node function", tool.call
         if node.branch is not None and node.branch.call is not None:
             yield ("nodes", node_id, "branch", "call"), "Function", node.branch.call
+        if isinstance(node, CACHED) and isinstance(node.cache, NodeCache) and node.cache.key_func is not None:
+            yield ("nodes", node_id, "cache", "key_func"), "Function", node.cache.key_func
+
+
+def _callbacks(callbacks: NodeCallbacks | None, path: KeyPath) -> Iterator[tuple[KeyPath, Role, str]]:
+    roles: dict[CallbackPhase, Role] = {
+        "before": "Before callback",
+        "after": "After callback",
+        "error": "Error callback",
+    }
+    if callbacks is None:
+        return
+    for phase, role in roles.items():
+        is_list = isinstance(getattr(callbacks, phase), list)
+        for index, name in enumerate(callbacks.of(phase)):
+            yield (*path, phase, index) if is_list else (*path, phase), role, name
 
 
 def _statements(case: Case, reference: Reference) -> list[ast.stmt] | None:
@@ -216,6 +268,8 @@ def _statements(case: Case, reference: Reference) -> list[ast.stmt] | None:
 def _takes_by_name(case: Case, reference: Reference) -> bool:
     """Whether it is the function of a node of a StateGraph, which takes what its parameters name, and may be async."""
     node = case.graph.nodes.get(str(reference.path[1])) if reference.path[0] == "nodes" else None
+    if isinstance(node, ToolsNode):
+        return "tools" in reference.path
     return isinstance(node, FunctionNode) and node.protocol == STATE_GRAPH
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 
-from sleipnir.graph.check_case import Case, Rule
+from sleipnir.graph.check_case import Case, KnownClients, Rule
 from sleipnir.graph.findings import KeyPath
 from sleipnir.graph.model import LlmNode, RagNode
 
@@ -29,15 +29,15 @@ def every_model_is_named_with_its_client(case: Case) -> None:
     """A known client without a model means its first model. Other clients need the model, because a lone name may be a
     model's."""
     hint = "Write it as `client:model`, for example openai:gpt-4o-mini."
-    if case.graph.model is not None and not _is_model(case.graph.model):
+    if case.graph.model is not None and not is_model(case.graph.model):
         case.findings.graph_error(("model",), f"unknown model '{case.graph.model}'", hint)
-    if (model := _summariser(case)) is not None and not _is_model(model):
+    if (model := _summariser(case)) is not None and not is_model(model):
         case.findings.graph_error(("summarization_model",), f"unknown model '{model}'", hint)
     for node, path in case.nodes(LlmNode):
-        if node.model is not None and not _is_model(node.model):
+        if node.model is not None and not is_model(node.model):
             case.findings.error((*path, "model"), f"llm node references unknown model '{node.model}'", hint)
     for model, where in _knowledge_models(case):
-        if not _is_model(model):
+        if not is_model(model):
             more = f"{hint} Use `none` to search without embeddings." if where[-1] == "embedding_model" else hint
             case.findings.error(where, f"rag node references unknown model '{model}'", more)
 
@@ -45,19 +45,26 @@ def every_model_is_named_with_its_client(case: Case) -> None:
 def every_client_is_known(case: Case) -> None:
     """An error if the workers have the same clients as this machine, else a warning. If the configured clients are not
     known, only likely misspellings are reported."""
-    configured = frozenset[str]() if case.clients is None else case.clients.names
-    known = (*CLIENTS, *sorted(configured.difference(CLIENTS)))
     for model, path in _models(case):
-        client = model.partition(":")[0].strip()
-        if not _is_model(model) or client in known:
-            continue
-        close = difflib.get_close_matches(client.casefold(), known, n=1, cutoff=ALIKE)
-        if case.clients is None and not close:
-            continue
-        variable = f"{client.upper().replace('-', '_')}_API_BASE"
-        hint = f'Did you mean "{close[0]}"?' if close else f"For a server of your own, set {variable} for the workers."
-        report = case.findings.error if case.clients is not None and case.clients.complete else case.findings.warning
-        report(path, f"model '{model}' names the client '{client}', which is not known", hint)
+        if (doubt := doubt_about_client(model, case.clients)) is not None:
+            is_certain = case.clients is not None and case.clients.complete
+            (case.findings.error if is_certain else case.findings.warning)(path, *doubt)
+
+
+def doubt_about_client(model: str, clients: KnownClients | None) -> tuple[str, str] | None:
+    """Why the client of a model seems to be none, and what to do. `clients` None: those that are configured are not
+    known, and only a likely misspelling is reported."""
+    configured = frozenset[str]() if clients is None else clients.names
+    known = (*CLIENTS, *sorted(configured.difference(CLIENTS)))
+    client = model.partition(":")[0].strip()
+    if not is_model(model) or client in known:
+        return None
+    close = difflib.get_close_matches(client.casefold(), known, n=1, cutoff=ALIKE)
+    if clients is None and not close:
+        return None
+    variable = f"{client.upper().replace('-', '_')}_API_BASE"
+    hint = f'Did you mean "{close[0]}"?' if close else f"For a server of your own, set {variable} for the workers."
+    return f"model '{model}' names the client '{client}', which is not known", hint
 
 
 RULES: Sequence[Rule] = (every_model_is_named_with_its_client, every_client_is_known)
@@ -86,6 +93,7 @@ def _summariser(case: Case) -> str | None:
     return None if case.graph.loop is None else case.graph.loop.summarization_model
 
 
-def _is_model(model: str) -> bool:
+def is_model(model: str) -> bool:
+    """Whether a text can name a model: `client:model`, or a known client alone."""
     client, _, name = model.partition(":")
     return bool(client.strip() and (name.strip() or client in CLIENTS))

@@ -289,7 +289,7 @@ def _check_body(case: Case, body: Node, path: KeyPath) -> None:
 
 
 def _check_result(case: Case, node: MapNode, body: Node, path: KeyPath) -> None:
-    for key in body.state_updates or ():
+    for key in (*(body.state_updates or ()), *body.value_updates):
         if key != node.output_key:
             message = f"map '{path[-1]}' node '{body.id}' writes '{key}', but only '{node.output_key}' is collected"
             hint = f"Write `{node.output_key}`, or set `output_key: {key}`."
@@ -319,9 +319,11 @@ def _branches(case: Case) -> Iterator[tuple[Node, KeyPath]]:
 
 def keys_written(node: Node) -> list[str]:
     """The keys that a node is known to write."""
-    keys = list(node.state_updates or ())
+    keys = [*(node.state_updates or ()), *node.value_updates]
     if isinstance(node, LlmNode | AgentNode):
         keys += _properties(node.output_schema)
+    if isinstance(node, AgentNode) and isinstance(node.map_out, dict):
+        keys += node.map_out
     if isinstance(node, MapNode):
         keys.append(node.collect_into)
     return list(dict.fromkeys(keys))

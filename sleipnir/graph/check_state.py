@@ -23,6 +23,7 @@ _TYPES_OF: Final[Mapping[str, Sequence[str]]] = {
     "merge": ("object",),
     "deep_merge": ("object",),
     "messages": ("messages", "list"),
+    "by_node": ("object",),
 }
 """The key types that a reducer can fold; reducers that are not listed fold every type."""
 

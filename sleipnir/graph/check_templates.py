@@ -16,6 +16,7 @@ from typing import Final
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.check_code import calls_installed_code
 from sleipnir.graph.check_parallel import keys_written
+from sleipnir.graph.child_values import CHILD_NAME
 from sleipnir.graph.findings import KeyPath, Position, closest, suggestion
 from sleipnir.graph.model import (
     AgentNode,
@@ -28,9 +29,10 @@ from sleipnir.graph.model import (
     RagNode,
     ScriptNode,
     ToolNode,
+    WaitNode,
 )
 from sleipnir.graph.source import line_and_column
-from sleipnir.graph.template import PLACEHOLDER
+from sleipnir.graph.template import PLACEHOLDER, texts_in
 
 # Each part is bounded, so that no text takes more than linear time.
 _BRACES: Final = re.compile(r"\{\{([^{}:\n]{0,80})\}\}")
@@ -45,7 +47,7 @@ ALIKE: Final = 0.75
 _ALWAYS: Final = ("initial_prompt", "_error", "last_error")
 """Keys that exist at the start of every run, or that a failure writes."""
 
-_RESULTS: Final = ("output", "choice", "input")
+_RESULTS: Final = ("output", "choice", "input", "event")
 """The names of a node's result in its own state_updates."""
 
 
@@ -66,9 +68,11 @@ def templates(case: Case) -> Iterator[RenderedText]:
         path: KeyPath = ("nodes", node_id)
         match node:
             case LlmNode():
-                texts = {"prompt": node.prompt, "instructions": node.instructions}
+                own = node.instructions if node.placeholders is None else None
+                texts = {"prompt": node.prompt, "instructions": own}
             case AgentNode():
                 texts = {"prompt": node.prompt}
+                yield from _texts_of_agent(node, path)
             case RagNode():
                 texts = {"query": node.query}
             case ApprovalNode():
@@ -77,6 +81,8 @@ def templates(case: Case) -> Iterator[RenderedText]:
                 texts = {"question": node.question, "default": node.default}
             case EndNode():
                 texts = {"output": node.output}
+            case WaitNode():
+                texts = {"until": node.until, "event": node.event}
             case MapNode():
                 texts = {"for_each" if case.findings.has((*path, "for_each")) else "over": node.over}
             case _:
@@ -88,8 +94,23 @@ def templates(case: Case) -> Iterator[RenderedText]:
             yield RenderedText((*path, "branch", "by"), node.branch.by)
         for key, text in (node.state_updates or {}).items():
             yield RenderedText((*path, "state_updates", key), text, node.scoped)
+        for place, text in texts_in(node.value_updates):
+            yield RenderedText((*path, "state_updates", *place), text, node.scoped)
     if case.graph.concurrency is not None:
         yield RenderedText(("concurrency", "key"), case.graph.concurrency.key)
+
+
+def _texts_of_agent(node: AgentNode, path: KeyPath) -> Iterator[RenderedText]:
+    """The templates of what an agent node gives and takes. `map_out` also knows the child."""
+    for place, text in texts_in(node.map_in if isinstance(node.map_in, dict) else {}, (*path, "map_in")):
+        yield RenderedText(place, text)
+    for place, text in texts_in(node.map_out if isinstance(node.map_out, dict) else {}, (*path, "map_out")):
+        yield RenderedText(place, text, CHILD_NAME)
+    if node.input is not None and node.message is not None:
+        key = "template" if node.input.source is None else "from"
+        yield RenderedText((*path, "input", key), node.message)
+    for index, message in enumerate(node.messages or ()):
+        yield RenderedText((*path, "input", "messages", index, "content"), message.get("content", ""))
 
 
 def every_brace_is_a_placeholder(case: Case) -> None:
@@ -201,6 +222,8 @@ def _may_write_any_key(case: Case) -> bool:
     if calls_installed_code(case):
         return True
     if case.folder is None and any(isinstance(node, ScriptNode | FunctionNode) for node in nodes):
+        return True
+    if any(isinstance(node, AgentNode) and isinstance(node.map_out, str) for node in nodes) and case.folder is None:
         return True
     schemas = [node.output_schema for node in nodes if isinstance(node, LlmNode | AgentNode) and node.output_schema]
     return any(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from sleipnir.graph.expression import TOO_DEEP, ExpressionError, parse, weight
+from sleipnir.graph.message_keys import MESSAGES, tool_calls_are_last
 from sleipnir.graph.model import Branch, Json
 from sleipnir.graph.template import keys_read, render, render_typed
 
@@ -27,6 +28,8 @@ def chosen(branch: Branch, read: Read) -> list[str]:
         expression = parse(case.when)
         if expression.holds(read(expression.keys)):
             return [case.to]
+    if branch.tools is not None and tool_calls_are_last(read([MESSAGES]).get(MESSAGES)):
+        return [branch.tools]
     if branch.by is None:
         return [branch.default] if branch.default is not None else []
     state = read(keys_read(branch.by))

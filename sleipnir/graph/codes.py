@@ -125,6 +125,21 @@ CODES: Final[Mapping[str, Code]] = {
         "Nodes of this protocol write only keys that the classes declare. Name the classes at the top of the file.",
     ),
     "SLP218": Code("A key that needs version sleipnir/1", "Write `version: sleipnir/1`, or remove the key."),
+    "SLP219": Code(
+        "A `cache` that cannot be",
+        "Results of scripts, functions, models without tools and searches can be cached, but not those of agents and "
+        "graphs, nor of work that must happen once. `key` lists state keys, or is a template or a CEL expression.",
+    ),
+    "SLP220": Code(
+        "`callbacks` that cannot run",
+        "They run on a worker around the execution of a script or a function. Workers of models and searches have keys "
+        "of providers, and run no Python of the agent; agents and graphs are runs of their own.",
+    ),
+    "SLP240": Code(
+        "A key that contradicts another one",
+        "An llm node has a `prompt`, or it sends the messages of the state. One setting is given in one place.",
+    ),
+    "SLP241": Code("A tool without an executor", "A tool of a tools node is external, or a Python function."),
     # --- nodes and edges
     "SLP301": Code(
         "An edge to a node that does not exist", "Every target must be a node of this graph. Check the spelling."
@@ -179,6 +194,25 @@ CODES: Final[Mapping[str, Code]] = {
         "use another target.",
     ),
     "SLP328": Code("A `defer` that cannot be", "It needs version sleipnir/1 and the engine bsp."),
+    "SLP329": Code(
+        "A breakpoint that never stops a run",
+        "`interrupt_before` and `interrupt_after` name nodes of the graph. Items of a map are part of the map's visit: "
+        "set the breakpoint at the map.",
+    ),
+    "SLP340": Code(
+        "A wait without one time or event",
+        "A wait node has exactly one of `for`, `until` and `event`; `timeout`, `on_timeout`, `filter`, `look_back` and "
+        "`consume` belong to `event`.",
+    ),
+    "SLP341": Code(
+        "A wait for an event that cannot be",
+        "The name of an event has at most 200 letters, digits and `_ . : / @ -`. Its filter is CEL over `event` and "
+        "`state`, without loops.",
+    ),
+    "SLP350": Code(
+        "A tools node that cannot get calls",
+        "`tools_node` of an llm node without a prompt names a node of type tools; both need `messages` in the state.",
+    ),
     # --- templates
     "SLP401": Code(
         "Braces that are not a placeholder",
@@ -206,6 +240,10 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "SLP407": Code("A `validation` that cannot be read", "Write for example `len(input) > 0`."),
     "SLP408": Code("`concurrency.key` holds no placeholder", "Write `{{name}}`, without spaces."),
+    "SLP420": Code(
+        "A placeholder of a session",
+        "`placeholders: trpc` reads keys of the state. Runs have no values of the scopes `user`, `app` and `temp`.",
+    ),
     # --- code
     "SLP501": Code("A file of the agent's code does not exist", "Paths begin at the agent's folder."),
     "SLP502": Code("A path leaves the agent's folder", "Workers get only the folder. Keep the file in it."),
@@ -245,6 +283,18 @@ CODES: Final[Mapping[str, Code]] = {
     "SLP608": Code("`dynamic_instructions` without their function", "Define `_instructions` in the tools file."),
     "SLP609": Code("A skill that cannot be used", "A skill has its folder's name, and the graph must list it too."),
     "SLP610": Code("A skill that is not installed here", "The workers may have it."),
+    "SLP620": Code(
+        "An agent node that gives nothing, or gives it twice",
+        "It has a `prompt`, an `input` in one of its forms, or values under `map_in`.",
+    ),
+    "SLP621": Code(
+        "A mapping of an agent node that has no effect, or reads what is not there",
+        "`map_in` gives first values of the child's state; `map_out` is all that the node writes, and reads `child`.",
+    ),
+    "SLP650": Code(
+        "A tool that a tools node cannot call",
+        "Each tool is listed once; groups and permissions name tools of the list, and a tool is in one group.",
+    ),
     # --- documents
     "SLP701": Code("A rag node without documents", "List at least one file, folder, pattern or URL."),
     "SLP702": Code("A rag result that is not stored", "Write it to a key in `state_updates`."),
@@ -268,6 +318,13 @@ CODES: Final[Mapping[str, Code]] = {
     "SLP809": Code("A node runs a graph that is not there", "`graphs:` of the same document has the graphs of nodes."),
     "SLP810": Code("A graph runs itself", "Its runs would start others without end. Use a loop of edges in one graph."),
     "SLP811": Code("A search in a graph that is a node", "Put the search into the graph above."),
+    "SLP820": Code(
+        "A built-in key of another type",
+        "A state with `messages` has built-in keys, which the nodes of the language write. Give your key another name.",
+    ),
+    "SLP821": Code(
+        "An operation on messages that cannot be", "A step is a message, or an operation that the hint names."
+    ),
     # --- sizes
     "SLP901": Code("Too many nodes or keys", "The bound protects other runs. The hint names an alternative."),
 }
@@ -300,8 +357,12 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "no_knowledge_base_overwrites_a_file": "SLP703",
     "every_validation_can_be_read": "SLP407",
     "every_retry_names_failures_that_exist": "SLP324",
+    "every_recoverable_failure_exists": "SLP324",
     "every_timeout_of_a_question_has_a_target": "SLP308",
     "every_output_schema_is_a_schema": "SLP805",
+    "every_wait_has_one_end": "SLP340",
+    "every_event_can_come": "SLP341",
+    "every_filter_can_be_read": "SLP341",
     "every_script_has_a_runtime": "SLP506",
     "no_code_is_outside_the_folder": "SLP502",
     "every_python_file_can_be_read": "SLP503",
@@ -323,6 +384,15 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_router_leads_somewhere": "SLP316",
     "every_edge_into_a_join_is_waited_for": "SLP327",
     "every_deferred_node_can_wait": "SLP328",
+    "every_agent_is_given_a_message": "SLP620",
+    "every_mapping_has_an_effect": "SLP621",
+    "every_mapping_reads_what_a_child_has": "SLP621",
+    "every_mapped_constant_fits_its_key": "SLP806",
+    "every_breakpoint_names_a_node": "SLP329",
+    "no_breakpoint_is_at_an_item_of_a_map": "SLP329",
+    "every_cached_result_can_be_used_again": "SLP219",
+    "no_key_function_runs_beside_keys_of_models": "SLP219",
+    "every_key_of_a_cache_can_be_read": "SLP219",
     "every_on_error_of_the_graph_leads_to_a_node": "SLP325",
     "every_on_error_has_an_effect": "SLP325",
     "no_node_is_named_like_a_keyword": "SLP326",
@@ -347,6 +417,15 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_graph_of_a_node_exists": "SLP809",
     "no_graph_runs_itself": "SLP810",
     "no_graph_of_a_node_searches": "SLP811",
+    "every_built_in_key_keeps_its_type": "SLP820",
+    "every_message_operation_exists": "SLP821",
+    "no_item_of_a_map_sends_messages": "SLP321",
+    "every_setting_of_a_model_is_given_once": "SLP240",
+    "no_placeholder_reads_a_session": "SLP420",
+    "every_tools_node_is_one": "SLP350",
+    "every_tools_node_has_messages": "SLP350",
+    "every_tool_of_a_tools_node_can_be_called": "SLP650",
+    "every_limited_tool_is_one_of_its_node": "SLP650",
     "no_graph_has_too_many_nodes": "SLP901",
     "no_node_reads_too_many_keys": "SLP901",
     "no_state_has_too_many_keys": "SLP901",

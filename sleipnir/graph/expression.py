@@ -1,6 +1,7 @@
 """Conditions in CEL, the Common Expression Language: `state.score > 0.8 && !has(state.error)` (F11 `cases:`).
 
-Rules. An expression sees only `state`: no clock, no files, no functions but CEL's own. Its value is true or false; any
+Rules. An expression sees only `state`, or what else its place names (`a` and `b` of a comparison): no clock, no files,
+no functions but CEL's own. Its value is true or false; any
 other value, or a missing key, is an error that names the expression. Whole numbers and floats can be compared, but
 arithmetic does not mix them (`double(state.n) * 0.5`).
 
@@ -14,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sleipnir.graph.model import Json
 from sleipnir.graph.reducers import type_name
@@ -78,13 +79,37 @@ class Expression:
         """Whether the expression is true for this state. Raises ExpressionError if it is neither true nor false."""
         names = state if self.keys is None else self.keys & state.keys()
         read = {name: state[name] for name in names}
-        size = weight(read)
+        self._refuse_large(read)
+        return self._is_true({"state": read})
+
+    def is_true(self, values: Mapping[str, Json]) -> bool:
+        """Whether it is true for these values of its names. Raises ExpressionError if it is neither true nor false."""
+        self._refuse_large(values)
+        return self._is_true(values)
+
+    def _refuse_large(self, values: Mapping[str, Json]) -> None:
+        size = weight(values)
         if size == TOO_DEEP:
             raise ExpressionError(self.text, f"reads a value of more than {MOST_LEVELS} levels")
         if size > MOST_WEIGHT:
             raise ExpressionError(self.text, f"reads values of more than {MOST_WEIGHT:,} parts; count them in a node")
+
+    def value(self, state: Mapping[str, Json]) -> Any:
+        """What the expression makes of this state. Raises ExpressionError."""
+        names = state if self.keys is None else self.keys & state.keys()
+        read = {name: state[name] for name in names}
+        self._refuse_large(read)
+        return self._value({"state": read})
+
+    def _is_true(self, values: Mapping[str, Json]) -> bool:
+        result = self._value(values)
+        if not isinstance(result, bool):
+            raise ExpressionError(self.text, f"is neither true nor false but of type {type_name(result)}")
+        return result
+
+    def _value(self, values: Mapping[str, Json]) -> Any:
         try:
-            result = self._program.execute({"state": read})
+            return self._program.execute(dict(values))
         except KeyError as error:
             key = str(error.args[0]).strip("'") if error.args else ""
             raise ExpressionError(self.text, f"{key!r} does not exist; check for it first with has(...)") from None
@@ -93,14 +118,11 @@ class Expression:
             raise ExpressionError(self.text, f"{_first_sentence(str(error))}; {hint}") from None
         except Exception as error:  # the engine raises Python's exceptions: ZeroDivisionError, ...
             raise ExpressionError(self.text, _first_sentence(str(error))) from None
-        if not isinstance(result, bool):
-            raise ExpressionError(self.text, f"is neither true nor false but of type {type_name(result)}")
-        return result
 
 
 @lru_cache(maxsize=1_000)
-def parse(text: str) -> Expression:
-    """The expression, with every check that needs no state. Raises ExpressionError."""
+def parse(text: str, names: tuple[str, ...] = ("state",)) -> Expression:
+    """The expression over these names, with every check that needs no values. Raises ExpressionError."""
     import cel
 
     if len(text) > MOST_CHARACTERS:
@@ -113,18 +135,20 @@ def parse(text: str) -> Expression:
         program = cel.compile(text)
     except Exception as error:
         raise ExpressionError(text, _syntax_problem(text, str(error))) from None
-    if problem := _unknown_name(text, program):
+    if problem := _unknown_name(text, program, names):
         raise ExpressionError(text, problem)
     tokens = _tokens(text)
     reads = sum(token == ("name", "state") for token in tokens)
     return Expression(text, _keys_read(tokens), max(1, reads), _is_costly(tokens), program)
 
 
-def _unknown_name(text: str, program: cel.Program) -> str | None:
-    """The problem of a name that is neither `state` nor a loop variable nor a function; None: there is none."""
-    for name in set(program.variables()) - _TYPES - {"state", *_LOOP_VARIABLE.findall(text)}:
+def _unknown_name(text: str, program: cel.Program, names: tuple[str, ...]) -> str | None:
+    """The problem of a name that is none of these, no loop variable and no function; None: there is none."""
+    for name in set(program.variables()) - _TYPES - {*names, *_LOOP_VARIABLE.findall(text)}:
         if name in _INSTEAD:
             return f"{name!r} does not exist; write {_INSTEAD[name]}"
+        if names != ("state",):
+            return f"{name!r} does not exist; there are {', '.join(names)}. Put text in quotes"
         return f"{name!r} does not exist; write state.{name.lstrip('.')} for a state key, and put text in quotes"
     for name in set(program.functions()) - FUNCTIONS:
         if name.isidentifier() and not name.startswith("_"):

@@ -21,26 +21,39 @@ from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.findings import Findings, KeyPath, Positions, below, in_file_order, suggestion
 from sleipnir.graph.load_edges import EdgeReader, has_additions
 from sleipnir.graph.loaded import LoadedGraph
+from sleipnir.graph.message_keys import BUILT_IN, MESSAGES, declares_messages
 from sleipnir.graph.model import (
     LOKI,
     LOKI_NODE_TYPES,
     NODE_TYPES,
     SLEIPNIR,
-    SLEIPNIR_KEYS,
     STATE_GRAPH,
     STATE_GRAPH_TIMEOUT_S,
     VERSIONS,
+    AgentInput,
+    AgentNode,
+    ChildOptions,
+    ErrorRules,
     FunctionNode,
     Graph,
+    GraphNode,
     Json,
     Limits,
     LlmNode,
     MapNode,
+    ModelSettings,
     Node,
+    NodeCache,
+    NodeCallbacks,
+    NodeTool,
     Retry,
     ScriptNode,
     Settings,
     StateField,
+    ToolConcurrency,
+    ToolGroup,
+    ToolsNode,
+    sleipnir_keys,
 )
 from sleipnir.graph.salvage import salvaged
 from sleipnir.graph.shape import Shaper, shown
@@ -49,8 +62,9 @@ from sleipnir.graph.source import YamlDocument, read
 GRAPH_FILE: Final = "graph.yaml"
 CONFIG_FILE: Final = "config.yaml"
 PYTHON_FILE: Final = "graph.py"
-LATER_TYPES: Final = ("tools",)
 
+MESSAGE: Final = "message"
+"""A value of `on_error` of a tools node: the model reads errors as results."""
 
 Kind: TypeAlias = Literal["graph", "config"]
 
@@ -215,7 +229,7 @@ class _GraphReader:
         self._types = NODE_TYPES if self._is_sleipnir else LOKI_NODE_TYPES
         self._valid_types = f"Valid node types: {', '.join(self._types)}."
         self._shaper = Shaper(document, findings, refuses_unknown=self._is_sleipnir)
-        self._edges = EdgeReader(self._shaper, findings)
+        self._edges = EdgeReader(self._shaper, findings, is_sleipnir=self._is_sleipnir)
 
     def graph(self) -> Graph | None:
         """The graph, even an incomplete one with findings. None: the file has no mapping of keys."""
@@ -229,6 +243,7 @@ class _GraphReader:
         self._check_name_and_nodes(values)
         self._check_start(values)
         self._read_parts(values)
+        self._add_built_in_keys(values)
         self._shaper.report_unsupported()
         values["has_additions"] = has_additions(self._data)
         return self._shaper.build(Graph, {key: value for key, value in values.items() if value is not None}, ())
@@ -238,11 +253,14 @@ class _GraphReader:
             "settings": lambda data: self._section(Settings, data, ("settings",)),
             "variables": self._shaper.variables,
             "limits": self._limits,
+            "errors": lambda data: self._section(ErrorRules, data, ("errors",)),
             "concurrency": self._shaper.concurrency,
             "state_classes": self._edges.state_classes,
             "state": self._state,
             "graphs": self._graphs,
             "retry": lambda data: self._retries(data, ("retry",)),
+            "cache": lambda data: self._cache(data, ("cache",)),
+            "callbacks": lambda data: self._callbacks(data, ("callbacks",)),
         }
         for key in parts.keys() & values.keys():
             values[key] = parts[key](values[key])
@@ -251,6 +269,18 @@ class _GraphReader:
             values["nodes"] = self._nodes(
                 values["nodes"], _node_timeout(limits if isinstance(limits, Limits) else Limits())
             )
+
+    def _add_built_in_keys(self, values: dict[str, Json]) -> None:
+        """Add the keys of a state with messages that the file does not declare."""
+        state, nodes = values.get("state"), values.get("nodes")
+        if not self._is_sleipnir or not isinstance(state, dict):
+            return
+        if declares_messages(state):
+            values["has_messages"] = True
+            values["state"] = {**state, **{key: field for key, field in BUILT_IN.items() if key not in state}}
+        elif values.get("state_classes") and MESSAGES in state and _sends_messages(nodes):
+            values["has_messages"] = True
+            values["state"] = {**state, **BUILT_IN}
 
     def _graph_keys(self) -> dict[str, Json]:
         """The top-level entries. `nodes:` without a value is a graph without nodes."""
@@ -267,7 +297,7 @@ class _GraphReader:
         """Report keys that version 1.0 does not have, and remove them."""
         if self._is_sleipnir:
             return
-        for key in SLEIPNIR_KEYS.get(model, ()):
+        for key in sleipnir_keys(model):
             if values.get(key) is not None:
                 hint = f"Write `version: {SLEIPNIR}`."
                 self._findings.error((*path, key), f"'{key}' needs version {SLEIPNIR}", hint, code="SLP218")
@@ -333,6 +363,35 @@ class _GraphReader:
         read = [self._section(Retry, item, place) for item, place in zip(given, places, strict=True)]
         return [policy for policy in read if policy is not None]
 
+    def _without_execution_keys(self, model: type[Node], data: Json, path: KeyPath) -> Json:
+        """The keys of an agent or graph node without those that need an execution of the node itself."""
+        kind = "an agent" if model is AgentNode else "a graph"
+        for key, code in (("cache", "SLP219"), ("callbacks", "SLP220")):
+            if data.get(key) is not None:
+                hint = f"It is a run of its own. Give `{key}` to nodes of that run."
+                self._findings.error((*path, key), f"'{key}' has no effect on {kind} node", hint, code=code)
+        return {name: value for name, value in data.items() if name not in ("cache", "callbacks")}
+
+    def _callbacks(self, data: Json, path: KeyPath) -> Any:
+        for phase, named in data.items() if isinstance(data, dict) else ():
+            for index, name in enumerate(named if isinstance(named, list) else [named]):
+                if isinstance(name, str):
+                    self._edges.reference(name, (*path, phase, index) if isinstance(named, list) else (*path, phase))
+        return self._section(NodeCallbacks, data, path)
+
+    def _cache(self, data: Json, path: KeyPath) -> Json:
+        """A policy, or whether there is one. `key: []` would make all visits one."""
+        if isinstance(data, bool):
+            return data
+        if isinstance(data, dict) and data.get("key") in ([], ""):
+            message = "'cache.key' is empty: all visits would have the same result"
+            self._findings.error(
+                (*path, "key"), message, "Remove it: the key is then all that the node reads.", code="SLP219"
+            )
+        if isinstance(data, dict) and isinstance(data.get("key_func"), str):
+            self._edges.reference(data["key_func"], (*path, "key_func"))
+        return self._section(NodeCache, data, path)
+
     def _section(self, model: type[Any], data: Json, path: KeyPath) -> Any:
         if not isinstance(data, dict):
             section = path[2] if path[0] == "nodes" else path[0]
@@ -361,10 +420,23 @@ class _GraphReader:
         if model is None:
             self._check_id(key, data.get("id"), path)
             return None
-        values = self._shaper.fields(model, {name: value for name, value in data.items() if name != "type"}, path)
+        if model in (AgentNode, GraphNode):
+            data = self._without_execution_keys(model, data, path)
+        data, value_updates = self._split_updates({name: value for name, value in data.items() if name != "type"})
+        values = self._shaper.fields(model, data, path)
         self._check_id(key, values.get("id"), path)
         self._check_keys(model, values, path)
         values["id"] = key
+        if value_updates:
+            values["value_updates"] = value_updates
+        if model is LlmNode:
+            self._check_input(values, path)
+        # Without an agent, that is reported, and names both.
+        if model is AgentNode and not self._is_sleipnir and "prompt" not in values and "agent" in values:
+            hint = "An agent node needs: agent, prompt."
+            self._findings.error((*path, "prompt"), "missing field `prompt`", hint, code="SLP202")
+        if model is ToolsNode and values.get("on_error") == MESSAGE:
+            values |= {"on_error": None, "answers_errors": True}
         if timeout is not None and model in _TIMED:
             values.setdefault("timeout", timeout)
         if model is FunctionNode and values.get("protocol") == STATE_GRAPH:
@@ -380,6 +452,68 @@ class _GraphReader:
             model, {name: value for name, value in fields.items() if value is not None}, path, names
         )
 
+    def _split_updates(self, data: dict[str, Json]) -> tuple[dict[str, Json], dict[str, Json]]:
+        """The keys of a node, without those of its `state_updates` that are lists or mappings, and these."""
+        updates = data.get("state_updates")
+        if not self._is_sleipnir or not isinstance(updates, dict):
+            return data, {}
+        values = {key: value for key, value in updates.items() if isinstance(value, list | dict)}
+        texts = {key: value for key, value in updates.items() if key not in values}
+        return {**data, "state_updates": texts}, values
+
+    def _check_input(self, values: dict[str, Json], path: KeyPath) -> None:
+        """An llm node has a prompt, or in a graph with messages an input."""
+        state = self._data.get("state")
+        declared = state.get("messages") if self._is_sleipnir and isinstance(state, dict) else None
+        has_messages = declared == "messages" or (isinstance(declared, dict) and declared.get("type") == "messages")
+        has_messages = has_messages or (declared is not None and bool(self._data.get("state_classes")))
+        if "prompt" in values:
+            for key in ("input", "user_input_key"):
+                if self._is_sleipnir and key in values:
+                    message = f"'{key}' has no effect on an llm node with a prompt"
+                    self._findings.error((*path, key), message, "Remove one of the two.", code="SLP240")
+        elif has_messages:
+            values.setdefault("input", "auto")
+        else:
+            hint = "An llm node needs: prompt."
+            if self._is_sleipnir:
+                hint += " Without one it sends the messages of the state, which needs `state: {messages: messages}`."
+            self._findings.error((*path, "prompt"), "missing field `prompt`", hint, code="SLP202")
+            values["prompt"] = "?"
+
+    def _tools(self, data: Json, path: KeyPath) -> Json:
+        """The tools of a tools node: names, and tools that it declares."""
+        if not isinstance(data, list):
+            return data
+        read = [self._tool(item, (*path, index)) for index, item in enumerate(data)]
+        return [tool for tool in read if tool is not None]
+
+    def _tool(self, data: Json, path: KeyPath) -> Json:
+        if not isinstance(data, dict):
+            return data
+        tool = self._shaper.build(NodeTool, self._shaper.fields(NodeTool, data, path), path)
+        if tool is None:
+            return None
+        if (tool.call is None) != tool.external:
+            hint = "Write `external: true`, or `call: file.py:name`."
+            self._findings.error(path, f"tool '{tool.name}' does not say who executes it", hint, code="SLP241")
+        if tool.call is not None:
+            self._edges.reference(tool.call, (*path, "call"))
+        return tool
+
+    def _parallel(self, data: Json, path: KeyPath) -> Json:
+        """The concurrency of calls: `true`, `false` or a mapping."""
+        if isinstance(data, bool):
+            return ToolConcurrency() if data else None
+        if not isinstance(data, dict):
+            message = f"'parallel' must be true, false or a mapping, got {shown(data)}"
+            self._findings.error(path, message, "Write `parallel: {max: 4}`.", code="SLP201")
+            return None
+        if isinstance(groups := data.get("groups"), list):
+            read = [self._section(ToolGroup, item, (*path, "groups", n)) for n, item in enumerate(groups)]
+            data = {**data, "groups": [group for group in read if group is not None]}
+        return self._section(ToolConcurrency, data, path)
+
     def _node_parts(self, model: type[Node]) -> Mapping[str, Callable[[Json, KeyPath], Any]]:
         """The readers of keys that hold more than plain values."""
         parts: dict[str, Callable[[Json, KeyPath], Any]] = {
@@ -387,8 +521,17 @@ class _GraphReader:
             "ends": self._edges.ends,
             "wait_for": self._edges.wait_for,
             "retry": self._retries,
+            "cache": self._cache,
+            "callbacks": self._callbacks,
             "routers": self._edges.routers,
+            "generation": lambda data, path: self._section(ModelSettings, data, path),
+            "input": lambda data, path: self._section(AgentInput, data, path),
+            "options": lambda data, path: self._section(ChildOptions, data, path),
         }
+        if model is not AgentNode:  # approval nodes have `options` too
+            parts = {key: part for key, part in parts.items() if key not in ("input", "options")}
+        if model is ToolsNode:
+            parts |= {"tools": self._tools, "parallel": self._parallel, "tool_retry": self._retries}
         return parts if model is MapNode else parts | {"branch": self._edges.branch}
 
     def _model(self, kind: Json, path: KeyPath) -> type[Node] | None:
@@ -402,9 +545,6 @@ class _GraphReader:
         elif kind in NODE_TYPES:
             message = f"node type '{kind}' needs version {SLEIPNIR}"
             self._findings.error((*path, "type"), message, f"Write `version: {SLEIPNIR}`.", code="SLP208")
-        elif kind in LATER_TYPES:
-            message = f"node type '{kind}' is not supported by this version yet"
-            self._findings.error((*path, "type"), message, self._valid_types, code="SLP208")
         else:
             hint = suggestion(kind, self._types, "valid node types")
             hint = self._valid_types if hint is None or hint.startswith("The") else f"{hint} {self._valid_types}"
@@ -415,6 +555,14 @@ class _GraphReader:
         if given not in (None, "", key):
             message = f"Node ID mismatch: key '{key}' does not match node.id '{given}'"
             self._findings.error((*path, "id"), message, "Leave `id` out: the key is the id.", code="SLP211")
+
+
+def _sends_messages(nodes: Json) -> bool:
+    """Whether a node of the language reads the messages of a graph written in Python."""
+    all_nodes = nodes.values() if isinstance(nodes, dict) else ()
+    return any(
+        isinstance(node, ToolsNode) or (isinstance(node, LlmNode) and node.input is not None) for node in all_nodes
+    )
 
 
 def _is_no_limit(key: str, value: Json) -> bool:
@@ -434,6 +582,14 @@ _TIMED: Final = (ScriptNode, FunctionNode, LlmNode)
 _SECTIONS: Mapping[str | int, str] = {
     "settings": "a mapping",
     "retry": "a retry policy, or a list of them",
+    "cache": "a mapping, or true or false",
+    "callbacks": "a mapping of before, after and error",
     "limits": "a mapping",
     "state": "a type, or a mapping, per key",
+    "generation": "a mapping",
+    "input": "a mapping with `from`, `template` or `messages`",
+    "options": "a mapping of options of a run",
+    "parallel": "groups that are mappings",
+    "tool_retry": "a retry policy, or a list of them",
+    "errors": "a mapping with `collect` and `recoverable`",
 }

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sleipnir.graph.findings import Findings, KeyPath
-from sleipnir.graph.model import Branch, Choice, Join, Json, Router
+from sleipnir.graph.model import SLEIPNIR, Branch, Choice, Join, Json, Router
 from sleipnir.graph.shape import SPELLINGS, Shaper, shown
 
 REFERENCE = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_<][\w.<>]*(?:#\d+)?")
@@ -23,7 +23,7 @@ _ADDED_KEYS: Final = ("engine", "state", "limits")
 _ADDED_NODE_KEYS: Final = ("wait_for", "ends")
 _ADDED_NODE_TYPES: Final = ("router", "join")
 
-_HOW = "Choose by `by` (a template), `call` (a function) or `cases` (conditions)."
+_HOW = "Choose by `by` (a template), `call` (a function), `cases` (conditions) or `tools` (the last message's calls)."
 _LIST_FORM = 'Write `- {when: "state.score > 3", to: a}` for each case, and `- {else: b}` as the last line.'
 _ROUTER_FORM = 'Write `- {call: "routes.py:choose", to: {yes: a, no: b}}` for each router.'
 _CALL_FORMS = "Write `file.py:name` or `package.module:name`."
@@ -48,9 +48,10 @@ def _has_addition(node: Mapping[str, Json]) -> bool:
 class EdgeReader:
     """Reads the edges of one document; problems go into `findings`."""
 
-    def __init__(self, shaper: Shaper, findings: Findings) -> None:
+    def __init__(self, shaper: Shaper, findings: Findings, *, is_sleipnir: bool = False) -> None:
         self._shaper = shaper
         self._findings = findings
+        self._is_sleipnir = is_sleipnir
 
     def next(self, target: Json, path: KeyPath) -> Json:
         """One target, or a list of two or more, each once."""
@@ -91,6 +92,9 @@ class EdgeReader:
             self._findings.error(path, message, _HOW, code="SLP212")
             return None
         values = self._shaper.fields(Branch, data, path)
+        if values.get("tools") is not None and not self._is_sleipnir:
+            hint = f"Write `version: {SLEIPNIR}`."
+            self._findings.error((*path, "tools"), f"'tools' needs version {SLEIPNIR}", hint, code="SLP218")
         self._check_how(values, path)
         if "cases" in values:
             cases, default = self._cases(values["cases"], cases_path)
@@ -146,7 +150,7 @@ class EdgeReader:
     def reference(self, reference: str, path: KeyPath) -> None:
         """Report a reference that cannot name a function or a class."""
         if REFERENCE.fullmatch(reference) is None:
-            what = "function" if path[-1] == "call" else "class"
+            what = "class" if path[-1] == "state_class" or path[0] == "state_classes" else "function"
             self._findings.error(path, f"'{reference}' does not name a {what}", _CALL_FORMS, code="SLP215")
 
     def _body(self, body: Json, path: KeyPath) -> Json:
@@ -211,7 +215,7 @@ class EdgeReader:
         return True
 
     def _check_how(self, values: Mapping[str, Json], path: KeyPath) -> None:
-        ways = [key for key in ("by", "call", "cases") if key in values]
+        ways = [key for key in ("by", "call", "cases", "tools") if key in values]
         if not ways:
             self._findings.error(path, "'branch' does not say how to choose", _HOW, code="SLP212")
         for key in ways[1:]:

@@ -3,19 +3,27 @@
 Rules. The variables are `<NAME>_MODEL` and so on. NAME is the `name` of a config.yaml, or the folder name of a graph
 agent, in upper case with `-` as `_`. They are read once, at submission, and stored with the run: they apply to
 this run only, on every machine. A value that cannot be read is ignored, as in Loki. `null` unsets a value.
+
+Two are not of the environment, but of one run and the runs that it starts: EVERY_MODEL, the model of all their llm
+nodes, also of those that name another one; and OF_NODES, overrides and patches by paths of nodes (node_overrides.py),
+which only the agent of the run itself has, because they depend on the path to the run.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from sleipnir.graph import node_overrides
 from sleipnir.graph.config_agent import with_every_tool
-from sleipnir.graph.model import Graph, Json, Variable
+from sleipnir.graph.model import Graph, Json, LlmNode, Node, Variable
+from sleipnir.graph.node_overrides import NodeOverrides
 
+EVERY_MODEL: Final = "every_model"
+OF_NODES: Final = "nodes"
 SESSION: Final = "agent_session"
 _OF_LOOPS: Final = (SESSION, "spawnable_agents")
 """Fields of a config.yaml that graphs do not have."""
@@ -41,14 +49,47 @@ def overrides_of(graph: Graph, agent: str, env: Mapping[str, str]) -> dict[str, 
 
 
 def overridden(graph: Graph, overrides: Mapping[str, Json]) -> Graph:
-    """The graph with the values of `overrides_of`."""
+    """The graph with the values of `overrides_of`, and with EVERY_MODEL and OF_NODES."""
     values: dict[str, Any] = {key: overrides[key] for key in _READERS if key in overrides and key not in _OF_LOOPS}
     if "variables" in values:
         values["variables"] = [_declared(each) for each in values["variables"]]
     of_loop: dict[str, Any] = {key: overrides[key] for key in _OF_LOOPS if key in overrides}
     if graph.loop is not None and of_loop:
         values["loop"] = replace(graph.loop, **of_loop)
-    return with_every_tool(replace(graph, **values)) if values else graph
+    if (model := overrides.get(EVERY_MODEL)) is not None:
+        values |= {"model": model, "nodes": {name: _without_model(node) for name, node in graph.nodes.items()}}
+    if values:
+        graph = with_every_tool(replace(graph, **values))
+    return node_overrides.overridden(graph, nodes) if (nodes := overrides.get(OF_NODES)) else graph
+
+
+def nodes_of(overrides: Mapping[str, Mapping[str, Json]], agent: str) -> NodeOverrides:
+    """Those by paths of nodes, of a run of `agent` with these overrides by agent (RunSpec.overrides)."""
+    found: NodeOverrides = overrides.get(agent, {}).get(OF_NODES, {})
+    return found
+
+
+def with_nodes(
+    overrides: Mapping[str, Mapping[str, Json]], agent: str, nodes: NodeOverrides
+) -> dict[str, dict[str, Json]]:
+    """Overrides by agent, with these by paths of nodes of a run of `agent`, and no others."""
+    known = {name: {key: value for key, value in given.items() if key != OF_NODES} for name, given in overrides.items()}
+    if nodes:
+        known[agent] = {**known.get(agent, {}), OF_NODES: nodes}
+    return {name: given for name, given in known.items() if given}
+
+
+def with_every_model(
+    overrides: Mapping[str, Mapping[str, Json]], agents: Iterable[str], model: str
+) -> dict[str, dict[str, Json]]:
+    """Overrides by agent (RunSpec.overrides), with the model of all llm nodes of these agents."""
+    known = {agent: dict(fields) for agent, fields in overrides.items()}
+    return known | {agent: {**known.get(agent, {}), EVERY_MODEL: model} for agent in agents}
+
+
+def _without_model(node: Node) -> Node:
+    """An llm node that uses the model of its graph."""
+    return replace(node, model=None) if isinstance(node, LlmNode) and node.model is not None else node
 
 
 def _text(text: str, graph: Graph) -> str | None:

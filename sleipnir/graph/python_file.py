@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -62,25 +62,43 @@ def description_of(file: Path) -> str:
 
 def first_state(file: Path, given: Mapping[str, Json], timeout_s: float = TIMEOUT_S) -> dict[str, Json]:
     """The first state of a run with this input, which goes through the reducers of the file. Raises UsageError."""
-    return _made(file, "state", "input", given, timeout_s)
+    made: dict[str, Json] = _made(file, "state", "input", dict(given), timeout_s)
+    return made
+
+
+def first_states(
+    file: Path, inputs: Sequence[Mapping[str, Json]], timeout_s: float = TIMEOUT_S
+) -> list[dict[str, Json] | str]:
+    """The same for several inputs; for one that cannot be used, the reason. Raises UsageError."""
+    made: list[dict[str, Json] | str] = _made(file, "states", "input", list(map(dict, inputs)), timeout_s)
+    return made
+
+
+def state_of_turn(
+    file: Path, given: Mapping[str, Json], before: Mapping[str, Json], timeout_s: float = TIMEOUT_S
+) -> dict[str, Json]:
+    """The state that a thread with the state `before` has with this input, as `first_state`. Raises UsageError."""
+    turn = {"input": dict(given), "before": dict(before)}
+    made: dict[str, Json] = _made(file, "turn", "input", turn, timeout_s)
+    return made
 
 
 def stored_context(file: Path, given: Mapping[str, Json], timeout_s: float = TIMEOUT_S) -> dict[str, Json]:
     """A context as a run stores it, with the class that the file declares for it. Raises UsageError."""
-    return _made(file, "context", "context", given, timeout_s)
+    made: dict[str, Json] = _made(file, "context", "context", dict(given), timeout_s)
+    return made
 
 
-def _made(file: Path, what: str, name: str, given: Mapping[str, Json], timeout_s: float) -> dict[str, Json]:
+def _made(file: Path, what: str, name: str, given: Json, timeout_s: float) -> Json:
     """`what` the process of the file makes of a value. `name` is for errors."""
     try:
-        answer = _asked(file, json.dumps({what: dict(given)}), timeout_s)
+        answer = _asked(file, json.dumps({what: given}), timeout_s)
     except _NoAnswer as error:
         raise UsageError(f"{file}: {error}") from None
     if what not in answer:
         listed = "".join(f"\n  {problem}" for problem in _problems(answer, file))
         raise UsageError(f"the {name} cannot be used:{listed}")
-    made: dict[str, Json] = answer[what]
-    return made
+    return answer[what]
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,6 +6,8 @@ Sleipnir's `state:` (`strict=False`) some of the same names are more lenient:
 * `append` adds one element; under `state:` it adds the elements of a list and replaces a current value of another type.
 * `sum`, `max` and `min` make whole floats ints; under `state:` a float stays a float, as the key's type requires.
 
+A message with an `id` that an earlier message has takes its place.
+
 A null is a value, not an absent one. A fold returns a new value, which shares nothing with its inputs.
 """
 
@@ -22,13 +24,13 @@ from sleipnir.graph.model import SINGLE, Json
 LOKI: Final = ("append", "extend", "concat", "sum", "max", "min", "merge", "overwrite")
 """The reducers of a `reducers:` block."""
 
-BUILT_IN: Final = (*LOKI, "deep_merge", "union", "first", "last", "messages")
+BUILT_IN: Final = (*LOKI, "deep_merge", "union", "first", "last", "messages", "by_node")
 """The reducers that this module applies."""
 
 NAMES: Final = (*BUILT_IN, SINGLE)
 """The values of `reducer` of a key under `state:`, besides a function of the agent (`is_custom`)."""
 
-OPERATIONS: Final = ("append", "replace_last_user", "remove_all")
+OPERATIONS: Final = ("append", "replace_last_user", "remove", "remove_all")
 """The operations on a list of messages, besides adding one; sleipnir/commands.py creates them."""
 
 ABSENT: Final = object()
@@ -204,10 +206,23 @@ def _messages(current: Json, values: list[Json], strict: bool) -> Json:
         if not all(is_message(step) or is_operation(step) for step in steps):
             messages = value
             continue
-        messages = messages if isinstance(messages, list) else []
+        items = _Messages(messages if isinstance(messages, list) else [])
         for step in steps:
-            _operate(messages, step)
+            items.operate(step)
+        messages = items.messages
     return messages
+
+
+def _by_node(current: Json, values: list[Json], strict: bool) -> Json:
+    """Lists of messages by node: a null removes all, an empty list that of its node; others are replaced one by one."""
+    lists = {} if current is ABSENT else _required("by_node", "current", current, "object")
+    for value in values:
+        if value is None:
+            lists = {}
+            continue
+        lists |= _required("by_node", "incoming", value, "object")
+        lists = {node: messages for node, messages in lists.items() if messages}
+    return lists
 
 
 def is_message(value: Json) -> bool:
@@ -226,30 +241,61 @@ def operation_problem(step: Json) -> str | None:
         return "operation 'append' on messages needs a `role`"
     if step["op"] == "replace_last_user" and "content" not in step:
         return "operation 'replace_last_user' on messages needs a `content`"
+    if step["op"] == "remove" and not isinstance(step.get("id"), str):
+        return "operation 'remove' on messages needs an `id`"
     return None
 
 
-def _operate(messages: list[Json], step: dict[str, Json]) -> None:
-    if "op" not in step:
-        messages.append(step)
-        return
-    if problem := operation_problem(step):
-        raise ReducerError(problem)
-    match step["op"]:
-        case "append":
-            messages.append({key: value for key, value in step.items() if key != "op"})
-        case "replace_last_user":
-            _replace_last_user(messages, step["content"])
-        case "remove_all":
-            messages.clear()
+class _Messages:
+    """A list of messages while operations change it. Its ids are read once, when the first message has one."""
 
+    def __init__(self, messages: list[Json]) -> None:
+        self.messages = messages
+        self._places: dict[str | None, int] | None = None
 
-def _replace_last_user(messages: list[Json], content: Json) -> None:
-    for message in reversed(messages):
-        if isinstance(message, dict) and message.get("role") == "user":
-            message["content"] = content
+    def operate(self, step: dict[str, Json]) -> None:
+        if "op" not in step:
+            self._put(step)
             return
-    messages.append({"role": "user", "content": content})
+        if problem := operation_problem(step):
+            raise ReducerError(problem)
+        match step["op"]:
+            case "append":
+                self._put({key: value for key, value in step.items() if key != "op"})
+            case "replace_last_user":
+                self._replace_last_user(step["content"])
+            case "remove":
+                self.messages = [message for message in self.messages if _id_of(message) != step["id"]]
+                self._places = None
+            case "remove_all":
+                self.messages = []
+                self._places = None
+
+    def _put(self, message: dict[str, Json]) -> None:
+        """Add a message, in the place of the one with its id."""
+        if (id_ := _id_of(message)) is None:
+            self.messages.append(message)
+            return
+        if self._places is None:
+            self._places = {_id_of(each): place for place, each in enumerate(self.messages)}
+        place = self._places.setdefault(id_, len(self.messages))
+        if place == len(self.messages):
+            self.messages.append(message)
+        else:
+            self.messages[place] = message
+
+    def _replace_last_user(self, content: Json) -> None:
+        for message in reversed(self.messages):
+            if isinstance(message, dict) and message.get("role") == "user":
+                message["content"] = content
+                return
+        self.messages.append({"role": "user", "content": content})
+
+
+def _id_of(message: Json) -> str | None:
+    """The id of a message; None for one without, and for what is no message."""
+    id_ = message.get("id") if isinstance(message, dict) else None
+    return id_ if isinstance(id_, str) else None
 
 
 _ARTICLE = {"array": "an array", "string": "a string", "number": "a number", "object": "an object"}
@@ -280,4 +326,5 @@ _FOLDS: dict[str, _Fold] = {
     "first": _first,
     "last": _overwrite,
     "messages": _messages,
+    "by_node": _by_node,
 }

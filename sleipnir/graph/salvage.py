@@ -34,6 +34,7 @@ _EDGE_KEYS: Final = frozenset(
         "fallback",
         "on_timeout",
         "node",
+        "tools_node",
     }
 )
 _EMPTY: Final[Mapping[str, Json]] = {"routes": {}, "options": [], "documents": [], "from": [], "limit": 1, "for": 1}

@@ -20,20 +20,33 @@ from pydantic_core import ErrorDetails
 
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
 from sleipnir.graph.model import (
+    LOKI_NODE_TYPES,
     NODE_TYPES,
+    AgentInput,
+    AgentNode,
     Branch,
+    ChildOptions,
     Choice,
     Concurrency,
     ConfigAgent,
+    ErrorRules,
     Graph,
     GraphNode,
     Json,
     Limits,
     MapNode,
+    ModelSettings,
+    NodeBase,
+    NodeCache,
+    NodeCallbacks,
+    NodeTool,
     Retry,
     Router,
     Settings,
     StateField,
+    ToolConcurrency,
+    ToolGroup,
+    ToolsNode,
     Variable,
 )
 from sleipnir.graph.source import YamlDocument
@@ -77,8 +90,10 @@ IGNORED_AT_TOP: Mapping[str, str] = {"documents": "Knowledge belongs to a node: 
 WRITTEN_OTHERWISE: Mapping[str, str] = {
     "edges": "Write edges at their source node: `next: b`, or `branch` for a conditional edge.",
     "conditional_edges": "Write edges at their source node: `branch` chooses one.",
-    "interrupt_before": "To ask a person before, put a node of type approval or input before this one.",
-    "interrupt_after": "To ask a person after, put a node of type approval or input after this one.",
+    "interrupt_before": "To ask a person before, put a node of type approval or input before this one. To stop there, "
+    "write `interrupt: before`, in version sleipnir/1.",
+    "interrupt_after": "To ask a person after, put a node of type approval or input after this one. To stop there, "
+    "write `interrupt: after`, in version sleipnir/1.",
     "checkpoint": "Remove it: every step is stored, and `sleipnir retry` continues a failed run.",
     "checkpointer": "Remove it: every step is stored, and `sleipnir retry` continues a failed run.",
     "retries": "Write `retry: {max_attempts: 3}`.",
@@ -98,6 +113,7 @@ _MUST: Mapping[str, str] = {
     "less_than_equal": "must be at most 2**53 - 1",
     "value_error": "must be a duration such as 500ms, 30s or 5m",
     "wait_time": "must be longer than 0 and at most 8760h (365 days)",
+    "look_back": "must be at most 24h",
 }
 """What a value must be, by pydantic's type of the error."""
 
@@ -130,7 +146,8 @@ def _holds(hint: Any) -> Holds:
 def _fields(model: type[Any]) -> dict[str, Holds]:
     hints = get_type_hints(model)
     fields = declared(model).items()
-    kinds = {key: _holds(hints[field.name]) for key, field in fields if key not in DERIVED.get(model, ())}
+    derived = DERIVED.get(model, frozenset()) | (DERIVED[NodeBase] if issubclass(model, NodeBase) else frozenset())
+    kinds = {key: _holds(hints[field.name]) for key, field in fields if key not in derived}
     if model is not MapNode:
         return kinds
     spelt = {key: kinds[name] for spelling in SPELLINGS.values() for name, key in spelling.items()}
@@ -139,15 +156,36 @@ def _fields(model: type[Any]) -> dict[str, Holds]:
 
 
 DERIVED: Mapping[type[Any], frozenset[str]] = {
-    Graph: frozenset({"has_additions", "by_keys", "loop"}),
-    GraphNode: frozenset({"call", "protocol", "fallback", "effect"}),
+    Graph: frozenset({"has_additions", "has_messages", "by_keys", "loop"}),
+    GraphNode: frozenset({"call", "protocol", "fallback", "effect", "cache", "callbacks"}),
+    NodeBase: frozenset({"value_updates"}),
+    ToolsNode: frozenset({"answers_errors"}),
 }
-"""Fields that no key sets."""
+"""Fields that no key sets; NodeBase: of all nodes."""
+
+REQUIRED_BY_LOKI: Mapping[type[Any], tuple[str, ...]] = {AgentNode: ("prompt",)}
+"""Keys that are required in version 1.0 only."""
 
 FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
     model: _fields(model)
     for model in (
-        *(Graph, Settings, Limits, StateField, Retry, Router, Variable, Branch, Choice, Concurrency, ConfigAgent),
+        *(
+            Graph,
+            Settings,
+            Limits,
+            StateField,
+            Retry,
+            NodeCache,
+            NodeCallbacks,
+            Router,
+            Variable,
+            Branch,
+            Choice,
+            Concurrency,
+            ConfigAgent,
+        ),
+        *(ModelSettings, NodeTool, ToolConcurrency, ToolGroup),
+        *(AgentInput, ChildOptions, ErrorRules),
         *NODE_TYPES.values(),
     )
 }
@@ -250,7 +288,8 @@ class Shaper:
             else:
                 self._unsupported.setdefault(reasons[key], []).append((*path, key))
             return
-        owners = [kind for kind, other in NODE_TYPES.items() if key in FIELDS[other]]
+        types = NODE_TYPES if self._refuses_unknown else LOKI_NODE_TYPES
+        owners = [kind for kind, other in types.items() if key in FIELDS[other]]
         if model in NODE_TYPES.values() and owners:
             hint = f"It belongs to nodes of type {', '.join(owners)}."
             report = self._findings.error if self._refuses_unknown else self._findings.warning
@@ -296,6 +335,7 @@ class Shaper:
         kind, value = detail["type"], detail["input"]
         if kind == "missing":
             required = [names.get(name, name) for name, field in declared(model).items() if is_required(field)]
+            required += () if self._refuses_unknown else REQUIRED_BY_LOKI.get(model, ())
             needs = f"{_titled(model)} needs: {', '.join(required)}."
             self._findings.error(path, f"missing field `{path[-1]}`", needs[0].upper() + needs[1:], code="SLP202")
             return
@@ -359,7 +399,12 @@ def _titled(model: type[Any]) -> str:
     return f"{'an' if name[0] in 'aeiou' or name.startswith('llm') else 'a'} {name}"
 
 
-_TITLES: Mapping[type[Any], str] = {ConfigAgent: "config.yaml agent", Concurrency: "concurrency block"}
+_TITLES: Mapping[type[Any], str] = {
+    ConfigAgent: "config.yaml agent",
+    Concurrency: "concurrency block",
+    AgentInput: "input of an agent node",
+    ChildOptions: "options block",
+}
 
 
 def _label(path: KeyPath) -> str:

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from sleipnir.graph import schema as json_schema
+from sleipnir.graph.message_keys import USER_INPUT
 from sleipnir.graph.model import SINGLE, Graph, Json, StateField
 from sleipnir.graph.plain import first_not_json
 from sleipnir.graph.reducers import fold, is_custom, is_message, is_operation, operation_problem
@@ -59,6 +60,8 @@ def initial(graph: Graph, given: Mapping[str, Any], unchecked: Collection[str] =
         **graph.initial_state,
         **{key: to_json(declared[key], value) if key in declared else value for key, value in given.items()},
     }
+    if graph.has_messages and "initial_prompt" in state:
+        state.setdefault(USER_INPUT, state["initial_prompt"])
     problems = [wrong for key in given if (wrong := _not_plain(key, state[key]))]
     if not problems:
         problems = [
@@ -123,6 +126,8 @@ def update_problem(field: StateField, value: Json) -> str | None:
     match reducer:
         case "messages":
             return _messages_update_problem(value)
+        case "by_node":
+            return _lists_of_messages_problem(value)
         case "append" | "union" if field.type == "list":
             whole = value if isinstance(value, list) else [value]
             return _type_problem("list", field.items, whole)
@@ -221,6 +226,14 @@ def _messages_update_problem(value: Json) -> str | None:
         if is_operation(step) and (wrong := operation_problem(step)):
             return f"cannot be written: {wrong}"
     return None
+
+
+def _lists_of_messages_problem(value: Json) -> str | None:
+    """Why a value is not lists of messages, by node; a null removes all."""
+    if value is None or not isinstance(value, dict):
+        return None if value is None else _type_problem("object", None, value)
+    problems = (_type_problem("messages", None, messages or [], f"['{node}']") for node, messages in value.items())
+    return next((wrong for wrong in problems if wrong), None)
 
 
 def _schema_problem(schema: Json, value: Json) -> str | None:

@@ -8,9 +8,11 @@ A present null is not missing; it renders as `null`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from sleipnir.graph import placeholders
+from sleipnir.graph.message_keys import MESSAGES, ONE_SHOT, ONE_SHOT_BY_NODE
 from sleipnir.graph.model import (
     AgentNode,
     ApprovalNode,
@@ -27,6 +29,7 @@ from sleipnir.graph.model import (
     RouterNode,
     ScriptNode,
     ToolNode,
+    ToolsNode,
     WaitNode,
 )
 from sleipnir.graph.plain import compact_json
@@ -178,9 +181,40 @@ def apply_updates(
     return written
 
 
+def updated_by(node: Node, state: Mapping[str, Json], value: Json = None) -> dict[str, Json]:
+    """All writes of a node's `state_updates`; those that are no texts see all texts. Raises RenderedTooLarge."""
+    written: dict[str, Json] = {**apply_updates(node.state_updates, state, scoped=node.scoped, value=value)}
+    if not node.value_updates:
+        return written
+    view = {**state, **written}
+    if node.scoped is not None and node.scoped not in written:
+        view[node.scoped] = value
+    return written | {key: _rendered(content, view) for key, content in node.value_updates.items()}
+
+
+def _rendered(content: Json, state: Mapping[str, Json]) -> Json:
+    """A list or a mapping with its texts rendered leniently."""
+    if isinstance(content, str):
+        return render_lenient(content, state)
+    if isinstance(content, list):
+        return [_rendered(item, state) for item in content]
+    return {key: _rendered(item, state) for key, item in content.items()} if isinstance(content, dict) else content
+
+
+def texts_in(content: Json, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The texts of a list or a mapping, at any depth, each with its path."""
+    if isinstance(content, str):
+        yield path, content
+    elif isinstance(content, list | dict):
+        for key, item in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from texts_in(item, (*path, key))
+
+
 def updates_read(node: Node) -> frozenset[str]:
     """State keys that a node's state_updates read, without its scoped variable."""
     keys = keys_read(*(node.state_updates or {}).values())
+    if node.value_updates:
+        keys |= keys_read(*(text for _, text in texts_in(node.value_updates)))
     return keys - {node.scoped} if node.scoped else keys
 
 
@@ -188,9 +222,9 @@ def primary_templates(node: Node) -> Iterable[str | None]:
     """The templated fields of a node's body, without state_updates."""
     match node:
         case LlmNode():
-            return (node.prompt, node.instructions)
+            return (node.prompt, node.instructions if node.placeholders is None else None)
         case AgentNode():
-            return (node.prompt,)
+            return (node.message,)
         case RagNode():
             return (node.query,)
         case ApprovalNode():
@@ -201,7 +235,9 @@ def primary_templates(node: Node) -> Iterable[str | None]:
             return (node.output,)
         case MapNode():
             return (node.over,)
-        case ScriptNode() | FunctionNode() | ToolNode() | RouterNode() | JoinNode() | WaitNode():
+        case WaitNode():
+            return (node.until, node.event)
+        case ScriptNode() | FunctionNode() | ToolNode() | RouterNode() | JoinNode() | ToolsNode():
             return ()
 
 
@@ -211,9 +247,13 @@ def state_read_by(node: Node, loop: LoopAgent | None = None) -> frozenset[str] |
     `loop` is that of the node's graph: the prompt of such an agent includes its dynamic instructions and the passages
     found in its documents, which are state keys.
     """
-    if isinstance(node, ScriptNode | FunctionNode):
+    if isinstance(node, ScriptNode | FunctionNode) or (isinstance(node, AgentNode) and (node.mappers or node.map_out)):
         return None
     read = keys_read(*primary_templates(node)) | updates_read(node)
+    if isinstance(node, LlmNode) and node.placeholders is not None:
+        read |= placeholders.keys_read(node.instructions or "")
+    if isinstance(node, LlmNode) and node.input is not None:
+        read |= {node.user_input_key, MESSAGES, ONE_SHOT, ONE_SHOT_BY_NODE}
     if loop is None or not isinstance(node, LlmNode):
         return read
     instructions = {INSTRUCTIONS} if loop.dynamic_instructions else set()

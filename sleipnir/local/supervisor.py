@@ -208,8 +208,11 @@ class Supervisor:
         self._services: list[ChildProcess] = []
 
     def run(self) -> None:
-        """Serve until `stop`, or until the stack is not in use."""
-        with self._the_only_one():
+        """Serve until `stop`, or until the stack is not in use. With `while_used` it returns at once when another
+        supervisor serves this home."""
+        with (self.home.root / "supervisor.lock").open("a") as lock:
+            if not self._is_the_only_one(lock):
+                return
             try:
                 if self.private:
                     self._start_redis()
@@ -342,19 +345,25 @@ class Supervisor:
             with contextlib.suppress(Exception):
                 unblock_all(self._client)
 
-    @contextlib.contextmanager
-    def _the_only_one(self) -> Iterator[None]:
-        with (self.home.root / "supervisor.lock").open("a") as lock:
-            try:
+    def _is_the_only_one(self, lock: IO[str]) -> bool:
+        """Lock the home for this supervisor. With `while_used` another one may be starting, for a command that began at
+        the same moment, or ending: wait until it serves (False) or has ended (True). Raises ConfigError."""
+        deadline = time.monotonic() + (REDIS_S if self.while_used else 0)
+        while True:
+            with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                running = self.home.running()
+                return True
+            running = self.home.running()
+            if self.while_used and running is not None:
+                return False
+            if time.monotonic() > deadline:
                 who = f"process {running.pid}" if running else "another process"
                 raise ConfigError(
                     f"a stack already runs in {self.home.root} ({who}); commands with this home use it. "
                     "Stop that one first, or choose another --home."
-                ) from None
-            yield
+                )
+            if self.stop.wait(LOOK_S):
+                return False
 
     def _lock_out_users(self) -> bool:
         """True if the stack is not in use. The lock is kept: a new user waits until this process has ended and starts

@@ -15,11 +15,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from sleipnir.errors import GateError, RunNotFound, SleipnirError, UsageError
+from sleipnir.memory.signals import MemorySignals
+from sleipnir.memory.signals import Told as SignalTold
 from sleipnir.memory.slots import MemorySlots
 from sleipnir.memory.values import RunValues, Texts, json_text
-from sleipnir.messages import FINAL, RESULT, ResultHeader, RunStatus, VisitCall, overlay_of
+from sleipnir.messages import CHILD, FINAL, RESULT, ResultHeader, RunStatus, VisitCall, overlay_of
+from sleipnir.runs.child_run import MOST_RETURNED, child_text, wanted_keys
 from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.runs.events import (
+    SIGNALLED,
     Answered,
     Cancelled,
     ChildEnded,
@@ -31,16 +35,22 @@ from sleipnir.runs.events import (
     Resulted,
     Resumed,
     Retried,
+    Skipped,
     Submitted,
     TimerFired,
     Told,
 )
 from sleipnir.runs.frontier import Frontier
+from sleipnir.runs.interrupts import INTERRUPT
 from sleipnir.runs.run import NO_FAILED_VISITS, Gate, RunSpec, RunView, changed
+from sleipnir.runs.signals import Signalled, new_id
 from sleipnir.runs.transitions import (
     AskSlot,
+    AwaitSignal,
+    DeclineSignal,
     Effect,
     FreeSlot,
+    LeaveSignal,
     Notice,
     RetryChild,
     StartChild,
@@ -50,8 +60,8 @@ from sleipnir.runs.transitions import (
     TellRun,
     Transition,
 )
-from sleipnir.runs.views import ChildInfo, GateInfo, RunEvent, RunInfo, SlotInfo
-from sleipnir.runs.visits import Failure, Visit, Work
+from sleipnir.runs.views import ChildInfo, GateInfo, RunEvent, RunInfo, SlotInfo, hold_info
+from sleipnir.runs.visits import Failure, SignalWait, Visit, Work
 
 MOST_EVENTS: Final = 1_000
 """Of a run for watchers; older ones are dropped, as in Redis."""
@@ -74,9 +84,9 @@ class MemoryRun:
     """One run: its view for the planner, its values, its open questions and timers, and how it ended.
 
     `deltas` are the delivered results that are not applied yet, by visit and attempt; `claims` the claimed attempts by
-    visit; `answers` the texts that open questions were answered with. `waiting` is the visit of its parent, and its
-    attempt, that waits for it. A run that is `retrying` was asked to go on, and the planner has not done it yet;
-    a run that is over `keeps` what a retry needs, or not.
+    visit, `seen` the last journal steps at that time; `answers` the texts that open questions were answered with.
+    `waiting` is the visit of its parent, and its attempt, that waits for it. A run that is `retrying` was asked to go
+    on, and the planner has not done it yet; a run that is over `keeps` what a retry needs, or not.
     """
 
     view: RunView
@@ -86,6 +96,7 @@ class MemoryRun:
     answers: dict[int, str] = field(default_factory=dict)
     timers: dict[str, int] = field(default_factory=dict)
     claims: dict[int, int] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)
     deltas: dict[tuple[int, int], Texts] = field(default_factory=dict)
     events: deque[RunEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
     children: dict[str, ChildInfo] = field(default_factory=dict)
@@ -131,7 +142,7 @@ class MemoryStore:
         self.effects: deque[tuple[str, Effect]] = deque()
         self.called: dict[str, dict[Any, Any]] = {}
         """By run, what the process that executes it keeps of the graphs that its nodes have called."""
-        self._slots = MemorySlots()
+        self._slots, self._signals = MemorySlots(), MemorySignals()
         self._event_ids = itertools.count(1)
 
     def run(self, run_id: str) -> MemoryRun:
@@ -149,6 +160,14 @@ class MemoryStore:
         self.runs[run_id] = MemoryRun(RunView(run_id, spec), RunValues(state), self.clock())
         self._post(run_id, Submitted())
         return True
+
+    def adopt(self, view: RunView, state: Texts, items: Texts) -> None:
+        """Have a run that is in the middle of its graph, with this state and values of single visits. Its visits that
+        are ready start with the next event."""
+        run = self.runs[view.id] = MemoryRun(view, RunValues(state), self.clock())
+        run.values.items |= items
+        if not run.is_final:
+            self._post(view.id, Continued())
 
     def gates(self, run_id: str) -> list[GateInfo]:
         """The unanswered questions of a run, by the number of their visit."""
@@ -182,20 +201,37 @@ class MemoryStore:
             if run.answers[seq] != text:
                 raise GateError(f"question {seq} of run {run_id!r} was already answered with {run.answers[seq]!r}")
             return
+        if isinstance(run.view.frontier[seq].body, SignalWait):
+            self._post(run_id, Told(SIGNALLED, vars(self._signal_for(gate, text))))
+            return
         run.answers[seq] = text
         self._post(run_id, Answered(seq, text, attempt, by))
+
+    def signal(self, name: str, id_: str, data: str) -> int:
+        """Send a signal, with data as JSON text. Returns how many waiting visits it has reached."""
+        told = self._signals.send(name, id_, data, self.clock())
+        for run_id, signal in told:
+            self._post_unfinished(run_id, Told(SIGNALLED, vars(signal)))
+        return len(told)
 
     def cancel(self, run_id: str, by: str = "") -> None:
         """Raises RunNotFound, or UsageError if the run is over."""
         self._ask_unfinished(run_id, Cancelled(by=by), "cancel")
 
-    def pause(self, run_id: str, by: str = "", reason: str | None = None) -> None:
+    def pause(self, run_id: str, by: str = "", reason: str | None = None, *, timeout_ms: int | None = None) -> None:
         """Raises RunNotFound, or UsageError if the run is over."""
-        self._ask_unfinished(run_id, Paused(by, reason, "person"), "pause")
+        self._ask_unfinished(run_id, Paused(by, reason, "person", timeout_ms), "pause")
 
     def resume(self, run_id: str, by: str = "") -> None:
         """Raises RunNotFound, or UsageError if the run is over."""
         self._ask_unfinished(run_id, Resumed("person", by), "resume")
+
+    def pass_breakpoints(self) -> bool:
+        """Resume the runs that are at a breakpoint. False: there is none."""
+        stopped = [run_id for run_id, run in self.runs.items() if run.view.is_at_breakpoint]
+        for run_id in stopped:
+            self.resume(run_id)
+        return bool(stopped)
 
     def retry(self, run_id: str, *, fresh_children: bool = False, by: str = "") -> None:
         """Let a failed run go on. Raises RunNotFound, or UsageError if it did not fail."""
@@ -206,6 +242,19 @@ class MemoryStore:
             raise UsageError(f"run {run_id!r} is {run.view.status}; only a failed run can be retried")
         run.retrying = True
         self._post(run_id, Retried(fresh_children, by))
+
+    def skip(
+        self, run_id: str, seq: int, value: Any, to: Sequence[str] = (), *, by: str = "", reason: str | None = None
+    ) -> None:
+        """Let a visit end with an output; a failed run goes on then. Raises RunNotFound, or UsageError if the run is
+        over, or is about to go on already."""
+        run = self.run(run_id)
+        if run.retrying:
+            raise UsageError(f"run {run_id!r} is being retried or skipped already")
+        if run.view.status in ("completed", "cancelled"):
+            raise UsageError(f"run {run_id!r} is {run.view.status}; nothing to skip")
+        run.retrying = run.view.is_final
+        self._post(run_id, Skipped(seq, value, tuple(to), by, reason))
 
     def _ask_unfinished(self, run_id: str, event: Event, verb: str) -> None:
         if (status := self.run(run_id).status) in FINAL:
@@ -230,12 +279,16 @@ class MemoryStore:
             usage=run.values.usage,
             parent=spec.parent,
             root=spec.root,
+            event_scope=spec.event_scope,
             retries=run.retries,
             slot=None if slot is None else SlotInfo(slot.key, slot.limit, slot.granted),
             max_cost_usd=None if budget is None else budget.max_cost_usd,
             max_tokens=None if budget is None else budget.max_tokens,
+            overrides=spec.of_nodes,
             stopped_by=run.stopped_by if run.status == "completed" else None,
             failed_visits=view.failed_visits,
+            cached_visits=view.cached_visits,
+            holds=() if view.is_final else tuple(map(hold_info, view.holds)),
         )
 
     # Workers
@@ -256,17 +309,22 @@ class MemoryStore:
             return ClaimRefused("taken")
         if run.view.status == "paused":
             return ClaimRefused("paused")
-        run.claims[call.seq] = call.attempt
+        run.claims[call.seq], run.seen[call.seq] = call.attempt, run.view.step
         part, item = visit.part, visit.item
         if item is None and part is None:  # maps and loops report their progress
             self._tell(
                 run, "visit_started", {"seq": call.seq, "node": call.node, "attempt": call.attempt, "worker": ""}
             )
         values = run.values
+        sees = visit.body.sees
+        seen = values.state if sees is None else values.state_after(sees)
         overlay = values.items.get(visit.overlay, "") if visit.overlay else ""
-        state = values.state if wanted is None else {key: values.state[key] for key in wanted if key in values.state}
+        state = seen if wanted is None else {key: seen[key] for key in wanted if key in seen}
         state = {**state, **overlay_of(overlay)} if overlay else dict(state)
-        return Claim(run.view.spec, self.clock(), state, item, part, values.talk(visit), visit.depth)
+        talk, view = values.talk(visit), run.view
+        return Claim(
+            view.spec, self.clock(), state, item, part, talk, visit.depth, view.limited_from, visit.body.failures
+        )
 
     def deliver(self, call: VisitCall, header: ResultHeader, values: Texts) -> bool:
         """Take the result of a visit, once. False: refused, the visit is over or another attempt owns it."""
@@ -316,9 +374,11 @@ class MemoryStore:
         run.view = transition.apply(run.view)
         for visit in transition.close:
             run.claims.pop(visit.seq, None)
+            run.seen.pop(visit.seq, None)
         for seqs in transition.gone.values():
             for seq in seqs:
                 run.claims.pop(seq, None)
+                run.seen.pop(seq, None)
         self._commit_record(run, transition)
         for notice in transition.notices:
             self._tell(run, notice.type, notice.data)
@@ -328,9 +388,19 @@ class MemoryStore:
             self.effects.append((entry.run, effect))
         if transition.continues:
             self._post(entry.run, Continued())
+        if transition.stops:
+            self._stop_visits(entry.run, run)
         if run.view.is_final and (transition.revives or not was_final):
             self._close(run, keeps=transition.keeps or run.view.status == "failed")
         return transition.dispatches
+
+    def _stop_visits(self, run_id: str, run: MemoryRun) -> None:
+        """Take the claimed visits whose results are not there from their executors."""
+        for seq, attempt in list(run.claims.items()):
+            if (seq, attempt) not in run.deltas:
+                del run.claims[seq]
+                lost = LeaseLost(seq, attempt, "", handed_back=True, stopped=True, seen=run.seen[seq])
+                self._post(run_id, lost)
 
     def _commit_record(self, run: MemoryRun, transition: Transition) -> None:
         if transition.revives:
@@ -349,6 +419,9 @@ class MemoryStore:
         for gate in transition.gates:
             run.gates[gate.seq] = gate
             run.answers.pop(gate.seq, None)
+        for visit in transition.open:
+            if isinstance(visit.body, SignalWait):
+                self._ask_for_signal(run, visit, visit.body)
 
     def _close(self, run: MemoryRun, *, keeps: bool) -> None:
         """Drop what a run needs no more that is over."""
@@ -359,13 +432,6 @@ class MemoryStore:
             run.values.items.clear()
             run.values.windows.clear()
             run.view = changed(run.view, frontier=Frontier.of({}))
-
-    def with_state_alone(self, run_id: str) -> MemoryStore:
-        """A store with a run that is over: with its status and its state, and nothing else of it."""
-        run, store = self.run(run_id), MemoryStore(self.clock)
-        store.runs[run_id] = MemoryRun(RunView(run_id, run.view.spec, run.view.status), RunValues(run.values.state))
-        store.runs[run_id].values.journal.clear()
-        return store
 
     def discard(self, entry: Entry, notice: Notice | None = None) -> None:
         """Drop an event that changes nothing."""
@@ -405,8 +471,8 @@ class MemoryStore:
                 self._start_child(run_id, effect, begin)
             case RetryChild():
                 self._retry_child(run_id, effect)
-            case TellChild(child, what, by, keeps):
-                self._post_unfinished(child, _passed_on(what, by or f"run {run_id}", keeps=keeps))
+            case TellChild(child, what, by, keeps, due_ms):
+                self._post_unfinished(child, _passed_on(what, by or f"run {run_id}", due_ms, keeps=keeps))
             case TellRun(to, what, data):
                 self._post_unfinished(to, Told(what, data))
             case TellRoot(type_, data):
@@ -419,6 +485,12 @@ class MemoryStore:
                 self._grant(self._slots.ask((agent, key), (run_id, ticket), limit))
             case FreeSlot(agent, key, ticket):
                 self._grant(self._slots.free((agent, key), (run_id, ticket)))
+            case AwaitSignal():
+                self._signal(self._signals.await_(run_id, effect))
+            case LeaveSignal():
+                self._signal(self._signals.leave(run_id, effect))
+            case DeclineSignal():
+                self._signal(self._signals.decline(run_id, effect))
             case _:
                 raise AssertionError(f"no run in memory is a row of a batch, so none owes {effect}")
 
@@ -454,7 +526,9 @@ class MemoryStore:
             return
         seq, attempt = run.waiting[0] or spec.parent_seq, run.waiting[1] or spec.parent_attempt
         usage, failed = run.values.usage, run.view.failed_visits.without_ending()
-        if run.output is not None:
+        if spec.returns is not None:
+            parent.deltas[seq, attempt] = {CHILD: self._end_of(run_id, run, spec.returns)}
+        elif run.output is not None:
             parent.deltas[seq, attempt] = {RESULT: json_text(run.output)}
         self._post(
             spec.parent,
@@ -466,12 +540,45 @@ class MemoryStore:
                 run.error,
                 asdict(usage) if usage.calls else None,
                 failed if failed.count else NO_FAILED_VISITS,
+                run.failure,
+                len(parent.deltas[seq, attempt][CHILD]) if spec.returns is not None else 0,
             ),
+        )
+
+    def _end_of(self, run_id: str, run: MemoryRun, returns: Sequence[str]) -> str:
+        """The end of a child, for a node that maps it."""
+        keys, state = wanted_keys(returns), run.values.state
+        return child_text(
+            run=run_id,
+            agent=run.view.spec.agent,
+            status=run.view.status,
+            output=run.output,
+            error=run.error,
+            failure=run.failure,
+            state=dict(state) if keys is None else {key: state[key] for key in keys if key in state},
+            most_bytes=MOST_RETURNED,
         )
 
     def _grant(self, granted: Sequence[tuple[str, int]]) -> None:
         for run_id, ticket in granted:
             self.effects.append((run_id, TellRun(run_id, "slot_granted", {"ticket": ticket})))
+
+    def _signal(self, told: Sequence[SignalTold]) -> None:
+        for run_id, signal in told:
+            self.effects.append((run_id, TellRun(run_id, SIGNALLED, vars(signal))))
+
+    def _ask_for_signal(self, run: MemoryRun, visit: Visit, wait: SignalWait) -> None:
+        """Who drives a run in this process may give the data of the signal for which a visit waits, as an answer."""
+        asked, payload = f"waits for event {wait.name}; its data", {"wait_for_event": wait.name}
+        name, at = wait.name if wait.asked is None else wait.asked.name, self.clock()
+        gate = Gate(visit.seq, visit.node, INTERRUPT, asked, attempt=visit.attempt, opened_ms=at, key=name)
+        run.gates[visit.seq] = changed(gate, payload=payload, due_ms=wait.due_ms, twin=visit.twin)
+        shown = {"seq": gate.seq, "attempt": gate.attempt, "node": gate.node, "kind": gate.kind, "key": gate.key}
+        self._tell(run, "gate_opened", {**shown, "question": asked, "options": [], "default": None})
+
+    def _signal_for(self, gate: Gate, text: str) -> Signalled:
+        number = str(self.clock() * 1000)
+        return Signalled(gate.seq, gate.attempt, str((gate.payload or {})["wait_for_event"]), number, new_id(), text)
 
     # What happens
 
@@ -487,11 +594,11 @@ class MemoryStore:
         run.events.append(RunEvent(str(next(self._event_ids)), self.clock(), type_, data))
 
 
-def _passed_on(what: str, by: str, *, keeps: bool) -> Event:
+def _passed_on(what: str, by: str, due_ms: int | None, *, keeps: bool) -> Event:
     """What a child is told of its parent."""
     match what:
         case "paused":
-            return Paused(by, None, "parent")
+            return Paused(by, None, "parent", due_ms=due_ms)
         case "resumed":
             return Resumed("parent", by)
     return Cancelled(keeps, by)
@@ -499,4 +606,5 @@ def _passed_on(what: str, by: str, *, keeps: bool) -> Event:
 
 def _still_asks(view: RunView, gate: Gate) -> bool:
     visit = view.frontier.get(gate.seq)
-    return visit is not None and visit.attempt == gate.attempt and visit.is_asking
+    asks = visit is not None and (visit.is_asking or isinstance(visit.body, SignalWait))
+    return visit is not None and visit.attempt == gate.attempt and asks

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from sleipnir.messages import OVERLAY_END, OVERLAYS, Usage, overlay_text
 from sleipnir.runs.conversation import SILENCE, StoredConversation
+from sleipnir.runs.journal import StateFold
+from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import (
     CollectResults,
     DropValue,
@@ -71,11 +73,19 @@ class RunValues:
             {child: self.costs[child] for child in wanted.costs if child in self.costs},
         )
 
+    def state_after(self, step: int) -> dict[str, str]:
+        """The state after a journal step."""
+        fold = StateFold()
+        for entry, texts in self.journal[: step + 1]:
+            fold.add(entry, texts)
+        return {key: json_text(value) for key, value in fold.state().items()}
+
     def talk(self, visit: Visit) -> StoredConversation:
         """The conversation of the loop that a visit is part of, or the value that it is given; SILENCE for others."""
         items, part = self.items, visit.part
         if isinstance(visit.body, Work) and visit.body.given is not None:
-            return StoredConversation(items.get(visit.body.given, ""))
+            asked_for = () if visit.role != "tool" or part is None else (items.get(f"{part.loop}.{part.turn}", ""),)
+            return StoredConversation(items.get(visit.body.given, ""), tuple((reply, ()) for reply in asked_for))
         if part is None:
             return SILENCE
         if part.call is not None:
@@ -105,7 +115,10 @@ class RunValues:
                 written[write.collect.key] = self._collected(write.collect)
             if write.values:
                 written |= {key: json_text(value) for key, value in write.values.items()}
-            self.journal.append((write.step, written))
+            step = write.step
+            if write.keeps_commands:
+                step = changed(step, overlays={str(step.seq): delta.get(OVERLAYS, "")})
+            self.journal.append((step, written))
             if not write.step.held:
                 self.state |= written
         for write in transition.writes:

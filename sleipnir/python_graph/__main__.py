@@ -3,7 +3,8 @@
 Started by sleipnir/graph/python_file.py. What the file prints goes to stderr. The line has `document`, the graph as its
 graph.yaml; `places`, the file and line of the calls that made it; `config`, that of `with_config`; and `problems`, of
 which warnings come with a document. With an object on stdin, it has what is made of it: of `state`, the input of a run,
-the first state; of `context` the form that a run stores.
+the first state; of `states`, a list of inputs, one each, or the text of an error; of `context` the form that a run
+stores.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,11 +69,30 @@ def _first_state(graph: CompiledGraph, input: dict[str, Any], _: References) -> 
     return first_state(graph.parts, graph.objects, graph.objects.decoded(input))
 
 
+def _first_states(graph: CompiledGraph, inputs: list[dict[str, Any]], _: References) -> list[dict[str, Any] | str]:
+    states: list[dict[str, Any] | str] = []
+    for input in inputs:
+        try:
+            states.append(_first_state(graph, input, _))
+        except Exception as error:  # of reducers, and of classes of the file
+            states.append(f"its input cannot be used: {type(error).__name__}: {error}")
+    return states
+
+
+def _state_of_turn(graph: CompiledGraph, turn: dict[str, Any], _: References) -> dict[str, Any]:
+    return first_state(graph.parts, graph.objects, graph.objects.decoded(turn["input"]), turn["before"])
+
+
 def _stored_context(graph: CompiledGraph, context: dict[str, Any], references: References) -> dict[str, Any]:
     return stored_context(context, graph.parts.context_schema, references.to)
 
 
-_MADE: Final = {"state": _first_state, "context": _stored_context}
+_MADE: Final[Mapping[str, Callable[[CompiledGraph, Any, References], Any]]] = {
+    "state": _first_state,
+    "states": _first_states,
+    "turn": _state_of_turn,
+    "context": _stored_context,
+}
 """What is made of a value, by its name in the request."""
 
 

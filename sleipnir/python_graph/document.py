@@ -22,10 +22,11 @@ from sleipnir.graph.plain import first_not_json
 from sleipnir.python_graph import schema
 from sleipnir.python_graph.codec import codec_of, is_unstorable
 from sleipnir.python_graph.errors import GraphBuildError
-from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, RouterSpec, is_graph
-from sleipnir.python_graph.policies import RetryPolicy
+from sleipnir.python_graph.parts import GraphParts, NamedCallbacks, NodeSpec, Place, RouterSpec, is_graph
+from sleipnir.python_graph.policies import CachePolicy, RetryPolicy
 from sleipnir.python_graph.references import References
 from sleipnir.python_graph.schema import Key
+from sleipnir.python_graph.tools import written_tool
 from sleipnir.python_graph.unreached import leads_anywhere
 
 NOTHING: Final = "sleipnir.python_graph.document:nothing"
@@ -42,7 +43,7 @@ MOST_VISITS: Final = 10_000
 """The most visits of one node: LangGraph's limit of super-steps, rounded."""
 
 
-_TARGETS: Final = frozenset({"ends", "fallback", "on_error", "on_other", "on_timeout", "routes"})
+_TARGETS: Final = frozenset({"ends", "fallback", "on_error", "on_other", "on_timeout", "routes", "tools_node"})
 """The fields of nodes that lead to others beside their edges."""
 
 
@@ -168,7 +169,24 @@ class _Document:
         head = {**self._head, "start": start, "settings": {"max_loop_iterations": MOST_VISITS}, "state": state}
         # They also say that LangGraph's rules apply (Graph.is_state_graph), whatever the types of the nodes are.
         head["state_classes"] = [self._references.to(declared) for declared in parts.classes]
+        for key, names in (("interrupt_before", parts.interrupt_before), ("interrupt_after", parts.interrupt_after)):
+            if names:
+                head[key] = [*names]
+        if parts.errors is not None:
+            head["errors"] = self._errors(parts.errors)
+        if parts.callbacks:
+            head["callbacks"] = self._callbacks(parts.callbacks)
         return {**head, "nodes": nodes}
+
+    def _errors(self, errors: Mapping[str, Any]) -> dict[str, Any]:
+        """The rules for failures, with references to exceptions in the place of their classes."""
+        named = errors.get("recoverable", ())
+        names = [named] if isinstance(named, str | type) else list(named)
+        recoverable = [name if isinstance(name, str) else self._error(name) for name in names]
+        return {**errors, "recoverable": recoverable}
+
+    def _error(self, kind: type) -> str:
+        return kind.__name__ if kind.__module__ == "builtins" else self._references.to(kind)
 
     def _start(self, targets: list[str]) -> dict[str, Any]:
         """The node that stands for START, where it has several edges or conditional ones."""
@@ -201,6 +219,10 @@ class _Document:
         if node.retry_policy is not None:
             policies = [node.retry_policy] if isinstance(node.retry_policy, RetryPolicy) else node.retry_policy
             fields["retry"] = [self._retry(policy) for policy in policies]
+        if node.cache_policy is not None and self._parts.caches:
+            fields["cache"] = self._cache(node.cache_policy)
+        if node.callbacks:
+            fields["callbacks"] = self._callbacks(node.callbacks)
         if node.destinations:
             fields["ends"] = {target: self._target(target) for target in node.destinations}
         if node.timeout is not None:
@@ -211,13 +233,16 @@ class _Document:
 
     def _typed(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a node that is no function, with END as the language writes it."""
-        targets = {
+        targets: dict[str, Any] = {
             key: self._target(value) for key, value in fields.items() if key in _TARGETS and isinstance(value, str)
         }
+        if fields.get("type") == "tools":
+            targets["tools"] = [written_tool(tool, self._references.to) for tool in fields["tools"]]
         for key in ("routes", "ends"):
             if isinstance(named := fields.get(key), Mapping):
                 targets[key] = {name: self._target(target) for name, target in named.items()}
-        return {**fields, **targets}
+        mappers = {key: self._references.to(fields[key]) for key in ("map_in", "map_out") if callable(fields.get(key))}
+        return {**fields, **targets, **mappers}
 
     def _retry(self, policy: RetryPolicy) -> dict[str, Any]:
         """A policy of the language. `on` names what a worker asks whether an error is to be retried."""
@@ -231,6 +256,18 @@ class _Document:
             "jitter": policy.jitter,
             "on": [self._references.to(kind) for kind in kinds],
         }
+
+    def _callbacks(self, callbacks: NamedCallbacks) -> dict[str, Any]:
+        return {phase: [self._references.to(each) for each in named] for phase, named in callbacks.items()}
+
+    def _cache(self, policy: CachePolicy) -> dict[str, Any] | bool:
+        """A policy of the language; True: the defaults."""
+        fields: dict[str, Any] = {}
+        if policy.ttl is not None:
+            fields["ttl"] = f"{max(1, round(policy.ttl * 1000))}ms"
+        if policy.key_func is not None:
+            fields["key_func"] = self._references.to(policy.key_func)
+        return fields or True
 
     def _targets(self, targets: list[str]) -> dict[str, Any]:
         """The plain edges. An edge to END beside others changes nothing."""
@@ -294,11 +331,22 @@ def _without_mistakes(parts: GraphParts) -> GraphParts:
         edges=[edge for edge in parts.edges if known.issuperset(edge[:2])],
         routers=routers,
         nodes={
-            name: replace(node, destinations=tuple(target for target in node.destinations if target in known))
+            name: replace(
+                node,
+                destinations=tuple(target for target in node.destinations if target in known),
+                fields=_sound_fields(node),
+            )
             for name, node in parts.nodes.items()
         },
         keys={name: Key(name, Any) if is_unstorable(key) else key for name, key in parts.keys.items()},
     )
+
+
+def _sound_fields(node: NodeSpec) -> dict[str, Any]:
+    """The fields of a node, without tools that are none."""
+    if node.fields.get("type") != "tools":
+        return node.fields
+    return {**node.fields, "tools": [tool for tool in node.fields["tools"] if isinstance(tool, str)]}
 
 
 def _known_targets(router: RouterSpec, known: Collection[str]) -> dict[Hashable, str] | None:
@@ -334,8 +382,17 @@ def _mistakes(parts: GraphParts, *, has_limit: bool) -> Iterator[tuple[Place, st
         for target in node.destinations:
             if target not in known:
                 yield node.place, f"Found edge ending at unknown node `{target}`"
-        if node.cache_policy is not None:
-            yield node.place, f"Node `{node.name}`: cache_policy is not supported yet"
+        for tool in node.fields.get("tools", ()) if node.fields.get("type") == "tools" else ():
+            try:
+                written_tool(tool, str)
+            except TypeError as error:
+                yield node.place, f"Node `{node.name}`: {error}"
+        if node.cache_policy is not None and is_graph(node.action):
+            message = "its result is that of a run of its own. Give cache_policy to nodes of that graph"
+            yield node.place, f"Node `{node.name}` is a graph, which has no cache_policy: {message}"
+        if node.callbacks and is_graph(node.action):
+            message = "it is a run of its own. Give them to nodes of that graph"
+            yield node.place, f"Node `{node.name}` is a graph, which has no callbacks: {message}"
     if not has_limit:
         yield from _loops(parts)
     for name, key in parts.keys.items():

@@ -20,9 +20,19 @@ def first_state(
 ) -> dict[str, Any]:
     """The values of the state in their stored form, with `input` written to them. `before` is the state that the thread
     has. Raises EmptyInputError, InvalidUpdateError, and what reducers raise."""
-    accepted = parts.keys if parts.input_schema is parts.state_schema else keys_of(parts.input_schema)
     writer = "the input" if current.get() is None else ""  # a graph that is a node gets all keys of the one above
-    return values_of(objects, accepted, input, before, writer)
+    return values_of(objects, _accepted(parts), input, before, writer)
+
+
+def written_by(parts: GraphParts, input: Any) -> dict[str, Any]:
+    """What an input writes, as objects, one value per key. Raises as `first_state`."""
+    accepted = _accepted(parts)
+    given = calling.read(input, parts.keys).writes
+    return calling.combined([(name, value) for name, value in given if name in accepted], parts.keys)
+
+
+def _accepted(parts: GraphParts) -> Collection[str]:
+    return parts.keys if parts.input_schema is parts.state_schema else keys_of(parts.input_schema)
 
 
 def values_of(

@@ -1,4 +1,4 @@
-"""Interrupts: Python code of a node asks a person (spec/graph-package.md F27, spec/langgraph-api.md 6).
+"""Interrupts: Python code of a node, or of a tool, asks a person (spec/graph-package.md F27, spec/langgraph-api.md 6).
 
 Rules. `interrupt` ends the execution, and the node runs again from its beginning with the answer. An answer belongs to
 the visit and the key, or, without a key, to the position among the questions without one. Positions must not change
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NotRequired, get_origin, get_type_hints
@@ -17,10 +18,10 @@ from typing import Any, Final, NotRequired, get_origin, get_type_hints
 from sleipnir.graph import schema as json_schema
 from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json, first_not_json
-from sleipnir.messages import MOST_ANSWER_SCHEMA_BYTES, MOST_QUESTION_BYTES, InterruptQuestion
+from sleipnir.messages import MOST_ANSWER_SCHEMA_BYTES, MOST_QUESTION_BYTES, InterruptQuestion, WaitRequest
 from sleipnir.python_graph.errors import GraphInterrupt
 from sleipnir.python_graph.schema import is_pydantic, is_typed_dict
-from sleipnir.runs.interrupts import UsedAnswer
+from sleipnir.runs.interrupts import UsedAnswer, problem_of
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,32 @@ class VisitAnswers:
 
     def __init__(self, node: str, answers: Sequence[UsedAnswer] = ()) -> None:
         self.question: InterruptQuestion | None = None
+        self.given = tuple(answers)
         self._node = node
-        self._by_key = {answer.key: answer for answer in answers if answer.key is not None}
+        self._by_key: dict[str, list[UsedAnswer]] = {}
+        for answer in answers:
+            if answer.key is not None:
+                self._by_key.setdefault(answer.key, []).append(answer)
+        self._cleared: dict[str, int] = {}
         self._by_position = [answer for answer in answers if answer.key is None]
         self._calls = self._positions = 0
 
     def named(self) -> dict[str, Json]:
         """The answers by the names of their questions, for scripts."""
         positions = {self._name(number): each.value for number, each in enumerate(self._by_position)}
-        return {**positions, **{key: each.value for key, each in self._by_key.items()}}
+        return {**positions, **{key: each[-1].value for key, each in self._by_key.items()}}
+
+    def known(self, key: str) -> UsedAnswer | None:
+        """The answer that counts for the question of this name. None: there is none, or it was cleared."""
+        if (given := self._keyed(key)) is not None:
+            return given
+        numbered = (each for number, each in enumerate(self._by_position) if self._name(number) == key)
+        return next(numbered, None)
+
+    def clear(self, key: str) -> None:
+        """Let the next answer for the key count, if there is one, else none."""
+        if self._cleared.get(key, 0) < len(self._by_key.get(key, ())):
+            self._cleared[key] = self._cleared.get(key, 0) + 1
 
     def skip(self, count: int) -> None:
         """The next `count` questions without a key were those of a graph that the node has called, which has got their
@@ -54,30 +72,38 @@ class VisitAnswers:
         self._calls += count
         self._positions += count
 
-    def ask(self, value: Any, key: str | None, schema: Json, timeout: float | None) -> InterruptQuestion:
-        """What a script asks after it has got all answers. Raises ValueError for a question with an answer, and for
-        what cannot be asked."""
+    def ask(
+        self, value: Any, key: str | None, schema: Json, timeout: float | None, at: int | None = None
+    ) -> InterruptQuestion:
+        """What a script asks after it has got all answers, `at` so many questions (None: those with an answer). Raises
+        ValueError for a question with an answer, and for what cannot be asked."""
         _refuse(key, schema, timeout)
-        if key in self._by_key:
+        if at is None and key in self._by_key:
             raise ValueError(f"the question {key!r} has an answer already")
         name = self._name(len(self._by_position)) if key is None else key
-        at = len(self._by_position) + len(self._by_key)
+        at = len(self.given) if at is None else at
         return InterruptQuestion(name, _plain(value), key, at, schema, _in_ms(timeout))
 
-    def take(self, value: Any, key: str | None, schema: Json, timeout_ms: int | None) -> Json:
+    def take(
+        self, value: Any, key: str | None, schema: Json, timeout_ms: int | None, wait: WaitRequest | None = None
+    ) -> Json:
         """The answer. Raises GraphInterrupt if there is none yet, ValueError for a question in another place than in
         an earlier execution, and for what cannot be asked."""
         if self.question is not None:
             raise GraphInterrupt(self.question.value)
         at, self._calls = self._calls, self._calls + 1
-        found = self._positional(at) if key is None else self._by_key.get(key)
+        found = self._positional(at) if key is None else self._keyed(key)
         if found is not None:
             return found.value
         if self._positions < len(self._by_position):
             raise ValueError(self._changed())
         name = self._name(len(self._by_position)) if key is None else key
-        self.question = InterruptQuestion(name, _plain(value), key, at, schema, timeout_ms)
+        self.question = InterruptQuestion(name, _plain(value), key, at, schema, timeout_ms, wait)
         raise GraphInterrupt(value)
+
+    def _keyed(self, key: str) -> UsedAnswer | None:
+        given, cleared = self._by_key.get(key, ()), self._cleared.get(key, 0)
+        return given[cleared] if cleared < len(given) else None
 
     def _positional(self, at: int) -> UsedAnswer | None:
         number = self._positions
@@ -112,14 +138,55 @@ def interrupt(value: Any, key: str | None = None, *, response_schema: Any = None
 
     Raises RuntimeError outside of a node, and ValueError for a question that cannot be asked.
     """
-    answers = answering.get()
-    if answers is None:
-        raise RuntimeError("interrupt() was called outside of a node")
+    answers = _answers("interrupt")
     adapter = None if response_schema is None or isinstance(response_schema, dict | bool) else _adapter(response_schema)
     schema = response_schema if adapter is None else adapter.json_schema()
     _refuse(key, schema, timeout)
     answer = answers.take(value, key, schema, _in_ms(timeout))
     return answer if adapter is None else adapter.validate_python(answer)
+
+
+_NONE: Final = object()
+
+
+def resume_value(key: str, default: Any = _NONE, *, response_schema: Any = None) -> Any:
+    """The answer to the question of this visit that is named `key`, or `default`, without asking.
+
+    `response_schema` is as for `interrupt`. Raises KeyError if there is no answer and no `default`, ValueError for an
+    answer that does not match the schema, and RuntimeError outside of a node.
+    """
+    found = _answers("resume_value").known(key)
+    if found is None and default is _NONE:
+        raise KeyError(f"no question {key!r} of this visit has an answer")
+    if found is None:
+        return default
+    if response_schema is None or not isinstance(response_schema, dict | bool):
+        return found.value if response_schema is None else _adapter(response_schema).validate_python(found.value)
+    if problem := problem_of(response_schema, found.value):
+        raise ValueError(f"the answer to {key!r} does not match the schema: {problem}")
+    return found.value
+
+
+def has_resume_value(key: str) -> bool:
+    """Whether the question of this visit that is named `key` has an answer. Raises RuntimeError outside of a node."""
+    return _answers("has_resume_value").known(key) is not None
+
+
+def clear_resume_value(key: str) -> None:
+    """Drop the answer to the question with this key, so that `interrupt` asks it again: the next execution gets both
+    answers, one after the other, if it clears the first one again. Raises RuntimeError outside of a node."""
+    _answers("clear_resume_value").clear(key)
+
+
+TOOL_RUNNER: Final = "sleipnir_tool_runner"
+"""The module that has the answers of a call in the process of a Python tool (tools/runners/python_tool.py)."""
+
+
+def _answers(function: str) -> VisitAnswers:
+    answers = answering.get() or getattr(sys.modules.get(TOOL_RUNNER), "answers", None)
+    if answers is None:
+        raise RuntimeError(f"{function}() was called outside of a node")
+    return answers
 
 
 def _adapter(kind: Any) -> Any:

@@ -6,6 +6,7 @@ spec/langgraph-api.md 12 has the rules.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,11 +112,28 @@ def message_of(value: Any) -> BaseMessage:
         kind = _class_of(str(role))
         more = {key: item for key, item in value.items() if key not in {*_FIELDS, "role", "type"}}
         fields = {name: item for name, item in own.items() if name in kind.__dataclass_fields__}
+        if "tool_calls" in fields:
+            fields["tool_calls"] = [_tool_call(call) for call in fields["tool_calls"] or ()]
+        if fields.get("content", "") is None:  # a provider's message that only calls tools
+            fields["content"] = ""
         return kind(**fields, additional_kwargs=more)
     if hasattr(value, "content") and getattr(value, "type", None) in CLASSES:  # of another library
         fields = {name: getattr(value, name) for name in _FIELDS if getattr(value, name, None)}
         return message_of({"role": value.type, **fields})
     raise ValueError(f"{value!r} is no message: write a message, a text, (role, text), or {{'role', 'content'}}")
+
+
+def _tool_call(call: Any) -> Any:
+    """A tool call with its arguments as an object, also one in the form of OpenAI's protocol."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return call
+    arguments = function.get("arguments")
+    try:
+        args = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+    except ValueError:
+        args = {"__arguments__": arguments}
+    return {"name": function.get("name"), "args": args, "id": call.get("id"), "type": "tool_call"}
 
 
 def _class_of(role: str) -> type[BaseMessage]:

@@ -12,6 +12,9 @@ from sleipnir.python_graph.schema import Key
 Place: TypeAlias = tuple[str, int]
 """The file and the line of a call."""
 
+NamedCallbacks: TypeAlias = Mapping[str, Sequence[Callable[..., Any]]]
+"""By phase (before, after, error), the functions that run around nodes."""
+
 Policies: TypeAlias = RetryPolicy | Sequence[RetryPolicy]
 
 
@@ -30,6 +33,7 @@ class NodeSpec:
     cache_policy: CachePolicy | None = None
     destinations: tuple[str, ...] = ()
     timeout: float | None = None
+    callbacks: NamedCallbacks = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
 
 
@@ -46,7 +50,8 @@ class RouterSpec:
 @dataclass
 class GraphParts:
     """The parts of a graph, in the order they were added. `place` is the call that made the builder; `keys` are those
-    of all its `classes`. `mistakes` are those of calls, to be reported with all others."""
+    of all its `classes`. `mistakes` are those of calls, to be reported with all others. `caches`: the policies
+    of nodes for caches are in force. `errors` says which failures are recorded and recovered from."""
 
     place: Place
     state_schema: type
@@ -60,6 +65,11 @@ class GraphParts:
     keys: dict[str, Key] = field(default_factory=dict)
     classes: list[type] = field(default_factory=list)
     mistakes: list[tuple[Place, str]] = field(default_factory=list)
+    interrupt_before: list[str] = field(default_factory=list)
+    interrupt_after: list[str] = field(default_factory=list)
+    caches: bool = False
+    errors: Mapping[str, Any] | None = None
+    callbacks: NamedCallbacks = field(default_factory=dict)
 
     def copy(self) -> GraphParts:
         """The same parts, to which a builder adds nothing more."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from sleipnir.runs.memory_cache import MemoryCache
+
 RetryOn: TypeAlias = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
 _FINAL: Final = (
@@ -46,8 +48,9 @@ class RetryPolicy(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CachePolicy:
-    """How the results of a node are kept for equal inputs, `ttl` seconds long. Not in force yet: a node that has one is
-    refused when its graph is compiled."""
+    """How the results of a node are kept for equal inputs, `ttl` seconds long (None: until they are cleared). The input
+    is what the node sees, or what `key_func` makes of that: JSON or bytes. In force in a graph that is compiled with a
+    cache."""
 
     key_func: Callable[..., Any] | None = None
     ttl: float | None = None
@@ -60,5 +63,9 @@ class InMemorySaver:
 MemorySaver = InMemorySaver
 
 
-class InMemoryCache:
-    """Accepted as `compile(cache=)`, which is not in force yet."""
+class InMemoryCache(MemoryCache):
+    """The results of nodes with a CachePolicy, for graphs that run in this process: `compile(cache=InMemoryCache())`.
+    On the fleet, results are in its Redis, whatever the cache is."""
+
+    def __init__(self) -> None:
+        super().__init__()

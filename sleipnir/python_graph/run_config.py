@@ -48,10 +48,18 @@ def stored_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def remaining_steps(config: Mapping[str, Any], graph: Graph, step: int) -> int:
-    """How many super-steps may follow the super-step `step` of a run with this configuration."""
+def thread_id_of(config: Any) -> Any:
+    """The `thread_id` of a configuration that nobody has checked; None: it has none."""
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    return configurable.get("thread_id") if isinstance(configurable, Mapping) else None
+
+
+def remaining_steps(config: Mapping[str, Any], graph: Graph, step: int, limited_from: int = 0) -> int:
+    """How many super-steps may follow the super-step `step` of a run with this configuration; `limited_from` is as in
+    RunView."""
     limit: int = config.get("recursion_limit", RECURSION_LIMIT)
-    return limit - (step - graph.begins_at_start)
+    left = limit - (step - (limited_from or graph.begins_at_start))
+    return min(left, limit + 1)  # of a `dag`, only the visits on the way to this one count
 
 
 def refuse_unfit(what: str, value: Mapping[str, Any]) -> None:

@@ -65,13 +65,14 @@ class ChunkSink(Protocol):
 class Call:
     """The call that this thread or task belongs to, and the stream of its caller. `called` are the runs of the graphs
     that the running node calls (sleipnir_inprocess.execution.CalledRuns). `remaining_steps` is what RemainingSteps
-    holds."""
+    holds, `of_nodes` are the overrides of nodes of graphs that the running node calls."""
 
     config: Mapping[str, Any]
     runtime: Runtime[Any]
     stream: ChunkSink | None = None
     called: Any = None
     remaining_steps: int = 0
+    of_nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,3 @@ def get_config() -> dict[str, Any]:
 def get_runtime(context_schema: type[ContextT] | None = None) -> Runtime[ContextT]:
     """The Runtime of the running node. Raises RuntimeError outside of a node."""
     return _current().runtime
-
-
-def get_stream_writer() -> StreamWriter:
-    """Writes to the stream mode `custom`. Raises RuntimeError outside of a node."""
-    return _current().runtime.stream_writer

@@ -14,17 +14,22 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 from sleipnir.commands import END, START, Command
 from sleipnir.python_graph.errors import GraphBuildError, GraphWarning
-from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, Policies, RouterSpec
+from sleipnir.python_graph.parts import GraphParts, NamedCallbacks, NodeSpec, Place, Policies, RouterSpec, is_graph
 from sleipnir.python_graph.policies import CachePolicy
 from sleipnir.python_graph.schema import add_keys, is_state_class
+from sleipnir.python_graph.tools import TOOLS, ToolLike, ToolRetryPolicy, name_of_tool, tools_condition
+from sleipnir.runs.memory_cache import MemoryCache
 
 if TYPE_CHECKING:
     from sleipnir.python_graph.compiled import CompiledGraph
 
+
+Callbacks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any] | None] | None
+"""Functions that run around a node. None: none."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,9 +73,14 @@ class StateGraph:
         cache_policy: CachePolicy | None = None,
         destinations: Mapping[str, str] | Sequence[str] | None = None,
         timeout: float | None = None,
+        before: Callbacks = None,
+        after: Callbacks = None,
+        on_error: Callbacks = None,
     ) -> Self:
         """Add a node: `add_node(function)` under the function's name, or `add_node("name", function)`. A compiled graph
-        is a node too. `destinations` name the targets of its Commands, for drawings. `timeout` is in seconds."""
+        is a node too. `destinations` name the targets of its Commands, for drawings. `timeout` is in seconds.
+        `before(state, info)`, `after(state, info, result, error)` and `on_error(state, info, error)` run around the
+        node: see compile."""
         if not isinstance(node, str):
             action, node = node, _name_of(node)
         elif action is None:
@@ -92,6 +102,7 @@ class StateGraph:
             cache_policy,
             _destinations(action, destinations),
             timeout,
+            _callbacks(before, after, on_error),
         )
         return self
 
@@ -180,13 +191,36 @@ class StateGraph:
 
     # Node types of the graph language
 
-    def add_llm_node(self, name: str, *, prompt: str, **fields: Any) -> Self:
-        """A call of a model. `fields` are those of a node of type llm in a graph.yaml."""
-        return self._add_typed(name, "llm", {"prompt": prompt, **fields})
+    def add_llm_node(self, name: str, *, prompt: str | None = None, **fields: Any) -> Self:
+        """A call of a model. Without `prompt` it sends the messages of the state and adds the reply to them. `fields`
+        are those of a node of type llm in a graph.yaml; its `tools` may be functions, as those of a tools node."""
+        own = {} if prompt is None else {"prompt": prompt}
+        if "tools" in fields:
+            fields["tools"] = [name_of_tool(tool) for tool in fields["tools"]]
+        return self._add_typed(name, "llm", own | fields)
 
-    def add_agent_node(self, name: str, *, agent: str, prompt: str, **fields: Any) -> Self:
-        """A run of another agent. `fields` are those of a node of type agent in a graph.yaml."""
-        return self._add_typed(name, "agent", {"agent": agent, "prompt": prompt, **fields})
+    def add_agent_node(
+        self,
+        name: str,
+        agent: str,
+        prompt: str | None = None,
+        *,
+        input_mapper: Callable[[dict[str, Any]], Mapping[str, Any] | None] | Mapping[str, Any] | None = None,
+        output_mapper: Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any] | None]
+        | Mapping[str, Any]
+        | None = None,
+        isolated: bool = False,
+        on_error: str | None = None,
+        **fields: Any,
+    ) -> Self:
+        """A run of another agent. `input_mapper(state)` returns the first values of its state,
+        `output_mapper(state, child)` what the node writes; both may be mappings of templates, as `map_in` and `map_out`
+        in a graph.yaml. `fields` are the others of a node of type agent there."""
+        own = {"prompt": prompt, "map_in": input_mapper, "map_out": output_mapper, "on_error": on_error}
+        given = {key: value for key, value in own.items() if value is not None} | (
+            {"isolated": True} if isolated else {}
+        )
+        return self._add_typed(name, "agent", {"agent": agent, **given, **fields})
 
     def add_script_node(self, name: str, *, script: str, **fields: Any) -> Self:
         """A script of the agent's folder. `fields` are those of a node of type script in a graph.yaml."""
@@ -214,12 +248,42 @@ class StateGraph:
         """A text from a person. `fields` are those of a node of type input in a graph.yaml."""
         return self._add_typed(name, "input", {"question": question, **fields})
 
-    def add_tools_node(self, name: str, **fields: Any) -> Self:
-        """Calls of tools that a model asked for. Not in force yet: it raises NotImplementedError."""
-        raise NotImplementedError(
-            "tools nodes are not supported yet: give the tools to the model's node, add_llm_node(..., tools=[...]), "
-            "which calls them itself"
-        )
+    def add_tools_node(
+        self,
+        name: str,
+        tools: Sequence[ToolLike],
+        *,
+        parallel: bool | int | Mapping[str, Any] = False,
+        retry: ToolRetryPolicy | Sequence[ToolRetryPolicy] | None = None,
+        on_error: str | None = None,
+        permissions: Mapping[str, Literal["allow", "deny", "ask"]] | None = None,
+        **fields: Any,
+    ) -> Self:
+        """The execution of the tool calls of the newest message. `tools` are functions, ExternalTools, or names of
+        tools of files; the others are as in a node of type tools in a graph.yaml. `parallel` may be a number: so many
+        calls at once."""
+        own: dict[str, Any] = {"tools": list(tools), **fields}
+        if parallel is not False:
+            own["parallel"] = {"max": parallel} if type(parallel) is int else parallel
+        if retry is not None:
+            policies = [retry] if isinstance(retry, ToolRetryPolicy) else retry
+            own["tool_retry"] = [policy.as_json() for policy in policies]
+        if on_error is not None:
+            own["on_error"] = on_error
+        if permissions is not None:
+            own["permissions"] = dict(permissions)
+        return self._add_typed(name, "tools", own)
+
+    def add_tools_conditional_edges(self, source: str, tools: str, fallback: str) -> Self:
+        """After `source` comes the node `tools` if the last message has tool calls, else `fallback`. An llm node
+        without a prompt offers the tools of that node to its model. Raises ValueError if `source` is not added yet."""
+        node = self._parts.nodes.get(source)
+        if node is None:
+            raise ValueError(f"Need to add_node `{source}` first")
+        if node.fields.get("type") != "llm" or "prompt" in node.fields:
+            return self.add_conditional_edges(source, tools_condition, {TOOLS: tools, END: fallback})
+        self._parts.nodes[source] = replace(node, fields={**node.fields, "tools_node": tools})
+        return self.add_edge(source, fallback)
 
     def _add_typed(self, name: str, kind: str, fields: dict[str, Any]) -> Self:
         self._check_new(name)
@@ -243,32 +307,56 @@ class StateGraph:
         name: str | None = None,
         engine: Literal["bsp", "dag"] = "bsp",
         max_steps: int | None = None,
+        errors: Mapping[str, Any] | None = None,
+        before: Callbacks = None,
+        after: Callbacks = None,
+        on_error: Callbacks = None,
     ) -> CompiledGraph:
         """The graph, checked, ready to run. Raises GraphBuildError, a ValueError with one line per mistake. A node that
         no edge leads to is a GraphWarning.
 
-        Runs remember their thread if a `checkpointer` is given; which one does not matter, it stores nothing.
+        Runs remember their thread if a `checkpointer` is given; which one does not matter, it stores nothing. Runs stop
+        before and after the nodes that `interrupt_before` and `interrupt_after` name (`"*"`: each node), until
+        `invoke(None, config)` or, on the fleet, `resume` goes on. With a `cache`, the policies of nodes for it are in
+        force: InMemoryCache holds the results of runs in this process, on the fleet its Redis does. `errors` is as in a
+        graph.yaml, `{"collect": True, "recoverable": ["timeout", SoftError]}`; the state key `execution_errors` has the
+        records, and a node that is to see them declares it.
+
+        `before`, `after` and `on_error` are functions, or lists of them, that run around each function node: what a
+        `before` returns is the node's result, what an `after` returns replaces it or recovers a failure.
         """
         from sleipnir.python_graph.compiled import CompiledGraph
 
-        for names in (interrupt_before, interrupt_after):
-            for unknown in () if names is None or names == "*" else set(names) - self._parts.nodes.keys():
-                raise GraphBuildError(f"Interrupt node `{unknown}` not found")
-        for given, what in (
-            (cache, "cache="),
-            (store, "store="),
-            (interrupt_before, "interrupt_before="),
-            (interrupt_after, "interrupt_after="),
-        ):
-            if given:
-                raise GraphBuildError(f"compile({what}...) is not supported yet")
+        if store:
+            raise GraphBuildError("compile(store=...) is not supported yet")
+        stops_before, stops_after = self._breakpoints(interrupt_before), self._breakpoints(interrupt_after)
+        callbacks = _callbacks(before, after, on_error)
         self._is_compiled = True
-        parts = self._parts.copy()
+        parts = replace(
+            self._parts.copy(),
+            interrupt_before=stops_before,
+            interrupt_after=stops_after,
+            caches=cache not in (None, False),
+            callbacks=callbacks,
+            errors=errors,
+        )
         parts.nodes = {name: self._with_defaults(node) for name, node in parts.nodes.items()}
         graph = CompiledGraph(parts, name=name, engine=engine, max_steps=max_steps, remembers=bool(checkpointer))
+        if parts.caches:
+            graph.cache = cache if isinstance(cache, MemoryCache) else MemoryCache()
         for problem in graph.warnings:
             warnings.warn_explicit(problem.message, GraphWarning, problem.file, problem.line or 1)
         return graph
+
+    def _breakpoints(self, names: Sequence[str] | None) -> list[str]:
+        """The nodes of these names. Raises GraphBuildError."""
+        if names is None or names == "*":
+            return [] if names is None else list(self._parts.nodes)
+        given = [names] if isinstance(names, str) else list(names)
+        for name in given:
+            if name not in self._parts.nodes:
+                raise GraphBuildError(f"Interrupt node `{name}` not found")
+        return given
 
     def _with_defaults(self, node: NodeSpec) -> NodeSpec:
         if node.action is None:
@@ -277,7 +365,7 @@ class StateGraph:
         return replace(
             node,
             retry_policy=retry_policy if node.retry_policy is None else node.retry_policy,
-            cache_policy=cache_policy if node.cache_policy is None else node.cache_policy,
+            cache_policy=cache_policy if node.cache_policy is None and not is_graph(node.action) else node.cache_policy,
             timeout=timeout if node.timeout is None else node.timeout,
         )
 
@@ -299,6 +387,12 @@ class StateGraph:
             return
         self._parts.classes.append(schema)
         add_keys(self._parts.keys, schema)
+
+
+def _callbacks(before: Callbacks, after: Callbacks, on_error: Callbacks) -> NamedCallbacks:
+    given = {"before": before, "after": after, "error": on_error}
+    named = {phase: [each] if callable(each) else [*each] for phase, each in given.items() if each is not None}
+    return {phase: [each for each in each_phase if each is not None] for phase, each_phase in named.items()}
 
 
 def _unsupported(action: Any) -> TypeError:

@@ -44,14 +44,15 @@ class Actor:
 @dataclass(frozen=True)
 class Change:
     """The last change of a kind by a person to a run or a batch: `paused`, `resumed`, `retried`, `cancelled`,
-    `answered` (a run's question) or `replanned` (a batch's limits). `by` is Actor as text; `reason` and `answer` if
-    there is one."""
+    `answered` (a run's question), `skipped` (a visit of `node`) or `replanned` (a batch's limits). `by` is Actor as
+    text; `reason` and `answer` if there is one."""
 
     what: str
     by: str
     at_ms: int
     reason: str | None = None
     answer: str | None = None
+    node: str | None = None
 
 
 def change_text(change: Change) -> str:

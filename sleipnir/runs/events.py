@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from sleipnir.messages import ResultHeader, RunStatus
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner
+from sleipnir.runs.visits import Failure
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,12 @@ class Answered:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """A request to end the run. With `keeps`, the run keeps its results: its parent failed and may be retried."""
+    """A request to end the run. With `keeps`, the run keeps its results: its parent failed and may be retried. `reason`
+    is for people."""
 
     keeps: bool = False
     by: str = ""
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,19 +60,36 @@ class Retried:
 
 @dataclass(frozen=True)
 class Paused:
-    """A person or the parent run holds the run."""
+    """A person or the parent run holds the run. Visits that run `timeout_ms` after that, or at `due_ms`, are stopped
+    and run again later; both None: they end."""
 
     by: str
     reason: str | None = None
     owner: HoldOwner = ""
+    timeout_ms: int | None = None
+    due_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A person or the parent run ends its hold of the run."""
+    """A person or the parent run ends its hold of the run. A person goes past the breakpoints at which the run had
+    stopped by `seen_ms`, when it was asked for (None: past all, in entries of older releases)."""
 
     owner: HoldOwner = ""
     by: str = ""
+    seen_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A person gives the output of the visit `seq`, which ends with it (runs/skips.py): a live visit, or one that
+    failed the run, which goes on then. `to` are the nodes to go on at; empty: the edges say."""
+
+    seq: int
+    value: Any
+    to: tuple[str, ...] = ()
+    by: str = ""
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +97,8 @@ class LeaseLost:
     """The worker of a visit's attempt sends no heartbeats, or (`handed_back`) stopped and returned the visit
     unfinished. `begun`: the node's own work may have run. `restored`: no worker has the visit, but it must happen once,
     and it was queued before Redis may have lost writes. `lacks_directory`: the worker that returned it lacks the run's
-    working directory."""
+    working directory. `stopped`: the deadline of a pause has come; when the attempt began, the journal had reached the
+    step `seen`."""
 
     seq: int
     attempt: int
@@ -86,6 +107,8 @@ class LeaseLost:
     begun: bool = True
     restored: bool = False
     lacks_directory: bool = False
+    stopped: bool = False
+    seen: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +122,8 @@ class TimerFired:
 class ChildEnded:
     """The run that a visit's attempt waits for is over. Its output, if it has one, is delivered as a result, under the
     key RESULT. `usage` is the total cost of the run and its children; the event comes again when the total grows.
-    `failed_visits` are those after which it went on. `refused`: it could not start."""
+    `failed_visits` are those after which it went on, `failure` is why it failed. `refused`: it could not start. For a
+    node with `map_out` the end is delivered under the key CHILD, as a text of `end_bytes`."""
 
     seq: int
     attempt: int
@@ -108,6 +132,8 @@ class ChildEnded:
     error: str | None = None
     usage: Mapping[str, Any] | None = None
     failed_visits: FailedVisits = NO_FAILED_VISITS
+    failure: Failure | None = None
+    end_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -150,6 +176,7 @@ Event: TypeAlias = (
     | Retried
     | Paused
     | Resumed
+    | Skipped
     | LeaseLost
     | TimerFired
     | ChildEnded
@@ -160,6 +187,15 @@ Event: TypeAlias = (
 )
 
 RUN_DEADLINE = "deadline"
+
+PAST_DUE = "past"
+"""The timer of a fork that has no state of its own: it takes that of its source before the source expires."""
+
+PAUSE_DEADLINE = "pause"
+"""The name of the timer at which a pause stops the visits that still run."""
+
+SIGNALLED = "signalled"
+"""The message that a signal has come for which a visit waits (runs/signals.py)."""
 
 SLOT_GRANTED = "slot_granted"
 """The message that grants a run the slot with a `ticket`."""

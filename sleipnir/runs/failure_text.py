@@ -23,16 +23,6 @@ RECURSION_LIMIT_REACHED: Final = (
 )
 """LangGraph's text for a run that is not done after as many super-steps."""
 
-_RECURSION_LIMIT_REACHED = re.compile(
-    re.escape(RECURSION_LIMIT_REACHED).replace(re.escape("{limit}"), "[0-9]+"), re.DOTALL
-)
-
-
-def recursion_limit_text(error: str) -> str | None:
-    """The text for a recursion limit that a run, or a run below it, has reached; None: its error is another one."""
-    match = _RECURSION_LIMIT_REACHED.search(error)
-    return match and match[0]
-
 
 def cause_of(error: str) -> str:
     """The first line; if it only introduces the output (`failed with exit code 1:`), the last significant line is put

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sleipnir.errors import UsageError
+from sleipnir.graph.message_keys import USER_INPUT
 from sleipnir.graph.model import Graph
 from sleipnir.graph.plain import first_not_json
-from sleipnir.graph.reducers import is_custom
+from sleipnir.graph.reducers import ReducerError, fold, is_custom
 from sleipnir.graph.state import StateError, initial
 from sleipnir.messages import MOST_KEYS
 
@@ -28,17 +29,48 @@ def state_at_start(
 ) -> dict[str, Any]:
     """The run's initial state; the schemas of `unchecked` keys were applied before. Raises UsageError: WrongState with
     all missing keys and keys of the wrong type."""
-    if not isinstance(given, Mapping):
-        raise UsageError(f"state must be a mapping of keys to values, not {type(given).__qualname__}")
-    for key in given:
-        if key in _NOT_GIVEN:
-            raise UsageError(f"state key {key!r} cannot be given: {_NOT_GIVEN[key]}")
+    refuse_not_given(given)
     try:
         begin = initial(graph, {**given, "initial_prompt": prompt}, unchecked)
     except StateError as error:
         raise WrongState(graph.name, error.problems) from None
     _refuse_size(begin, given, limit_bytes)
     return begin
+
+
+def state_of_turn(
+    graph: Graph, prompt: str, given: Mapping[str, Any], before: Mapping[str, Any], limit_bytes: int
+) -> dict[str, Any]:
+    """The state that a run of a thread begins with: the values `before` at the end of the run before it, and those
+    given, which replace them; in a graph that is written in Python they go through the built-in reducers. All values
+    are checked against the graph as it is now. Raises like state_at_start."""
+    refuse_not_given(given)
+    past = {key: value for key, value in before.items() if key not in _NOT_GIVEN and not _is_of_turn(graph, key)}
+    try:
+        begin = initial(graph, {**past, **given, "initial_prompt": prompt})
+        for key in given.keys() & past.keys() if graph.state_classes else ():
+            if (reducer := graph.reducer_of(key)) is not None and not is_custom(reducer):
+                begin[key] = fold(reducer, past[key], given[key], strict=False)
+    except StateError as error:
+        raise WrongState(graph.name, error.problems) from None
+    except ReducerError as error:
+        raise WrongState(graph.name, [str(error)]) from None
+    _refuse_size(begin, given, limit_bytes)
+    return {key: past[key] if key in past and key not in given else value for key, value in begin.items()}
+
+
+def _is_of_turn(graph: Graph, key: str) -> bool:
+    """Whether each turn of a thread begins with its own value: the user's input is the prompt."""
+    return graph.has_messages and key == USER_INPUT
+
+
+def refuse_not_given(given: Mapping[str, Any]) -> None:
+    """Raises UsageError for what is no mapping, and for keys that a submission cannot give."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"state must be a mapping of keys to values, not {type(given).__qualname__}")
+    for key in given:
+        if key in _NOT_GIVEN:
+            raise UsageError(f"state key {key!r} cannot be given: {_NOT_GIVEN[key]}")
 
 
 def first_state_of(graph: Graph, state: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:

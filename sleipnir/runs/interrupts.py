@@ -1,7 +1,8 @@
 """Interrupts: the answers that an execution gets to what its node has asked in earlier executions of the visit.
 
 An answer is JSON. It belongs to the visit and its key, or, without a key, to its position. The answers of a visit are
-one text among the run's items (Work.given): they are no state, and are dropped when the visit ends.
+one text among the run's items (Work.given): they are no state, and are dropped when the visit ends. The visit of a
+graph node, whose routers may ask after its run, is given the output of that run, a JSON string, in front of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ INTERRUPT: Final = "interrupt"
 """The kind of a gate that the code of a node has opened."""
 
 
+TIMED_OUT: Final = {"timed_out": True}
+"""The answer to a wait for a signal that has not come in time; that of a signal has other keys."""
+
+
 @dataclass(frozen=True)
 class UsedAnswer:
     """The answer to one interrupt of a visit: `key` and `at` are those of messages.InterruptQuestion."""
@@ -32,13 +37,25 @@ class UsedAnswer:
     value: Any = None
 
 
-def answers_text(answers: Sequence[UsedAnswer]) -> str:
-    return compact_json([vars(answer) for answer in answers])
+def answers_text(answers: Sequence[UsedAnswer], output: str | None = None) -> str:
+    """What a visit is given: these answers, and the `output` of its run, if it has one."""
+    return compact_json([*([] if output is None else [output]), *(vars(answer) for answer in answers)])
 
 
 def answers_of(text: str) -> list[UsedAnswer]:
     """The answers that a text holds, in order; an empty text holds none. Raises RecordUnreadable."""
-    return [read(UsedAnswer, each, "answer") for each in json.loads(text)] if text else []
+    return [read(UsedAnswer, each, "answer") for each in _parts(text) if not isinstance(each, str)]
+
+
+def output_of(text: str) -> str | None:
+    """The output that a text holds. None: it has none."""
+    parts = _parts(text)
+    return parts[0] if parts and isinstance(parts[0], str) else None
+
+
+def _parts(text: str) -> list[Any]:
+    parts = json.loads(text) if text else []
+    return [parts] if isinstance(parts, str) else list(parts)
 
 
 def answer_of(text: str) -> Json:

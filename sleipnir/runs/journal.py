@@ -26,6 +26,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from sleipnir.graph.reducers import ABSENT, OVERWRITE, fold_all, is_custom, overwritten
+from sleipnir.runs.state_differences import StateDifference, same
 from sleipnir.runs.transitions import Step
 
 MOST_UPDATES: Final = 1_000
@@ -52,27 +53,35 @@ class StateFold:
     def __init__(self) -> None:
         self.step = self.checkpoint = -1
         self._keys: dict[str, _Key] = {}
-        self._held: dict[int, tuple[Step, dict[str, str]]] = {}
+        self._held: dict[int, tuple[Step, Mapping[str, str]]] = {}
         self._run = 0
 
     def over(self, elements: Iterable[str]) -> StateFold:
         """This fold, with the next entries added. Raises RecordUnreadable."""
         for step, written in map(read_entry, elements):
-            self.step = step.step
-            self._run += step.step == 0
-            if step.is_checkpoint:
-                self.checkpoint = step.step
-            if step.held:
-                self._held[step.step] = (step, written)
-            else:
-                self._count(step, written, step.step)
-            for number in step.applies:
-                held, texts = self._held.pop(number)
-                self._count(held, texts, step.step, skipped=(step.skips or {}).get(str(number), ()))
+            self.add(step, written)
         return self
+
+    def add(self, step: Step, written: Mapping[str, str]) -> None:
+        """Add the next entry."""
+        self.step = step.step
+        self._run += step.step == 0
+        if step.is_checkpoint:
+            self.checkpoint = step.step
+        if step.held:
+            self._held[step.step] = (step, written)
+        else:
+            self._count(step, written, step.step)
+        for number in step.applies:
+            held, texts = self._held.pop(number)
+            self._count(held, texts, step.step, skipped=(step.skips or {}).get(str(number), ()))
 
     def state(self) -> dict[str, Any]:
         return {name: key.value() for name, key in self._keys.items()}
+
+    def texts(self) -> dict[str, str]:
+        """The state as JSON texts. Values that no reducer has made are not even parsed."""
+        return {name: key.json_text() for name, key in self._keys.items()}
 
     def difference(self, elements: Iterable[str]) -> StateDifference:
         """What the next entries, which are added, change in the state. Values of other keys are not parsed."""
@@ -88,7 +97,7 @@ class StateFold:
 
     def _count(self, step: Step, written: Mapping[str, str], since: int, *, skipped: Collection[str] = ()) -> None:
         """Let the writes of a step count since the step `since`."""
-        rank, folds = step.rank or (), step.folds or {}
+        rank, folds = (self._run, *(step.rank or ())), step.folds or {}  # the past comes first
         for name, text in written.items():
             reducer = folds.get(name)
             if name in skipped or (reducer is not None and is_custom(reducer)):
@@ -98,25 +107,6 @@ class StateFold:
                 key.update(_Update(rank, (self._run, since), text), reducer, step.strict)
             elif rank >= key.rank or step.role == "reduce":
                 key.text, key.rank, key.updates = text, rank, []
-
-
-@dataclass(frozen=True)
-class StateDifference:
-    """What distinguishes the state at one step from that at another: by key the values at both, or the only one."""
-
-    changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    added: dict[str, Any] = field(default_factory=dict)
-    removed: dict[str, Any] = field(default_factory=dict)
-
-    def reversed(self) -> StateDifference:
-        """The same from the other step."""
-        changed = {name: (after, before) for name, (before, after) in self.changed.items()}
-        return StateDifference(changed, self.removed, self.added)
-
-
-def same(left: Any, right: Any) -> bool:
-    """Whether two values are the same JSON: in Python, True equals 1, and 1.0 too."""
-    return left == right and json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
 
 
 class _Update(NamedTuple):
@@ -146,13 +136,16 @@ class _Key:
         # Those of one super-step are folded together, and those of a `dag` may get others between them.
         if (
             len(self.updates) > max(self.most, MOST_UPDATES)
-            and not update.rank
+            and len(update.rank) == 1
             and update.since != self.updates[-1].since
         ):
             value = self.value()
             self.text, self.updates = json.dumps(value), []
             self.most = len(value) if isinstance(value, (list, dict, str)) else 0
         self.updates.append(update)
+
+    def json_text(self) -> str:
+        return self.text if self.text is not None and not self.updates else json.dumps(self.value(), ensure_ascii=False)
 
     def value(self) -> Any:
         value = ABSENT if self.text is None else json.loads(self.text)

@@ -146,6 +146,9 @@ def in_words(reason: Reason, now_ms: int) -> str:
             return f"waits for run {reason.run} of agent {reason.agent!r}{limit}"
         case "timer":
             return f"waits, continues {_at(reason.until_ms, now_ms)}"
+        case "event":
+            limit = "" if reason.until_ms is None else f", at most for {_span(max(0, reason.until_ms - now_ms))}"
+            return f"waits for event {reason.event}{limit}"
         case "message":
             return "waits for confirmation that its message reached an agent"
         case "commands":
@@ -201,3 +204,22 @@ def _ordinal(number: int) -> str:
     endings = {1: "st", 2: "nd", 3: "rd"}
     ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def overrides_in_words(info: RunInfo) -> str:
+    """`ask.temperature=0`, one line for each override and patch."""
+    from sleipnir.graph.node_overrides import in_words
+
+    return "\n".join(one_line(text, 200) for text in in_words(info.overrides))
+
+
+def fork_in_words(info: RunInfo) -> str:
+    """`after step 3, with fee, agent ./mended, model openai:gpt-4o`: where a fork begins, and what it changes."""
+    keys = one_line(", ".join(info.fork_keys), 60)
+    parts = [f"after step {info.forked_at}", f"with {keys}" if keys else ""]
+    parts.append(f"agent {info.fork_agent}" if info.fork_agent else "")
+    parts.append(f"model {info.fork_model}" if info.fork_model else "")
+    parts.append(f"an update as node {info.as_node}" if info.as_node else "")
+    if info.overrides:
+        parts.append(one_line(overrides_in_words(info).replace("\n", ", "), 120))
+    return ", ".join(filter(None, parts))

@@ -11,21 +11,54 @@ import binascii
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
+from sleipnir.commands import END
 from sleipnir.decoding import read
 from sleipnir.messages import FINAL, MOST_KEYS, VERSION, RunStatus
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
 from sleipnir.runs.visits import Child, Rank, Visit
+
+if TYPE_CHECKING:
+    from sleipnir.graph.node_overrides import NodeOverrides
+
+
+@dataclass(frozen=True)
+class CommandList:
+    """The commands of an ended visit that are still to be done: `seq` and `rank` are its number and its rank, `targets`
+    are the nodes in the order of the commands, each with how many of them follow one another; '' is none, or is done.
+    `sent`: it was opened by a command itself, and its own are few enough to become visits at once. `begun`: of a `dag`,
+    visits of them may have begun their work."""
+
+    seq: int
+    rank: Rank
+    targets: tuple[tuple[str, int], ...]
+    sent: bool = False
+    begun: bool = False
+
+    @property
+    def nodes(self) -> list[str]:
+        """The targets, by number of the command."""
+        return [node for node, count in self.targets for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class UnfinishedVisit:
+    """A visit of a `dag` that had not ended at a checkpoint. `begun`: an earlier step has opened it, so its work may
+    have begun."""
+
+    rank: Rank
+    begun: bool = False
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A run after its journal step `step`: the `nodes` that its next super-step opens, in order (a node before which a
     join fires may be there twice); and as in RunView `counts`, `steps`, `arrived` and `deferred` before that.
-    `commands` of the visits to open have values of their own."""
+    `commands` of the visits to open have values of their own; `lists` are these commands, unless an earlier release has
+    not kept them. Of a `dag`, `visits` are the unfinished visits, whose nodes are `nodes`."""
 
     step: int
     nodes: tuple[str, ...]
@@ -34,14 +67,66 @@ class Checkpoint:
     arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     deferred: Mapping[str, int] = field(default_factory=dict)
     commands: int = 0
+    lists: tuple[CommandList, ...] = ()
+    visits: tuple[UnfinishedVisit, ...] = ()
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        """The nodes that a run goes on with."""
+        sent = (node for each in self.lists for node, _ in each.targets if node)
+        return tuple(dict.fromkeys((*self.nodes, *sent)))
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Where a fork begins: after `checkpoint` of its source, the run `run`."""
+    """Where a fork begins: after `checkpoint` of its source, the run `run`; and what it changes: the values of these
+    `keys`, its definition (`agent`, as it was named), the `model` of all llm nodes. None: it has that of its source.
+    With an `update`, its first visit stands for the one node of the checkpoint, which is not called: it writes these
+    values, and the run stops after it."""
 
     run: str
     checkpoint: Checkpoint
+    keys: tuple[str, ...] = ()
+    agent: str | None = None
+    model: str | None = None
+    update: dict[str, Any] | None = None
+
+    @property
+    def as_node(self) -> str | None:
+        """The node that its update is of (`__end__`: it ends what was to come next). None: it has none."""
+        if self.update is None:
+            return None
+        return self.checkpoint.nodes[0] if self.checkpoint.nodes else END
+
+
+OF_FORK: Final = 2
+"""The version of the spec of a fork that an earlier release would begin at the wrong node (one that waits for a slot of
+its agent), would execute with another model, or whose first node it would call in the place of an update."""
+
+IN_THE_MIDDLE: Final = 3
+"""The version of the spec of a fork that goes on with commands, or with unfinished visits of a `dag`: an earlier
+release would begin with other visits."""
+
+WITH_BREAKPOINTS: Final = 2
+"""The version of the spec of a run that has breakpoints of its own, or is in a thread."""
+
+RETURNING: Final = 2
+"""The version of the spec of a run that returns more than its output: an earlier release would return only that."""
+
+WITH_OVERRIDES: Final = 2
+"""The version of the spec of a run with overrides of its nodes, which an earlier release would ignore."""
+
+
+@dataclass(frozen=True)
+class PastState:
+    """The state of a fork that has not begun: that of the run `run` after its step `step`. It is the current one of
+    that run while its last step is `last` and it has `keys`; `last` -1: it has to be computed from the journal."""
+
+    run: str
+    step: int
+    last: int = -1
+    keys: int = 0
+    v: int = VERSION
 
 
 @dataclass(frozen=True)
@@ -51,17 +136,23 @@ class RunSpec:
     `agents` are the bundles of all agents that it and its children may start, by name, as they were when the run at the
     top was submitted. A child run has a `parent`, whose visit `parent_seq` in its attempt `parent_attempt` waits for
     it; `root` is the run at the top, `depth` the number of runs above it, `path` the nodes that lead from the root to
-    it. `overrides` are the overrides of agents from the environment of the submitter, by agent (graph/overrides.py).
-    `presets` are the variables that the environment gives to agents that the run may start, `sessions` the names of the
-    sessions that these agents use. `knowledge` are the digests of the knowledge bases that nodes of all these agents
-    search, by `agent/node`, as of the submission. `max_cost_usd` and `max_tokens` limit what it and all runs below may
-    use before it asks a person; child runs have no budget of their own. `descriptions` describe in one line each agent
-    that a model may start, by name. A `strict` run fails for every failed visit. `caller_marks` identify the directory
-    `caller_dir` on other machines (local/same_directory.py); empty: an earlier release submitted the run. `by_version`:
-    `version:` chooses the language of its graph. False: an earlier release submitted the run; it derived the language
-    from the keys of the graph (Graph.of_earlier_release). `config` and `context` are what nodes of a graph written in
-    Python get under these names (python_graph/run_config.py, objects.stored_context). `fork`: it goes on from a
-    checkpoint of another run.
+    it (`each[3]` for one of several visits). `overrides` are the overrides of agents from the environment of the
+    submitter, by agent, and those of nodes, for this run alone (graph/overrides.py); with
+    such ones it is of version 2. `presets` are the variables that the environment gives to agents that the
+    run may start, `sessions` the names of the sessions that these agents use. `knowledge` are the digests of the
+    knowledge bases that nodes of all these agents search, by `agent/node`, as of the submission. `max_cost_usd` and
+    `max_tokens` limit what it and all runs below may use before it asks a person; a child run has a budget of its own
+    only if its node says so. `descriptions` describe in one line each agent that a model may start, by name. A `strict`
+    run fails for every failed visit. `caller_marks` identify the directory `caller_dir` on other machines
+    (local/same_directory.py); empty: an earlier release submitted the run. `by_version`: `version:` chooses the
+    language of its graph. False: an earlier release submitted the run; it derived the language from the keys of the
+    graph (Graph.of_earlier_release). `config` and `context` are what nodes of a graph written in Python get under these
+    names (python_graph/run_config.py, objects.stored_context). `fork`: it goes on from a checkpoint of another run.
+    `interrupt_before` and `interrupt_after` are the nodes before and after which it stops, instead of those that its
+    graph names; None: those of its graph. With one of them it is of version 2: a release that knows no breakpoints
+    parks the run. Of a run in a thread, which is of version 2 too, `thread` is its name, `turn` counts its runs from 1,
+    and `previous` is the run before. A run that an agent node started with `map_out` `returns` the values of these
+    state keys to it, and is of version 2. `event_scope` names it among the runs of its tree.
     """
 
     agent: str
@@ -90,7 +181,41 @@ class RunSpec:
     config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] | None = None
     fork: Fork | None = None
+    interrupt_before: list[str] | None = None
+    interrupt_after: list[str] | None = None
+    thread: str | None = None
+    turn: int = 0
+    previous: str | None = None
+    returns: tuple[str, ...] | None = None
+    event_scope: str | None = None
     v: int = VERSION
+
+    def stopping(self, before: Sequence[str] | None, after: Sequence[str] | None) -> RunSpec:
+        """The same with these breakpoints. None: those of the graph."""
+        version = VERSION if before is None and after is None and self.thread is None else WITH_BREAKPOINTS
+        lists = (None if names is None else list(names) for names in (before, after))
+        interrupt_before, interrupt_after = lists
+        return changed(self, interrupt_before=interrupt_before, interrupt_after=interrupt_after, v=version)
+
+    def in_thread(self, thread: str, turn: int, previous: str | None) -> RunSpec:
+        """The same as a turn of a thread."""
+        return changed(self, thread=thread, turn=turn, previous=previous, v=WITH_BREAKPOINTS)
+
+    @property
+    def of_nodes(self) -> NodeOverrides:
+        """Its overrides and patches of nodes, by path."""
+        if not self.overrides:
+            return {}
+        from sleipnir.graph.overrides import nodes_of  # reads YAML
+
+        return nodes_of(self.overrides, self.agent)
+
+    def overriding(self, nodes: NodeOverrides) -> RunSpec:
+        """The same with these overrides of nodes, and no others."""
+        from sleipnir.graph.overrides import with_nodes
+
+        version = max(self.v, WITH_OVERRIDES) if nodes else self.v
+        return changed(self, overrides=with_nodes(self.overrides, self.agent, nodes), v=version)
 
     @property
     def budget(self) -> Budget | None:
@@ -169,10 +294,16 @@ def changed(value: K, **fields: Any) -> K:
     return new
 
 
+def place_name(node: str, twin: int | None) -> str:
+    """`each[3]`: a node, with what tells its visit apart from others that are live at once."""
+    return node if twin is None else f"{node}[{twin}]"
+
+
 @dataclass(frozen=True)
 class Gate:
     """An open question to a person; belongs to the visit `seq`, and to its `attempt`. An interrupt of a node's code is
-    named by its `key`; it shows `payload`, and its answer is JSON that must match `schema`. It expires at `due_ms`."""
+    named by its `key`; it shows `payload`, and its answer is JSON that must match `schema`. It expires at `due_ms`.
+    `twin` is that of its visit."""
 
     seq: int
     node: str
@@ -186,7 +317,48 @@ class Gate:
     payload: Any = None
     schema: Any = None
     due_ms: int | None = None
+    twin: int | None = None
     v: int = VERSION
+
+
+BREAKPOINT: Final = "breakpoint"
+"""Who holds a run at a breakpoint, where a hold, a step or a notice names somebody."""
+
+
+@dataclass(frozen=True)
+class Breakpoint:
+    """Where a run stops: `before` its `nodes` start, or `after` they have ended. `planned` are all nodes that start
+    next. Once the run goes on, it stops again before the nodes `then`."""
+
+    phase: Literal["before", "after"]
+    nodes: tuple[str, ...]
+    planned: tuple[str, ...] = ()
+    then: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`before 'pay', 'ship'`."""
+        return f"{self.phase} {_listed(self.nodes)}"
+
+    @property
+    def in_words(self) -> str:
+        """`before 'pay', 'ship'; next: 'log', 'pay', 'ship'`."""
+        return f"{self.place}; {f'next: {_listed(self.planned)}' if self.planned else 'nothing comes next'}"
+
+    def plus(self, other: Breakpoint) -> Breakpoint:
+        """Both, of one phase: in a `dag`, nodes that ran when the run stopped end one after the other."""
+        nodes, planned = dict.fromkeys((*self.nodes, *other.nodes)), dict.fromkeys((*self.planned, *other.planned))
+        return Breakpoint(self.phase, (*nodes,), (*planned,), (*dict.fromkeys((*self.then, *other.then)),))
+
+
+MOST_LISTED: Final = 5
+"""The nodes of a breakpoint that a sentence names."""
+
+
+def _listed(nodes: tuple[str, ...]) -> str:
+    names = [f"'{node}'" for node in nodes[:MOST_LISTED]]
+    more = len(nodes) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 HoldOwner: TypeAlias = Literal["person", "parent", ""]
@@ -197,16 +369,28 @@ distinguish owners; any resume ends it."""
 @dataclass(frozen=True)
 class Hold:
     """Who holds a run, or a whole deployment, and since when. Work that has started ends and is committed; nothing new
-    starts. A run has at most one hold of each owner, and goes on when it has none."""
+    starts. A run has at most one hold of each owner, and goes on when it has none. At a `breakpoint` it has one more
+    for each phase, which ends when a person resumes the run. At `due_ms` visits that still run are stopped, to run
+    again later (None: they end); `forced`: that has happened."""
 
     by: str
     at_ms: int
     reason: str | None = None
     owner: HoldOwner = ""
+    breakpoint: Breakpoint | None = None
+    due_ms: int | None = None
+    forced: bool = False
     v: int = VERSION
 
-    def ends_with(self, owner: HoldOwner) -> bool:
-        """Whether it ends when `owner` resumes the run."""
+    @property
+    def pending_ms(self) -> int | None:
+        """When visits that still run are stopped. None: never, or that has happened."""
+        return None if self.forced else self.due_ms
+
+    def ends_with(self, owner: HoldOwner, seen_ms: int | None = None) -> bool:
+        """Whether it ends when `owner` resumes the run, who has seen the breakpoints up to `seen_ms` (None: all)."""
+        if self.breakpoint is not None and seen_ms is not None and self.at_ms > seen_ms:
+            return False
         return owner in ("", self.owner) or self.owner == ""
 
 
@@ -242,14 +426,16 @@ class Slot:
 
 @dataclass(frozen=True)
 class Timing:
-    """The durations of the ended visits of one node."""
+    """The durations of the ended visits of one node, and how many of them had `cached` results."""
 
     visits: int = 0
     total_ms: int = 0
     max_ms: int = 0
+    cached: int = 0
 
-    def plus(self, took_ms: int) -> Timing:
-        return Timing(self.visits + 1, self.total_ms + took_ms, max(self.max_ms, took_ms))
+    def plus(self, took_ms: int, *, cached: bool = False) -> Timing:
+        most_ms = max(self.max_ms, took_ms)
+        return Timing(self.visits + 1, self.total_ms + took_ms, most_ms, self.cached + cached)
 
 
 FEW_FAILED = 5
@@ -320,6 +506,12 @@ class FailedVisits:
 NO_FAILED_VISITS: Final = FailedVisits()
 
 
+def limited_from(step: int) -> int:
+    """RunView.limited_from of a run that goes on with the super-step `step`. As in LangGraph, a call that goes on does
+    that one and as many more as its limit says; in a new run, the input counts as one."""
+    return step + 1
+
+
 @dataclass(frozen=True)
 class RunView:
     """Everything the planner needs of a run, except state values.
@@ -335,7 +527,9 @@ class RunView:
     are the ranks of writes to keys, or to the output, that happened while a visit of a lower rank was live. `batch` is
     the row of a batch that this run, or the run at the top, executes (batches.place_of). `slot` None: its agent has no
     `concurrency:`, or the run is over. `budget` is its current budget (None: that of its submission), `spent` what it
-    has used (only of runs with a budget).
+    has used (only of runs with a budget). `limited_from` is the super-step from which on the recursion limit of
+    its configuration counts, because it was retried or forked; 0: from the beginning. `past`: it is a fork that had no
+    state of its own when this was read.
     """
 
     id: str
@@ -361,6 +555,8 @@ class RunView:
     budget: Budget | None = None
     spent: BudgetUse = NOTHING_SPENT
     failed_visits: FailedVisits = NO_FAILED_VISITS
+    limited_from: int = 0
+    past: PastState | None = None
 
     @property
     def waits_for_slot(self) -> bool:
@@ -371,6 +567,14 @@ class RunView:
     def is_held(self) -> bool:
         """Whether nothing may start: a person or its parent holds it, or its budget is used up."""
         return bool(self.holds) or (self.budget is not None and self.budget.asked is not None)
+
+    @property
+    def cached_visits(self) -> int:
+        return sum(timing.cached for timing in self.timings.values())
+
+    @property
+    def is_at_breakpoint(self) -> bool:
+        return not self.is_final and any(hold.breakpoint is not None for hold in self.holds)
 
     @property
     def is_final(self) -> bool:

@@ -22,22 +22,30 @@ _AT_WORK: Final[tuple[VisitState, ...]] = ("started", "queued", "ready")
 """The status of a loop with several parts: the first of these that applies to one of them."""
 
 
-def progress_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> RunProgress:
+def progress_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int, past: Sequence[StepInfo] = ()) -> RunProgress:
     """`now_ms` is Redis' clock. Live visits of an ended run are omitted, because they will not continue. So are ended
-    visits that only wait for others of their super-step."""
+    visits that only wait for others of their super-step. `past` are the steps that a fork goes on from: they are shown
+    at nodes that it has not visited itself."""
     over = {(step.seq, step.attempt) for step in steps}
     live_now = () if info.is_final else info.visits
-    visits = [visit for visit in live_now if visit.state != "ended" and (visit.seq, visit.attempt) not in over]
+    now = [visit for visit in live_now if visit.state != "ended" and (visit.seq, visit.attempt) not in over]
     ended: dict[str, list[StepInfo]] = defaultdict(list)
     live: dict[str, list[VisitInfo]] = defaultdict(list)
-    for step in steps:
-        if step.node is not None and step.role == "node":
-            ended[step.node].append(step)
-    loops = [_as_loop(visit, visits) for visit in visits if visit.part is None]
+    before: dict[str, list[StepInfo]] = defaultdict(list)
+    for visited, some in ((ended, steps), (before, past)):
+        for step in some:
+            if step.node is not None and step.role == "node":
+                visited[step.node].append(step)
+    loops = [_as_loop(visit, now) for visit in now if visit.part is None]
     for visit in loops:
         live[visit.node].append(visit)
     marks = {node: _mark(ended[node], live[node]) for node in [*ended, *(node for node in live if node not in ended)]}
-    return RunProgress(_caption(info, now_ms), marks, frozenset(_ways(steps)))
+    marks |= {
+        node: Mark(_end_of(visits), f"{_ended(visits)} · before the fork")
+        for node, visits in before.items()
+        if node not in marks
+    }
+    return RunProgress(_caption(info, now_ms), marks, frozenset(_ways([*past, *steps])))
 
 
 def _as_loop(visit: VisitInfo, visits: Sequence[VisitInfo]) -> VisitInfo:
@@ -56,7 +64,11 @@ def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
         if state in states:
             after = f", {_ended(ended)}" if ended else ""
             return Mark(state, f"{state}{_times(states.count(state))}{_progress(live)}{after}", ended=bool(ended))
-    return Mark("done" if ended[-1].ok else "failed", _ended(ended))
+    return Mark(_end_of(ended), _ended(ended))
+
+
+def _end_of(steps: Sequence[StepInfo]) -> State:
+    return "done" if steps[-1].ok else "failed"
 
 
 def _progress(live: Sequence[VisitInfo]) -> str:
@@ -69,7 +81,7 @@ def _progress(live: Sequence[VisitInfo]) -> str:
 
 def _state(visit: VisitInfo) -> State:
     """A map that waits for its items is running."""
-    if visit.state == "started" or visit.kind == "map":
+    if visit.state == "started" or (visit.kind == "map" and visit.state != "ready"):
         return "running"
     return "waiting" if visit.state == "waiting" else "queued"
 
@@ -96,6 +108,8 @@ def _ways(steps: Sequence[StepInfo]) -> Iterator[tuple[str, str]]:
 
 def _caption(info: RunInfo, now_ms: int) -> str:
     took = f" · {duration(max(0, (info.ended_ms or now_ms) - info.started_ms))}" if info.started_ms else ""
-    stopped = f", {stopped_in_words(info)}" if info.stopped_by else ""
+    stopped = f", forked from {info.forked_from} after step {info.forked_at}" if info.forked_from else ""
+    stopped += f", {stopped_in_words(info)}" if info.stopped_by else ""
+    stopped += "".join(f", stopped {point.place}" for point in info.breakpoints)
     stopped += f", {failed_in_words(info, with_errors=False)}" if info.failed_visits.count else ""
     return f"run {info.id} · {info.status}{stopped}{took}"

@@ -14,6 +14,7 @@ from sleipnir.decoding import needed_by, read, read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import VERSION, Role, RunStatus
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
+from sleipnir.runs.child_run import ChildSettings
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Gate, Hold, RunView, Slot, Timing, changed
 from sleipnir.runs.visits import Failure, Part, Rank, Visit
@@ -25,12 +26,18 @@ class Closing:
 
     `nodes` are those that open, `commands` is the number of further visits that do, with values of their own. `arrived`
     and `deferred` are those of the run after that (run.RunView); None: as at the last closing, {} before the first.
+    `lists` are these commands, by the visit that gave them: their targets as in run.CommandList.
+
+    A `dag` has no super-steps: `ways` are the nodes that ended visits open, by visit, where their targets in the
+    journal do not tell; `nodes`, `arrived` and `deferred` are not used.
     """
 
     nodes: tuple[str, ...] = ()
     arrived: Mapping[str, Mapping[str, int]] | None = None
     deferred: Mapping[str, int] | None = None
     commands: int = 0
+    lists: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    ways: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,15 @@ class Step:
     the model called in it; `failed_visit`: it failed, and no fallback, retry or `on_error` node took that over;
     `goes_on`: the next turn follows although the turn has no calls. `closing`: its super-step closes with it; None
     if it does not, and for a visit that was alone in its super-step and leads to `next`, with nothing else to say.
+    `skipped`: `by` gave the output of the visit, for `reason`; it is the digest of that (skips.digest_of), and
+    `gate` the visit that had failed, if one had.
+    `sent_by` is the visit whose list of commands opened it, if one did.
+    `overlays` are the updates of the commands that a visit gave, by that visit, as one text (messages.OVERLAYS): the
+    store adds them to its step, and to step 0 of a fork that goes on with them. `unrouted`: the visit of a `dag` has
+    ended, but its ways on are chosen at a later step, whose `routes` have them.
     `past`, of step 0 of a fork (`kind` "forked"), is the run and the step after whose state it begins; the writes
-    of step 0 are laid over that state.
+    of step 0 are laid over that state. `cached`: nothing was executed, the result was that of an earlier visit.
+    `callbacks` decided on the result (VisitResult.callbacks).
     """
 
     step: int
@@ -89,6 +103,12 @@ class Step:
     failed_visit: bool = False
     closing: Closing | None = None
     past: tuple[str, int] | None = None
+    skipped: str | None = None
+    sent_by: int | None = None
+    cached: bool = False
+    callbacks: tuple[str, ...] = ()
+    overlays: Mapping[str, str] | None = None
+    unrouted: bool = False
     v: int = VERSION
 
     @property
@@ -96,7 +116,7 @@ class Step:
         """Whether the run was at a consistent point after it: a super-step has closed, or, in a `dag`, a visit has
         ended. False for the steps of earlier releases that closed super-steps of several visits."""
         if self.closing is not None or self.rank is not None or self.step == 0:
-            return True
+            return not self.unrouted
         return self.next is not None and self.seq is not None and not self.held
 
     @classmethod
@@ -118,12 +138,14 @@ class CollectResults:
 
 @dataclass(frozen=True)
 class Write:
-    """A journal step and its writes: the delivered delta of the result, a map's results, the planner's `values`."""
+    """A journal step and its writes: the delivered delta of the result, a map's results, the planner's `values`. With
+    `keeps_commands` the step gets the updates of the commands of its visit (Step.overlays)."""
 
     step: Step
     delta: bool = False
     collect: CollectResults | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    keeps_commands: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,7 +220,10 @@ ItemOp: TypeAlias = PutValues | SplitCommands | TakeResult | SetValue | GatherRe
 @dataclass(frozen=True)
 class StartChild:
     """Start a run of `agent` with this id and prompt, for the visit `seq` of `node`, in its attempt. With a `state` it
-    is a run of a graph of the parent's own bundle, which begins with that state and has no prompt."""
+    is a run of a graph of the parent's own bundle, which begins with that state and has no prompt. `twin` tells the
+    child apart from others of the node that run at once: it is the index of an item or a command, or for an agent that
+    a model starts the number of its visit. With `settings` it is an effect of version 2: an earlier release would start
+    the child without them."""
 
     child: str
     agent: str
@@ -207,27 +232,32 @@ class StartChild:
     seq: int
     attempt: int
     state: Mapping[str, Any] | None = None
+    twin: int | None = None
+    settings: ChildSettings | None = None
 
 
 @dataclass(frozen=True)
 class RetryChild:
-    """Continue a run of `agent` that failed or was cancelled: the visit `seq` waits for it now, in its attempt."""
+    """Continue a run of `agent` that failed or was cancelled: the visit `seq` waits for it now, in its attempt. An
+    `isolated` run is in no session, and the effect is of version 2."""
 
     child: str
     agent: str
     seq: int
     attempt: int
+    isolated: bool = False
 
 
 @dataclass(frozen=True)
 class TellChild:
     """Pass a cancel, a pause or a resumption of a run on to its child run. A child that `keeps` its results may go on
-    when its parent is retried."""
+    when its parent is retried. At `due_ms` a pause stops what still runs."""
 
     child: str
     what: Literal["cancelled", "paused", "resumed"]
     by: str = ""
     keeps: bool = False
+    due_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -255,6 +285,15 @@ class TellRun:
 @dataclass(frozen=True)
 class StartRow:
     """Start the run of a row of a batch; `text` is the row (batches.row_text). The batch owes this, not a run."""
+
+    batch: str
+    row: int
+    text: str
+
+
+@dataclass(frozen=True)
+class ForkRow:
+    """Start the run of a row of a batch of forks; `text` is the row (batches.fork_text). The batch owes this."""
 
     batch: str
     row: int
@@ -299,9 +338,49 @@ class FreeSlot:
     ticket: int
 
 
+@dataclass(frozen=True)
+class AwaitSignal:
+    """The visit `seq`, in its attempt, waits for signals `name` of `since_ms` or later. `one`: each goes to one visit
+    only; then `sure` says that the visit takes the first, as it has no filter."""
+
+    name: str
+    seq: int
+    attempt: int
+    since_ms: int
+    one: bool = False
+    sure: bool = False
+
+
+@dataclass(frozen=True)
+class LeaveSignal:
+    """The visit waits no more. `took` is the number of the signal that it has taken; empty: none."""
+
+    name: str
+    seq: int
+    attempt: int
+    took: str = ""
+
+
+@dataclass(frozen=True)
+class DeclineSignal:
+    """The visit, which still waits, does not take the signal with this number: its filter is false."""
+
+    name: str
+    seq: int
+    attempt: int
+    number: str
+
+
+@dataclass(frozen=True)
+class SpreadSignals:
+    """More visits wait for signals `name` than one script reaches. signals.lua owes this, not a run."""
+
+    name: str
+
+
 Effect: TypeAlias = (
-    StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | RetryRow | TellBatch
-    | AskSlot | FreeSlot
+    StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | ForkRow | RetryRow
+    | TellBatch | AskSlot | FreeSlot | AwaitSignal | LeaveSignal | DeclineSignal | SpreadSignals
 )  # fmt: skip
 """An effect that a commit owes to another run, which may be in another partition, or to a batch. It is delivered after
 the commit, in order, at least once."""
@@ -309,15 +388,33 @@ the commit, in order, at least once."""
 
 _EFFECTS: Final[Mapping[str, type[Effect]]] = {
     "start_child": StartChild, "retry_child": RetryChild, "tell_child": TellChild, "tell_parent": TellParent,
-    "tell_root": TellRoot, "tell_run": TellRun, "start_row": StartRow, "retry_row": RetryRow, "tell_batch": TellBatch,
-    "ask_slot": AskSlot, "free_slot": FreeSlot,
+    "tell_root": TellRoot, "tell_run": TellRun, "start_row": StartRow, "fork_row": ForkRow, "retry_row": RetryRow,
+    "tell_batch": TellBatch, "ask_slot": AskSlot, "free_slot": FreeSlot, "await_signal": AwaitSignal,
+    "leave_signal": LeaveSignal, "decline_signal": DeclineSignal, "spread_signals": SpreadSignals,
 }  # fmt: skip
 _NAMES: Final[Mapping[type[Effect], str]] = {kind: name for name, kind in _EFFECTS.items()}
 
 
+WITH_SETTINGS: Final = 2
+"""The version of a StartChild with settings, and of a RetryChild of an isolated run."""
+
+
 def effect_fields(effect: Effect) -> dict[str, Any]:
     """An effect as it is stored."""
-    return {"do": kind_of(effect), "v": VERSION, **vars(effect)}
+    fields = {"do": kind_of(effect), "v": VERSION, **vars(effect)}
+    if isinstance(effect, TellChild) and effect.due_ms is None:
+        del fields["due_ms"]
+    if isinstance(effect, RetryChild):
+        if effect.isolated:
+            fields["v"] = WITH_SETTINGS
+        else:
+            del fields["isolated"]
+    elif isinstance(effect, StartChild):
+        if effect.settings is None:
+            del fields["settings"]
+        else:
+            fields |= {"v": WITH_SETTINGS, "settings": effect.settings.to_json()}
+    return fields
 
 
 def kind_of(effect: Effect) -> str:
@@ -361,13 +458,14 @@ class Transition:
     are live visits to publish again. `unless_claimed`: apply only while no worker has any of the closed visits;
     `unless_answered`: only while none of their questions is answered. `revives` continues a run that is over: its keys
     no longer expire. `keeps`: a cancelled run keeps what a retry needs, as a failed run does. `seq`, `holds`, `slot`,
-    `idle_ms`, `steps`, `arrived`, `deferred`, `tops`, `budget`, `spent` and `failed_visits` are the run's after this.
-    Where the step of one of `writes` `applies` held steps, the store copies their writes into the state, except keys in
-    `apart`. `folded` are values made by reducers, which go to the state only. `windows` are kept for keys of a `dag`
-    that may be folded again (planner/dag_folding.py); None drops one. `gone` are the numbers of further closed visits,
-    by super-step: they have ended, and nothing else is stored of them. `drops` are fields of items that nothing needs
-    after this. `continues`: the commit posts events.Continued to the run. Of the applied held steps, `copies` are those
-    whose writes the store copies (None: all): each key of the others has a later writer.
+    `idle_ms`, `steps`, `arrived`, `deferred`, `tops`, `budget`, `spent`, `failed_visits` and `limited_from` are the
+    run's after this. Where the step of one of `writes` `applies` held steps, the store copies their writes into the
+    state, except keys in `apart`. `folded` are values made by reducers, which go to the state only. `windows` are kept
+    for keys of a `dag` that may be folded again (planner/dag_folding.py); None drops one. `gone` are the numbers of
+    further closed visits, by super-step: they have ended, and nothing else is stored of them. `drops` are fields of
+    items that nothing needs after this. `stops`: the visits that workers have are taken from them; the commit posts a
+    LeaseLost for each. `continues`: the commit posts events.Continued to the run. Of the applied held steps, `copies`
+    are those whose writes the store copies (None: all): each key of the others has a later writer.
     """
 
     close: tuple[Visit, ...] = ()
@@ -411,9 +509,11 @@ class Transition:
     windows: Mapping[str, Any] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
     continues: bool = False
+    stops: bool = False
     budget: Budget | None = None
     spent: BudgetUse = NOTHING_SPENT
     failed_visits: FailedVisits = NO_FAILED_VISITS
+    limited_from: int = 0
     frontier: Frontier | None = field(default=None, compare=False, repr=False)
     """The result of `visits_after` for the run that this was planned on, if the planner has computed it."""
 
@@ -461,6 +561,7 @@ class Transition:
             budget=self.budget,
             spent=self.spent,
             failed_visits=self.failed_visits,
+            limited_from=self.limited_from,
         )
 
 

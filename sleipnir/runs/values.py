@@ -9,12 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sleipnir.runs.run import PastState
+
 
 @dataclass(frozen=True)
 class WantedValues:
     """The values to fetch: `state` keys as last committed (`whole`: all of them), keys of the `delta` of the event, the
     `updates` of its commands, the writes of journal `steps`, fields of the run's `items`, `windows` of keys, and the
-    `costs` of child runs as counted so far. Absent values are left out."""
+    `costs` of child runs as counted so far. Absent values are left out. `past`: a fork takes this state of its source,
+    as its own, before anything is fetched."""
 
     state: frozenset[str] = frozenset()
     whole: bool = False
@@ -24,6 +27,7 @@ class WantedValues:
     windows: frozenset[str] = frozenset()
     updates: bool = False
     costs: frozenset[str] = frozenset()
+    past: PastState | None = None
 
     def __or__(self, other: WantedValues) -> WantedValues:
         return WantedValues(
@@ -35,6 +39,7 @@ class WantedValues:
             self.windows | other.windows,
             self.updates or other.updates,
             self.costs | other.costs,
+            self.past or other.past,
         )
 
     @classmethod
@@ -64,7 +69,8 @@ class KnownValues:
     """The fetched values that were `wanted`: a value missing in the mappings is absent from the store.
 
     `items` are the texts of overlays or of items' results; `windows` are as in planner/dag_folding.py; `updates` are
-    the texts of overlays, by the number of the command; `costs` use the names of the run's own sums (store/keys.py).
+    the texts of overlays, by the number of the command; `costs` use the names of the run's own sums (store/keys.py);
+    `lost` is why there is no state to take (`past`).
     """
 
     wanted: WantedValues = NONE
@@ -75,6 +81,7 @@ class KnownValues:
     windows: Mapping[str, Any] = field(default_factory=dict)
     updates: tuple[str, ...] = ()
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    lost: str | None = None
 
 
 NOTHING = KnownValues()

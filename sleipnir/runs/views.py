@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs.actor import Change
 from sleipnir.runs.budgets import BUDGET
-from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Gate, Parked
-from sleipnir.runs.visits import Failure, Part
+from sleipnir.runs.run import NO_FAILED_VISITS, Breakpoint, FailedVisits, Gate, Hold, Parked, place_name
+from sleipnir.runs.visits import MOST_MESSAGE, Failure, Part, stable_type
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
-    "turns", "child", "message", "commands", "timer",
+    "turns", "child", "message", "commands", "timer", "event",
 ]  # fmt: skip
 
 
@@ -43,6 +43,7 @@ class Reason:
                 `until_ms`
     child       waits for the run `run` of `agent`, until `until_ms`
     timer       a wait node: waits until `until_ms`
+    event       a wait node: waits for the signal named `event`, until `until_ms`
     commands    its list of commands is long: `progress` is how many of them are visits, or have been, and how many
                 there are; the others become visits as slots come free
     items       a map: `progress` is how many of its items have ended and how many there are, `failed` those that ended
@@ -64,6 +65,7 @@ class Reason:
     run: str | None = None
     agent: str | None = None
     spawned: tuple[str, ...] | None = None
+    event: str | None = None
 
 
 VisitState: TypeAlias = Literal["ready", "queued", "started", "waiting", "ended"]
@@ -119,24 +121,48 @@ class SlotInfo:
     granted: bool
 
 
-HoldOwner: TypeAlias = Literal["person", "parent", "budget", "deployment"]
+HoldOwner: TypeAlias = Literal["person", "parent", "breakpoint", "budget", "deployment"]
 
 
 @dataclass(frozen=True)
 class HoldInfo:
-    """Why no visit of a run starts: a `person` paused it, its `parent` run is paused, it has used its `budget`, or a
-    person paused the `deployment`. Each ends independently, and the run continues when none is left. For `parent`, `by`
-    is who paused the parent."""
+    """Why no visit of a run starts: a `person` paused it, its `parent` run is paused, it is at a `breakpoint`, it has
+    used its `budget`, or a person paused the `deployment`. Each ends independently, except that `resume` ends a pause
+    and a breakpoint together; the run continues when none is left. For `parent`, `by` is who paused the parent. At
+    `due_ms` visits that still run are stopped; `forced`: that time has come. A `breakpoint` is before or after
+    (`phase`) its `nodes`; `planned` are all nodes that start next."""
 
     owner: HoldOwner
     by: str
     at_ms: int
     reason: str | None = None
+    due_ms: int | None = None
+    forced: bool = False
+    breakpoint: Breakpoint | None = None
 
     @property
     def in_words(self) -> str:
-        """`ann@host (cli)`, `its parent run (ann@host (cli))`, `its budget`."""
+        """`ann@host (cli)`, `its parent run (ann@host (cli))`, `its budget`, `a breakpoint before 'pay'`."""
+        if self.breakpoint is not None:
+            return f"a breakpoint {self.breakpoint.place}"
         return f"its parent run ({self.by})" if self.owner == "parent" else self.by
+
+
+def hold_info(hold: Hold) -> HoldInfo:
+    """A hold of a run, for people."""
+    if hold.breakpoint is not None:
+        return HoldInfo("breakpoint", hold.by, hold.at_ms, hold.breakpoint.in_words, breakpoint=hold.breakpoint)
+    return HoldInfo(hold.owner or "person", hold.by, hold.at_ms, hold.reason, hold.due_ms, hold.forced)
+
+
+def fatal_errors(info: RunInfo) -> list[dict[str, Any]]:
+    """The failure of a run that collects its failures, as a record; empty if it did not fail."""
+    failure = info.failure
+    if failure is None or failure.node is None:
+        return []
+    about = {"node": failure.node, "step": failure.step, "type": stable_type(failure.error_type) or failure.kind}
+    told = {"message": (info.error or "")[:MOST_MESSAGE], "code": failure.code, "time": info.ended_ms}
+    return [{"severity": "fatal", **about, **told}]
 
 
 @dataclass(frozen=True)
@@ -147,9 +173,13 @@ class RunInfo:
     are the reasons why none of its visits start, oldest first; `slot` is set if its agent limits concurrent runs; while
     the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are its current limits; None: no limit.
     `stopped_by` is the limit that ended a completed run early (`max_steps`). `failed_visits` are unhandled failures, so
-    a completed run may lack their work. `changes` are the last requests of each kind: who paused, resumed, retried or
-    cancelled it, or answered its questions. `failure` is why it failed, for programs; None: for another reason. A fork
-    goes on from the step `forked_at` of the run `forked_from`."""
+    a completed run may lack their work; `cached_visits` had results that were cached. `changes` are the last
+    requests of each kind: who paused, resumed, retried or cancelled it, or answered its questions. `failure` is why
+    it failed, for programs; None: for another reason. A fork goes on from the step `forked_at` of the run
+    `forked_from`, with other values of `fork_keys`, with the definition of `fork_agent` and the model `fork_model`
+    (None: those of its source), and `as_node` began with an update of the state as that node. It is the run number
+    `turn` of the `thread`, after the run `previous`. `event_scope` is its name among the runs of its tree, if a node
+    gave one. `overrides` are its overrides and patches of nodes, by path (graph/node_overrides.py)."""
 
     id: str
     agent: str
@@ -166,6 +196,7 @@ class RunInfo:
     parent: str | None = None
     root: str | None = None
     session: str | None = None
+    event_scope: str | None = None
     retries: int = 0
     batch: str | None = None
     slot: SlotInfo | None = None
@@ -174,9 +205,18 @@ class RunInfo:
     holds: tuple[HoldInfo, ...] = ()
     stopped_by: str | None = None
     failed_visits: FailedVisits = NO_FAILED_VISITS
+    cached_visits: int = 0
     changes: tuple[Change, ...] = ()
     forked_from: str | None = None
     forked_at: int | None = None
+    thread: str | None = None
+    turn: int = 0
+    previous: str | None = None
+    fork_keys: tuple[str, ...] = ()
+    fork_agent: str | None = None
+    fork_model: str | None = None
+    as_node: str | None = None
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     parked: Parked | None = None
     """Why it is parked, if a scheduler cannot read or plan part of it."""
@@ -186,6 +226,16 @@ class RunInfo:
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
+
+    @property
+    def breakpoints(self) -> tuple[Breakpoint, ...]:
+        """Those at which it has stopped: at most one of each phase."""
+        return tuple(hold.breakpoint for hold in self.holds if hold.breakpoint is not None)
+
+    @property
+    def stopped_ms(self) -> int:
+        """When it has stopped last at a breakpoint; 0: it is at none."""
+        return max((hold.at_ms for hold in self.holds if hold.breakpoint is not None), default=0)
 
     @property
     def is_over_budget(self) -> bool:
@@ -224,6 +274,17 @@ class RunTree:
 
 
 @dataclass(frozen=True)
+class Lineage:
+    """A run and the runs that were forked from it, the first one first: `count` is their number, `forks` those that
+    were read. `info` is None for an expired run, whose other forks are not known."""
+
+    id: str
+    info: RunInfo | None
+    count: int = 0
+    forks: tuple[Lineage, ...] = ()
+
+
+@dataclass(frozen=True)
 class StepInfo:
     """One journal entry: a visit that ended, or (no `seq`) a request on the run: paused, resumed, cancelled, retried,
     answered. `by` is the actor, `reason` its reason, `answer` the answer (`[redacted]` if its name is secret-like),
@@ -232,7 +293,9 @@ class StepInfo:
     wrote, `next` the node or nodes it led to (for parallel visits known when all of them have ended), `item` the number
     of the map's visit and of the item. `goes_on`: a turn without calls that was not the last of its loop
     (auto-continuation). `checkpoint`: the run was at a consistent point after it, so its state there can be read and
-    forked from: each step that closes a super-step, in a `dag` each ended visit.
+    forked from: each step that closes a super-step, in a `dag` each ended visit. `skipped`: `by` gave the output of
+    the visit; the digest of that (runs/skips.py). `cached`: nothing was executed, its result was in the cache.
+    `callbacks` decided on the result: `recovered by after hooks.py:mend`.
     """
 
     step: int
@@ -259,6 +322,9 @@ class StepInfo:
     gate: int | None = None
     answer: str | None = None
     key: str | None = None
+    skipped: str | None = None
+    cached: bool = False
+    callbacks: tuple[str, ...] = ()
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -283,7 +349,8 @@ class LateResult:
 @dataclass(frozen=True)
 class GateInfo:
     """An open question to a person. An attempt of a visit asks it, and answers are for that attempt. `path` are the
-    nodes of the ancestors that lead to its run; empty for a root run.
+    nodes of the ancestors that lead to its run; empty for a root run. `twin` is the index of the item or the command
+    whose visit asks; None: of an ordinary visit.
 
     Of an interrupt (`kind` "interrupt"), `key` is the name of the question, `payload` the JSON that is asked, of which
     `question` is the text, and `schema` the JSON Schema of the answer, if there is one. It expires at `due_ms`."""
@@ -302,6 +369,7 @@ class GateInfo:
     payload: Any = None
     schema: Any = None
     due_ms: int | None = None
+    twin: int | None = None
 
     @classmethod
     def of(cls, run: str, gate: Gate, path: tuple[str, ...]) -> GateInfo:
@@ -310,8 +378,21 @@ class GateInfo:
 
     @property
     def place(self) -> str:
-        """`review/approve`: its node, after the nodes that lead to it."""
-        return "/".join((*self.path, self.node))
+        """`review/approve`: its node, after the nodes that lead to it, `each[3]` for one of several visits."""
+        return "/".join((*self.path, place_name(self.node, self.twin)))
+
+    @property
+    def address(self) -> str:
+        """`review/sure`: the key of an interrupt, after the path to its run; of another question its place."""
+        return self.place if self.key is None else "/".join((*self.path, self.key))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names by which a person may mean it, besides the number of its visit. Those without indexes (`each/sure`)
+        are for where only one is open."""
+        plain = [place.partition("[")[0] for place in self.path]
+        ends = (self.node,) if self.key is None else (self.node, self.key)
+        return frozenset((*ends, self.place, self.address, *("/".join((*plain, end)) for end in ends)))
 
 
 @dataclass(frozen=True)
@@ -323,8 +404,17 @@ class RunEvent:
     type: str
     data: Mapping[str, Any]
 
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--stream --json` prints as a line."""
+        return dict(vars(self))
 
-StreamMode: TypeAlias = Literal["messages", "custom", "updates", "tools", "events"]
+
+StreamMode: TypeAlias = Literal[
+    "messages", "custom", "updates", "tools", "events", "values", "tasks", "checkpoints", "debug"
+]
+
+STEP_MODES: tuple[StreamMode, ...] = ("values", "tasks", "checkpoints", "debug")
+"""The modes that are made of a run's journal."""
 
 DEFAULT_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools")
 
@@ -335,11 +425,15 @@ class StreamEvent(RunEvent):
 
     messages  `text`: data has what live.Piece has: seq, node, attempt, turn, draft, piece, text, lost, last. A text
               belongs to (seq, attempt, turn, draft); the piece 0 begins it
-    custom    `custom`: a `chunk` that a function of a graph in Python wrote, with seq, node and attempt of its visit;
-              without `chunk`, `lost` is how many were dropped
+    custom    `custom`: what the code of a node emits, with seq, node and attempt of its visit, and its `category`; or
+              a `chunk` that it wrote; with neither, `lost` is how many were dropped
     updates   what changed: visits that closed, with the `keys` they wrote, and where the run is
     tools     `tool_called` and `tool_ended`
     events    everything else that happened
+    values    `values`: data is the state after each checkpoint
+    tasks     `task` and `task_result`: data is LangGraph's chunk of a visit that begins, or has ended or asks
+    checkpoints  `checkpoint`: data is LangGraph's chunk
+    debug     `debug`: data is LangGraph's chunk, for those of tasks and checkpoints
     """
 
     mode: StreamMode
@@ -353,7 +447,8 @@ def mode_of(event_type: str) -> StreamMode:
 _MODES: Mapping[str, StreamMode] = {
     **dict.fromkeys(("tool_called", "tool_ended"), "tools"),
     **dict.fromkeys(
-        ("run_started", "run_paused", "run_resumed", "run_retried", "run_ended", "visit_closed"), "updates"
+        ("run_started", "run_paused", "run_stopped", "run_resumed", "run_retried", "run_ended", "visit_closed"),
+        "updates",
     ),
 }
 
@@ -382,6 +477,19 @@ class SessionInfo:
     messages: int
     run: str | None = None
     dropped: int = 0
+
+
+@dataclass(frozen=True)
+class ThreadInfo:
+    """A thread of an agent: how many runs it has had, and the last one with its status (None: it is gone)."""
+
+    agent: str
+    name: str
+    created_ms: int
+    used_ms: int
+    turns: int
+    run: str
+    status: str | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ planner/states.py has the legal moves between bodies. store/visit_records.py rea
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias
@@ -32,6 +34,21 @@ Rank: TypeAlias = tuple[int, str, str, int]
 `depth` is the number of its super-step, or in a `dag` one more than its deepest cause's; `lineage` (`dag` only) tells
 visits of different causes apart; `index` those of one list of commands.
 """
+
+
+def lineage_of(cause: str) -> str:
+    """The lineage of visits with this cause."""
+    return f"{zlib.crc32(cause.encode()):08x}"
+
+
+def lineage_after(rank: Rank, *, is_one_of_a_list: bool) -> str:
+    """The lineage of the visits that a visit of a `dag` opens. After two firings of a join these have the same hash,
+    and keep the order of the firings; `is_one_of_a_list`: the visit's index is that of a list of commands."""
+    depth, node, lineage, index = rank
+    base, dot, firing = lineage.partition(".")
+    if index and not is_one_of_a_list:
+        return f"{lineage_of(str((depth, node, base, 0)))}{dot}{firing}.{index:06}"
+    return f"{lineage_of(str((depth, node, base, index)))}{dot}{firing}"
 
 
 # Places: what a visit is part of
@@ -164,7 +181,9 @@ class Work:
     """A worker of `queue` runs it. Of the executions before this one, `failures` ended as a failure that a retry policy
     forgave, and `losses` with a lost worker; `error` is why the last one ended. `given` names a value among the run's
     items that its worker gets. `generation`, of a visit whose effect must happen once, is Redis' when it was queued
-    first: in another one it may have run in what Redis has lost."""
+    first: in another one it may have run in what Redis has lost. `sees`: its executions see the state after that
+    journal step, as an earlier one did that a pause has stopped in a `dag`; None: the current state. `child`: the run
+    that is over and whose end its worker maps; a retry waits for that run again."""
 
     queue: str
     failures: int = 0
@@ -172,6 +191,8 @@ class Work:
     error: str | None = None
     given: str | None = None
     generation: str | None = None
+    sees: int | None = None
+    child: Child | None = None
 
     state: ClassVar[VisitState] = "queued"
     due_ms: ClassVar[int | None] = None
@@ -266,7 +287,8 @@ class Loop:
     `id` is the number of the visit, and names the conversation among the run's items. `turn` is under way, counted from
     0; of the `calls` that the model asked for in it, `open` have not ended. `agents` are those that it has spawned.
     `has_tasks`: its model has a task queue. `escalations` are questions of child runs that it may answer
-    (planner/loops/escalating.py). Its time ends at `due_ms`.
+    (planner/loops/escalating.py). Its time ends at `due_ms`. A tools node is a loop of one turn, the message whose
+    calls it executes: the calls `waiting` are not visits yet.
     """
 
     id: int
@@ -276,6 +298,7 @@ class Loop:
     agents: tuple[Spawned, ...] = ()
     has_tasks: bool = False
     escalations: tuple[Mapping[str, Any], ...] = ()
+    waiting: tuple[int, ...] = ()
     due_ms: int | None = None
 
     state: ClassVar[VisitState] = "waiting"
@@ -302,9 +325,26 @@ class ChildWait:
 
 @dataclass(frozen=True)
 class Delay:
-    """The visit of a wait node waits until `due_ms`."""
+    """The visit waits until `due_ms`. The code of its node has `asked` for that: `work` goes on then."""
 
     due_ms: int
+    work: Work | None = None
+    asked: InterruptQuestion | None = None
+
+    state: ClassVar[VisitState] = "waiting"
+
+
+@dataclass(frozen=True)
+class SignalWait:
+    """The visit waits for a signal `name` that has come at `since_ms` or later, until `due_ms` (None: without limit).
+    `one`: for one that no other such visit takes. `work` and `asked` are as in Delay."""
+
+    name: str
+    since_ms: int
+    due_ms: int | None = None
+    one: bool = False
+    work: Work | None = None
+    asked: InterruptQuestion | None = None
 
     state: ClassVar[VisitState] = "waiting"
 
@@ -317,6 +357,10 @@ class Receipt:
     due_ms: int | None = None
 
     state: ClassVar[VisitState] = "waiting"
+
+
+WIDE: Final = 128
+"""The most visits of a list of commands that wait for slots; further commands become visits as others end."""
 
 
 @dataclass(frozen=True)
@@ -358,12 +402,28 @@ class Ended:
 class Failure:
     """Why a run failed, for programs. `kind` is `visit`: a visit failed, number `seq`; `writes`: the writes of visits
     contradict each other, or a reducer refuses one; `steps`: no more steps, or entries into a node, are allowed.
-    `error_type` is the exception that the visit's own code raised, as `package.module:Name`."""
+    `error_type` is the exception that the visit's own code raised, as `package.module:Name`, `code` its code; where
+    failures are collected, `node` and `step` say of which visit. If a run failed because
+    one below it did, it is the failure of that one, and `seq` the visit that waited for it."""
 
     kind: str
     seq: int | None = None
     error_type: str | None = None
+    code: str | None = None
+    node: str | None = None
+    step: int | None = None
     v: int = VERSION
+
+
+MOST_MESSAGE: Final = 2_000
+"""Characters of the message of a failure that are recorded."""
+
+_OF_AGENT: Final = re.compile(r"sleipnir_agent_[0-9a-f]+\.([^:]+):")
+
+
+def stable_type(error_type: str | None) -> str | None:
+    """An exception by a name that does not change with the agent's other files: `file.py:Name` for one of its own."""
+    return error_type and _OF_AGENT.sub(lambda match: f"{match[1].replace('.', '/')}.py:", error_type)
 
 
 @dataclass(frozen=True)
@@ -381,7 +441,20 @@ class Failed:
 
 
 Body: TypeAlias = (
-    Ready | Work | Backoff | Question | Doubt | Fan | Loop | ChildWait | Delay | Receipt | Commands | Ended | Failed
+    Ready
+    | Work
+    | Backoff
+    | Question
+    | Doubt
+    | Fan
+    | Loop
+    | ChildWait
+    | Delay
+    | SignalWait
+    | Receipt
+    | Commands
+    | Ended
+    | Failed
 )
 
 
@@ -422,6 +495,14 @@ class Visit:
         """The item of a map that it, or its loop, is. None: neither is one, or it is a call."""
         place = self.place
         return place if isinstance(place, Item) else place.item if isinstance(place, Turn) else None
+
+    @property
+    def twin(self) -> int | None:
+        """What tells it apart from other visits of its node that are live at once: the index of its item, or of its
+        command. None: no other one is."""
+        if (item := self.item) is not None:
+            return item.index
+        return self.index if isinstance(self.place, Branch) and self.place.batch is not None else None
 
     @property
     def is_asking(self) -> bool:

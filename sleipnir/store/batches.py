@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from sleipnir.batches.records import (
     ROW_STATES,
     BatchCounts,
+    BatchFork,
     BatchInfo,
     BatchPlan,
     RowResult,
@@ -35,7 +36,7 @@ from sleipnir.runs.failure_text import failure_of
 from sleipnir.runs.run import RunSpec
 from sleipnir.store.connect import Client, clock_ms, time_ms
 from sleipnir.store.keys import Keys
-from sleipnir.store.record_text import record
+from sleipnir.store.record_text import dumps, record
 from sleipnir.store.records import PinnedDigests
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_batch
 
@@ -58,11 +59,17 @@ PIPED = 20
 OUTPUT_BYTES = 8 * 2**20
 """The total size of outputs that are read in one round trip, unless a single one is larger."""
 
+FORK_PLAN: Final = "fork_plan"
+"""The field of the plan of a batch of forks: earlier schedulers, which could not start its rows, find no plan."""
+
 _COUNTS = ("total", "waiting", "active", "completed", "failed", "cancelled", "admitted")
+_WITH_ROWS: Final = "rows"
+"""The mark of a batch that is held with its active rows; that of one that only admits none is 1."""
+
 _FLAGS = ("sealed", "paused", "cancelling", "cancel_at", "retry")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 _TIMES = ("created_ms", "started_ms", "ended_ms")
-_LOOK: Final = ("plan", "rev", *_COUNTS, *_FLAGS, *_USAGE, *_TIMES)
+_LOOK: Final = ("plan", FORK_PLAN, "rev", *_COUNTS, *_FLAGS, *_USAGE, *_TIMES)
 _CHANGES: Final = ("paused", "resumed", "replanned", "retried", "cancelled")
 _FIELDS: Final = ("spec", "failed_visits", *_LOOK, *(f"by:{what}" for what in _CHANGES))
 
@@ -121,12 +128,15 @@ class Batches:
         plan: BatchPlan,
         rows: Sequence[tuple[str, str]],
         contents: Mapping[str, str] | None = None,
+        fork_state: Mapping[str, Any] | None = None,
     ) -> AddedRows:
         """Add rows: pairs of a key and batches.row_text. `contents` has, by key, what is compared of a row that is
-        added again; else its text is. The first call creates the batch; later calls ignore `spec` and `plan`. Safe to
-        repeat. Raises UsageError if it was cancelled."""
+        added again; else its text is. `fork_state` are the values that forks begin with. The first call creates the
+        batch; later calls ignore `spec`, `plan` and `fork_state`. Safe to repeat. Raises UsageError if it was
+        cancelled."""
         keys = {**self._changing(batch), "batches": self._first.batches}
-        fields = json.dumps(["spec", record(spec), "plan", record(plan)])
+        begin = ["fork_state", dumps(fork_state)] if fork_state else []
+        fields = json.dumps(["spec", record(spec), _plan_field(plan), record(plan), *begin])
         args: dict[str, Arg] = {"id": batch, "now_ms": self.now_ms(), "fields": fields}
         compared = contents or {}
         added: list[Arg] = [part for key, text in rows for part in (key, row_digest(compared.get(key, text)), text)]
@@ -168,21 +178,35 @@ class Batches:
         text = self._client.hget(self._keys.of_batch(batch).batch, "spec")
         return read_text(RunSpec, text, "spec", f"batch {batch!r}") if text else None
 
+    def fork_of(self, batch: str) -> tuple[BatchFork, dict[str, Any]] | None:
+        """Where the rows of a batch of forks begin, and the values that these begin with. None: it is no such batch, or
+        it has expired. Raises RecordUnreadable."""
+        plan, state = self._client.hmget(self._keys.of_batch(batch).batch, [FORK_PLAN, "fork_state"])
+        fork = _plan(plan).fork if plan else None
+        if fork is None:
+            return None
+        return fork, decoded_object(state, "state of forks", batch) if state else {}
+
     def seal(self, batch: str) -> None:
         """Mark the batch as complete: no more rows will be added."""
         self._change(batch, "seal")
 
-    def hold(self, batch: str) -> None:
-        """Admit no rows until `go_on`."""
-        self._change(batch, "set", {"paused": "1", **self._signed("paused")})
+    def hold(self, batch: str, *, rows: bool = False) -> None:
+        """Admit no rows until `go_on`. `rows`: active rows are to be paused too."""
+        held = rows or self.holds_rows(batch)
+        self._change(batch, "set", {"paused": _WITH_ROWS if held else "1", **self._signed("paused")})
+
+    def holds_rows(self, batch: str) -> bool:
+        """Whether it is held with its active rows."""
+        return bool(self._client.hget(self._keys.of_batch(batch).batch, "paused") == _WITH_ROWS)
 
     def go_on(self, batch: str, plan: BatchPlan) -> None:
         """Admit rows again, with this plan from now on."""
-        self._change(batch, "set", {"paused": "", "plan": record(plan), **self._signed("resumed")})
+        self._change(batch, "set", {"paused": "", _plan_field(plan): record(plan), **self._signed("resumed")})
 
     def replan(self, batch: str, plan: BatchPlan) -> None:
         """Admit rows with this plan from now on."""
-        self._change(batch, "set", {"plan": record(plan), **self._signed("replanned")})
+        self._change(batch, "set", {_plan_field(plan): record(plan), **self._signed("replanned")})
 
     def cancel(self, batch: str) -> bool:
         """Admit no more rows, cancel the waiting ones, and let the scheduler cancel the active ones. The scheduler
@@ -273,6 +297,40 @@ class Batches:
         while page := list(islice(rows, PAGE)):
             results = self._results(batch, [(row, row + 1) for row in page], self._names(batch, page))
             yield from (result for result in results if result is not None)
+
+    def results_of(self, batch: str, names: Mapping[int, str]) -> list[RowResult]:
+        """The ended ones of these rows, whose keys are known: not too many, as they are read at once."""
+        results = self._results(batch, [(row, row + 1) for row in names], names)
+        return [result for result in results if result is not None]
+
+    def names(self, batch: str, first: int) -> list[str]:
+        """A page of the keys of rows, from the row `first` on."""
+        keys: list[str] = self._client.lrange(self._keys.of_batch(batch).names, first, first + PAGE - 1)
+        return keys
+
+    def rows_of(self, batch: str, keys: Sequence[str]) -> list[int | None]:
+        """The rows with these keys; None for a key that no row has."""
+        texts = self._client.hmget(self._keys.of_batch(batch).numbers, list(keys))
+        return [None if text is None else int(text.partition(" ")[0]) for text in texts]
+
+    def started(self, batch: str, rows: Sequence[int]) -> list[bool]:
+        """Whether the runs of rows exist."""
+        pipe = self._client.pipeline(transaction=False)
+        for row in rows:
+            pipe.exists(self._keys.of_run(row_run_id(batch, row)).run)
+        return [bool(found) for found in pipe.execute()]
+
+    def without_run(self, rows: Sequence[tuple[str, int]]) -> list[tuple[str, str | None]]:
+        """The status of rows of batches that have no run, and why they failed."""
+        if not rows:
+            return []
+        pipe = self._client.pipeline(transaction=False)
+        for batch, row in rows:
+            keys = self._keys.of_batch(batch)
+            pipe.getrange(keys.states, row, row)
+            pipe.hget(keys.failures, str(row))
+        replies = iter(pipe.execute())
+        return [_without_run(next(replies), next(replies)) for _ in rows]
 
     def _names(self, batch: str, rows: Sequence[int]) -> dict[int, str]:
         pipe = self._client.pipeline(transaction=False)
@@ -403,7 +461,8 @@ class Batches:
                 "changed": self._first.changed_batches,
             }
             args: dict[str, Arg] = {
-                "id": batch.id, "epoch": epoch, "rev": batch.rev, "most": most, "now_ms": now_ms
+                "id": batch.id, "epoch": epoch, "rev": batch.rev, "most": most, "now_ms": now_ms,
+                "do_": "start_row" if batch.plan.fork is None else "fork_row",
             }  # fmt: skip
             vectors.append(_ADMIT.vector(slots, args))
         admitted: list[int] = []
@@ -460,12 +519,11 @@ class Batches:
 def _open(batch: str, texts: Sequence[str | None]) -> OpenBatch | None:
     """The batch from its record; None: it is over or has expired."""
     fields = dict(zip(_LOOK, texts, strict=True))
-    if fields["plan"] is None or fields["ended_ms"] is not None:
+    plan = fields[FORK_PLAN] or fields["plan"]
+    if plan is None or fields["ended_ms"] is not None:
         return None
     try:
-        return OpenBatch(
-            batch, _number(fields["created_ms"]), _kept(fields), _plan(fields["plan"]), _number(fields["rev"])
-        )
+        return OpenBatch(batch, _number(fields["created_ms"]), _kept(fields), _plan(plan), _number(fields["rev"]))
     except RecordUnreadable as error:
         return OpenBatch(batch, unreadable=error.why)
 
@@ -484,6 +542,10 @@ def _not_found(batch: str) -> BatchNotFound:
 
 def _was_cancelled(batch: str) -> UsageError:
     return UsageError(f"batch {batch!r} was cancelled; its rows can be submitted again as another batch")
+
+
+def _plan_field(plan: BatchPlan) -> str:
+    return "plan" if plan.fork is None else FORK_PLAN
 
 
 def _plan(text: str) -> BatchPlan:
@@ -520,7 +582,7 @@ def _info(batch: str, texts: Sequence[str | None], now_ms: int) -> BatchInfo | N
 
 def _readable_info(batch: str, fields: Mapping[str, str | None], now_ms: int) -> BatchInfo:
     """Raises RecordUnreadable."""
-    spec, plan = read_text(RunSpec, str(fields["spec"]), "spec"), _plan(str(fields["plan"]))
+    spec, plan = read_text(RunSpec, str(fields["spec"]), "spec"), _plan(str(fields[FORK_PLAN] or fields["plan"]))
     calls = _number(fields["model_calls"])
     priced = calls > 0 and not _number(fields["unpriced_calls"])
     usage = Usage(
@@ -573,6 +635,13 @@ def _result(
         error=error if status == "failed" else None,
         node=failure_of(error or "")[0] if status == "failed" else None,
     )
+
+
+def _without_run(byte: str, failure: str | None) -> tuple[str, str | None]:
+    status = ROW_STATES.get(byte, "waiting")
+    error = _failure(failure).get("error") if status == "failed" else None
+    has_expired = status == "completed" or (status == "failed" and error is None)
+    return ("expired", None) if has_expired else (status, error)
 
 
 def _failure(text: str | None) -> dict[str, Any]:

@@ -87,8 +87,9 @@ def control(
         **_costs(transition, texts),
         **_clock(run.id, transition),
         "continues": transition.continues,
+        "stops": transition.stops,
         "revives": transition.revives,
-        "session": _session(run, after, now_ms, session_messages),
+        "session": _session(run, after, now_ms, session_messages, revives=transition.revives),
         **_reports(transition, texts),
     }
     body |= {name: value for name, value in seldom.items() if value}
@@ -168,9 +169,12 @@ def _unset(run: RunView, after: RunView) -> list[str]:
     return [*gone, *HOLD_FIELDS] if run.holds and not after.holds else gone
 
 
-def _session(run: RunView, after: RunView, now_ms: int, most: int) -> dict[str, Any] | None:
+def _session(run: RunView, after: RunView, now_ms: int, most: int, *, revives: bool) -> dict[str, Any] | None:
     """The session part of a run in a session: with the commit that completes it, the run adds its messages and its
-    dynamic instructions to the session, which keeps about `most` messages."""
+    dynamic instructions to the session, which keeps about `most` messages. Of a run in a thread, the part of the
+    commits that end and revive it."""
+    if run.spec.thread is not None:
+        return {"at_ms": now_ms, "thread": 1} if revives or after.is_final != run.is_final else None
     if run.spec.session is None:
         return None
     name = SessionName(run.spec.agent, run.spec.session)
@@ -210,6 +214,8 @@ def _written(write: Write, texts: list[Arg]) -> dict[str, Any]:
     written: dict[str, Any] = {"step": write.step.step, "delta": write.delta, "writes": len(write.values)}
     if write.step.held:
         written["held"] = True
+    if write.keeps_commands:
+        written["keeps_commands"] = write.step.seq
     if write.collect:
         collect = write.collect
         pieces = [piece_field(collect.id, piece) for piece in range(collect.pieces)]
@@ -271,6 +277,8 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
     fields: dict[str, Any] = {"status": after.status, "seq": after.seq, "step": after.step}
     if after.steps != run.steps:
         fields["steps"] = after.steps
+    if after.limited_from != run.limited_from:
+        fields["limited_from"] = after.limited_from
     for name in _KEPT:
         if (value := getattr(after, name)) and value != getattr(run, name):
             fields[name] = dumps(value)
@@ -286,11 +294,15 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
         fields["failed_visits"] = record(after.failed_visits)
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
     for node, timing in transition.timings.items():
-        fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"
+        cached = f" {timing.cached}" if timing.cached else ""
+        fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}{cached}"
+    if any(write.step.cached for write in transition.writes):
+        fields["cached"] = after.cached_visits
     for write in transition.writes:
         if (step := write.step).by or step.answer is not None:
-            what = step.kind if step.seq is None else "answered"
-            fields[f"by:{what}"] = change_text(Change(what, step.by, step.at_ms, step.reason, step.answer))
+            what = step.kind if step.seq is None else "answered" if step.skipped is None else "skipped"
+            of = None if step.skipped is None else step.node
+            fields[f"by:{what}"] = change_text(Change(what, step.by, step.at_ms, step.reason, step.answer, of))
     if transition.ended_ms is not None:
         fields["end_version"] = after.version
     if transition.failure is not None:

@@ -8,15 +8,19 @@ few round trips: read their inputs, check that they are still owed, deliver, and
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
 
-from sleipnir.batches.records import place_of, row_run_id
+from sleipnir.batches.records import BatchFork, place_of, row_run_id
 from sleipnir.decoding import decoded, read_text
 from sleipnir.errors import RecordUnreadable
+from sleipnir.messages import FINAL
+from sleipnir.runs.child_run import MOST_RETURNED, child_text, wanted_keys
+from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import SessionName
-from sleipnir.runs.transitions import Effect, RetryChild, RetryRow, StartChild, effect_of, kind_of
+from sleipnir.runs.signals import Signalled
+from sleipnir.runs.transitions import Effect, RetryChild, RetryRow, StartChild, TellRun, effect_of, kind_of
 from sleipnir.runs.views import RunInfo
 from sleipnir.store.batches import Batches
 from sleipnir.store.connect import Client, is_lasting
@@ -26,6 +30,7 @@ from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs import Runs
 from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_in_order
+from sleipnir.store.signals import Signals
 from sleipnir.store.slots import Slots
 from sleipnir.store.streams import entries
 
@@ -34,6 +39,9 @@ _RETRY_CHILD = LuaScript("retry_child")
 _TELL_ROOT = LuaScript("tell_root")
 
 BLOCK_MS_MAX = 2_000  # below the socket timeout
+
+RowBeginning: TypeAlias = tuple[BatchFork, dict[str, Any]]
+"""Where the rows of a batch of forks begin, and with which values."""
 
 _BUSY = -1  # the reply of create_run.lua if another run has the session
 _GONE, _COMPLETED = 0, 2  # the replies of retry_child.lua if a child cannot continue, or has completed
@@ -63,12 +71,14 @@ class OwedEffect:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """The end of a run, and the visit of its parent that waits for it, if it is not the visit in its spec."""
+    """The end of a run, and the visit of its parent that waits for it, if it is not the visit in its spec. `state` are
+    the JSON texts of the state keys that it returns."""
 
     info: RunInfo
     output: str | None
     seq: int | None = None
     attempt: int | None = None
+    state: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,11 +90,14 @@ class Delivery:
 
 
 class Effects:
-    """`runs` is how runs are created and told, `batches` how batches are, `slots` how slots are asked for."""
+    """`runs` is how runs are created and told, `batches` how batches are, `slots` how slots are asked for, `signals`
+    how signals are awaited."""
 
-    def __init__(self, client: Client, keys: Keys, runs: Runs, batches: Batches, slots: Slots) -> None:
-        self._client, self._keys, self._runs, self._batches = client, keys, runs, batches
-        self.slots, self.dead_letters = slots, DeadLetters(client, keys)
+    def __init__(
+        self, client: Client, keys: Keys, runs: Runs, batches: Batches, slots: Slots, signals: Signals
+    ) -> None:
+        self._client, self._keys, self.runs, self._batches = client, keys, runs, batches
+        self.slots, self.signals, self.dead_letters = slots, signals, DeadLetters(client, keys)
 
     def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[OwedEffect]:
         """The oldest undelivered effects of partitions after an entry ("0-0": all), up to `limit` each; waits up to
@@ -124,6 +137,32 @@ class Effects:
         specs = {batch: self._batches.spec(batch) for batch in batches}
         return {batch: spec for batch, spec in specs.items() if spec is not None}
 
+    def forks_of_rows(self, batches: Collection[str]) -> dict[str, RowBeginning]:
+        """Where the rows of batches of forks begin, and with which values; expired batches are left out."""
+        forks = {batch: self._batches.fork_of(batch) for batch in batches}
+        return {batch: fork for batch, fork in forks.items() if fork is not None}
+
+    def with_states(self, ends: Mapping[str, EndedRun], specs: Mapping[str, RunSpec]) -> dict[str, EndedRun]:
+        """The same ends, with the states that the runs return. One that goes on meanwhile is left out: it notifies its
+        parent at its next end."""
+        ends = dict(ends)
+        for run_id, spec in specs.items():
+            if run_id not in ends or spec.returns is None:
+                continue
+            run, keys = self._keys.of_run(run_id), wanted_keys(spec.returns)
+            pipe = self._client.pipeline(transaction=True)
+            pipe.hmget(run.run, ["status", "retrying"])
+            if keys != []:
+                pipe.hgetall(run.state) if keys is None else pipe.hmget(run.state, keys)
+            (status, retrying), *read_ = pipe.execute()
+            if status not in FINAL or retrying:
+                del ends[run_id]
+            elif read_:
+                values = read_[0] if keys is None else dict(zip(keys, read_[0], strict=True))
+                state = {key: text for key, text in values.items() if text is not None}
+                ends[run_id] = replace(ends[run_id], state=state)
+        return ends
+
     def ends(self, run_ids: Sequence[str]) -> dict[str, EndedRun]:
         """The ends of runs; unfinished and expired runs are left out."""
         if not run_ids:
@@ -133,14 +172,16 @@ class Effects:
         for run_id in run_ids:
             pipe.hmget(self._keys.of_run(run_id).run, ["parent_seq", "parent_attempt"])
         waiting = pipe.execute()
-        ends = zip(run_ids, self._runs.find(run_ids), self._runs.outputs(run_ids), waiting, strict=True)
+        ends = zip(run_ids, self.runs.find(run_ids), self.runs.outputs(run_ids), waiting, strict=True)
         return {
-            run_id: EndedRun(info, output, *(None if number is None else int(number) for number in visit))
+            run_id: EndedRun(info, output, _number(visit[0]), _number(visit[1]))
             for run_id, info, output, visit in ends
             if info is not None and info.is_final
         }
 
-    def deliver(self, deliveries: Sequence[Delivery]) -> list[tuple[OwedEffect, str]]:
+    def deliver(
+        self, deliveries: Sequence[Delivery], max_state_bytes: int = MOST_RETURNED
+    ) -> list[tuple[OwedEffect, str]]:
         """Deliver the effects that are still owed. Effects of one partition for one target are delivered in order: none
         overtakes a refused one. Returns the effects that Redis always refuses, and why: they must become dead letters,
         or they and their successors are read again. Raises redis-py's errors for problems of server or connection."""
@@ -156,7 +197,7 @@ class Effects:
                 if isinstance(reply, Exception)
             }
             answers = [(each, reply) for (each, _), reply in zip(sent, replies, strict=True)]
-            self._follow_up([answer for answer in answers if not isinstance(answer[1], Exception)])
+            self._follow_up([answer for answer in answers if not isinstance(answer[1], Exception)], max_state_bytes)
             self._done(
                 [each.owed for each in wave if each.command is None or _way(each.owed, each.command) not in refused]
             )
@@ -183,7 +224,7 @@ class Effects:
             pipe.xdel(self._of(partition), *ids)
         pipe.execute()
 
-    def _follow_up(self, answers: Sequence[tuple[OwedEffect, Any]]) -> None:
+    def _follow_up(self, answers: Sequence[tuple[OwedEffect, Any]], max_state_bytes: int) -> None:
         """Notify parents of children that cannot start or continue, or that need not."""
         commands, completed = [], []
         for owed, reply in answers:
@@ -193,14 +234,20 @@ class Effects:
                     commands.append(self.refuse(owed.run, seq, attempt, child, why))
                 case RetryChild(child, _, seq, attempt) if reply == _GONE:
                     fields = ("seq", str(seq), "attempt", str(attempt), "child", child)
-                    commands.append(self._runs.notification(owed.run, "child_gone", *fields))
+                    commands.append(self.runs.notification(owed.run, "child_gone", *fields))
                 case RetryChild(child) if reply == _COMPLETED:
                     completed.append(child)
+                case TellRun(run, what, data) if what == SIGNALLED and (reply is None or reply in FINAL):
+                    signal = Signalled.of(data)
+                    commands.append(self.signals.gone(signal.name, run, signal.seq, signal.attempt))
                 case RetryRow(batch, row) if reply is None:
                     why = "it cannot be retried: its run has expired"
                     commands.append(self._batches.refused(place_of(batch, row), why))
-        specs, ends = self.specs(completed), self.ends(completed)
-        commands += [self.notify_parent(specs[child], end) for child, end in ends.items() if child in specs]
+        specs = self.specs(completed)
+        ends = self.with_states(self.ends(completed), specs)
+        commands += [
+            self.notify_parent(specs[child], end, max_state_bytes) for child, end in ends.items() if child in specs
+        ]
         for answer in run_in_order(self._client, commands):
             if isinstance(answer, Exception):
                 raise answer
@@ -209,12 +256,12 @@ class Effects:
 
     def start(self, child: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
         """Accept a child run, or the run of a row; an existing run is unchanged. `batch` is RunView.batch."""
-        return self._runs.creation(child, spec, state, batch)
+        return self.runs.creation(child, spec, state, batch)
 
     def retry_row(self, batch: str, row: int, version: int | None) -> RedisCommand:
         """Continue the failed run of a row. No effect on a run that did not fail, or that ended with another version,
         because it has continued since."""
-        return self._runs.notification_once(
+        return self.runs.notification_once(
             row_run_id(batch, row), "retried", NO_FENCE, "by", f"batch {batch}", version=version
         )
 
@@ -236,23 +283,28 @@ class Effects:
         args: dict[str, Arg] = {"run_id": child, "seq": seq, "attempt": attempt, "by": f"run {parent}"}
         return RedisCommand(_RETRY_CHILD, _RETRY_CHILD.vector(keys, args))
 
-    def notify_child(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> RedisCommand:
+    def notify_child(
+        self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False, due_ms: int | None = None
+    ) -> RedisCommand:
         """Pass on to a child what became of its parent; one that is over, or gone, is left alone."""
         match what:
             case "paused":
                 fields: tuple[str, ...] = ("by", by, "reason", "", "owner", "parent")
+                if due_ms is not None:
+                    what, fields = "paused_until", (*fields, "due_ms", str(due_ms))
             case "resumed":
                 fields = ("owner", "parent", "by", by)
             case _:
                 fields = ("by", by, *(("keeps", "1") if keeps else ()))
-        return self._runs.notification_once(child, what, fence, *fields)
+        return self.runs.notification_once(child, what, fence, *fields)
 
     def notify_run(self, fence: Fence, run_id: str, what: str, data: Mapping[str, Any]) -> RedisCommand:
         """Let a run know something; one that is over, or gone, is left alone."""
-        return self._runs.notification_once(run_id, "told", fence, "what", what, "data", dumps(data))
+        return self.runs.notification_once(run_id, "told", fence, "what", what, "data", dumps(data))
 
-    def notify_parent(self, spec: RunSpec, ended: EndedRun) -> RedisCommand:
-        """Let the visit that waits for a child know how that has ended."""
+    def notify_parent(self, spec: RunSpec, ended: EndedRun, max_state_bytes: int) -> RedisCommand:
+        """Let the visit that waits for a child know how that has ended. The state that the child returns may have so
+        many bytes."""
         assert spec.parent is not None
         info = ended.info
         usage = dumps(asdict(info.usage)) if info.usage.calls else ""
@@ -260,7 +312,20 @@ class Effects:
         visit = (spec.parent, ended.seq or spec.parent_seq, ended.attempt or spec.parent_attempt)
         failed = info.failed_visits.without_ending()
         failed_text = record(failed) if failed.count else ""
-        return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output, failed_text)
+        cause = "" if info.failure is None else record(info.failure)
+        if spec.returns is None:
+            return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output, failed_text, cause)
+        end = child_text(
+            run=info.id,
+            agent=spec.agent,
+            status=info.status,
+            output=ended.output,
+            error=info.error,
+            failure=info.failure,
+            state=ended.state,
+            most_bytes=max_state_bytes,
+        )
+        return self._child_ended(*visit, info.id, info.status, info.error or "", usage, "", failed_text, cause, end)
 
     def notify_watchers(self, fence: Fence, run_id: str, type_: str, data: Mapping[str, Any]) -> RedisCommand:
         """Publish an event to the watchers of a run, if the run exists."""
@@ -284,6 +349,8 @@ class Effects:
         usage: str = "",
         output: str = "",
         failed: str = "",
+        failure: str = "",
+        end: str = "",
     ) -> RedisCommand:
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {"run": run.run, "inbox": partition.inbox, "delta": run.delta(seq, attempt)}
@@ -297,11 +364,17 @@ class Effects:
             "usage": usage,
             "output": output,
             "failed": failed,
+            "failure": failure,
+            "end": end,
         }
         return RedisCommand(_CHILD_ENDED, _CHILD_ENDED.vector(keys, args))
 
     def _of(self, partition: int) -> str:
         return self._keys.of_partition(partition).effects
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
 
 
 def _owed(id_: str, partition: int, fields: Mapping[str, str]) -> OwedEffect:

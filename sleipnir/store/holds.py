@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sleipnir.decoding import decoded, read, read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.runs.run import Hold
-from sleipnir.store.record_text import dumps
+from sleipnir.store.record_text import dumps, fields_set
 
 FIELDS = ("paused", "holds")
 """The fields of a run's hash."""
@@ -34,6 +34,6 @@ def holds_of(paused: str | None, holds: str | None, key: str = "") -> tuple[Hold
 
 def hold_fields(holds: Sequence[Hold]) -> dict[str, str]:
     """The stored fields for at least one hold."""
-    stored = [{name: value for name, value in vars(hold).items() if value} for hold in holds]
+    stored = [{name: value for name, value in fields_set(hold).items() if value} for hold in holds]
     oldest = {name: value for name, value in stored[0].items() if name != "owner"}
     return {"paused": dumps(oldest), "holds": dumps(stored)}

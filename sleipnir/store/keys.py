@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import json
 from dataclasses import dataclass
 
 from sleipnir.messages import BATCH_PRIORITY
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.threads import ThreadName
+
+FORKS_PAGE = 100
+"""The forks of a run that one field lists."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,16 @@ class Keys:
         return SessionKeys(f"{self._tag(self.partition_of(str(name)))}:session:{name}")
 
     def of_session_of(self, spec: RunSpec) -> SessionKeys | None:
-        """The keys of the session of a run; None without one."""
+        """The keys of the session of a run, or of its thread, which has no messages; None without either."""
+        if spec.thread is not None:
+            return SessionKeys(self.of_thread(ThreadName(spec.agent, spec.thread)))
         return None if spec.session is None else self.of_session(SessionName(spec.agent, spec.session))
+
+    def of_thread(self, name: ThreadName) -> str:
+        """HASH run: the run accepted last; busy: 1 while that run is unfinished; turns: how many runs it has had;
+        created_ms, used_ms; expire_ms: how long the last run would have been kept outside of the thread. Lives until it
+        is removed, and then for a minute with removed: the token of the removal. Its runs are in its partition."""
+        return f"{self._tag(self.partition_of(str(name)))}:thread:{name}"
 
     def of_batch(self, batch: str) -> BatchKeys:
         """All batches are in the first partition, whose owner divides the fleet among them."""
@@ -55,6 +68,18 @@ class Keys:
         """The same keys, by the digest that names the set in its partition."""
         partition = self.partition_of(digest)
         return SlotKeys(f"{self._tag(partition)}:slots:{digest}", digest, partition)
+
+    def of_signals(self, name: str) -> SignalKeys:
+        """The keys of the signals with this name, and of the visits that wait for them."""
+        digest = hashlib.sha256(name.encode()).hexdigest()[:24]
+        partition = self.partition_of(digest)
+        return SignalKeys(f"{self._tag(partition)}:signals:{digest}", partition)
+
+    def of_cache(self, agent: str, node: str) -> CacheKeys:
+        """The cached results of a node, with a hash tag of their own."""
+        return CacheKeys(
+            f"{self.prefix}:{{c{hashlib.sha256(cache_name(agent, node).encode()).hexdigest()[:16]}}}:cache"
+        )
 
     def of_limit(self, limit: str) -> LimitKeys:
         """All limits share a hash tag, because one call may need permits of several limits at once."""
@@ -118,9 +143,57 @@ class Keys:
         return f"{self.prefix}:knowledge:used"
 
     @property
+    def caches(self) -> str:
+        """ZSET cache_name of each node with cached results, by the time until which it may have some. An entry dies
+        then: whoever reads or writes the set removes it."""
+        return f"{self.prefix}:caches"
+
+    @property
     def broker_prefix(self) -> str:
         """The prefix of Celery's keys: a queue's list is `<prefix>:broker:<queue>`, and for batches as of `line_of`."""
         return f"{self.prefix}:broker:"
+
+
+def cache_name(agent: str, node: str) -> str:
+    """A node with cached results, as the member of a set."""
+    return json.dumps([agent, node])
+
+
+def cache_of_name(name: str) -> tuple[str, str]:
+    """The agent and the node of a cache_name."""
+    agent, node = json.loads(name)
+    return str(agent), str(node)
+
+
+@dataclass(frozen=True)
+class CacheKeys:
+    """The keys of the cached results of one node. All of them can be lost at any time."""
+
+    tag: str
+
+    def entry(self, digest: str) -> str:
+        """STRING JSON (cached_results.CachedResult) of one key. Dies with its time to live."""
+        return f"{self.tag}:entry:{digest}"
+
+    def lease(self, digest: str) -> str:
+        """STRING the token of the execution whose result will be that of the key. Dies with the lease, unless its
+        holder renews it."""
+        return f"{self.tag}:lease:{digest}"
+
+    @property
+    def index(self) -> str:
+        """ZSET digest by the time its entry dies, at most as many as the setting allows. Dies with the last one."""
+        return f"{self.tag}:index"
+
+    @property
+    def sizes(self) -> str:
+        """HASH digest -> bytes of the entries in `index`. Dies with it."""
+        return f"{self.tag}:sizes"
+
+    @property
+    def use(self) -> str:
+        """HASH bytes: of all entries, epoch: a name of the time since they were cleared. Dies a day after `index`."""
+        return f"{self.tag}:use"
 
 
 @dataclass(frozen=True)
@@ -139,8 +212,8 @@ class PartitionKeys:
     def inbox(self) -> str:
         """STREAM events of runs that are not yet applied: t (submitted, forked, result, answered, cancelled,
         retried, paused, resumed, lease_lost, timer, child_ended, child_gone, told), run, and by type seq, attempt, h,
-        text, by, reason, owner, worker, name, child, status, error, usage, failed_visits, what, data, keeps,
-        fresh_children.
+        text, by, reason, owner, worker, name, child, status, error, usage, failed_visits, failure, what, data,
+        keeps, fresh_children.
         An entry's commit deletes it."""
         return f"{self.tag}:inbox"
 
@@ -210,6 +283,11 @@ class PartitionKeys:
         return f"{self.tag}:sessions"
 
     @property
+    def threads(self) -> str:
+        """ZSET `agent/name` of threads by the time of their last turn. An entry dies with its thread."""
+        return f"{self.tag}:threads"
+
+    @property
     def ended(self) -> str:
         """STREAM run: the last 10,000 or so ended runs, so that one reader can wait for thousands. Bounded."""
         return f"{self.tag}:ended"
@@ -218,6 +296,17 @@ class PartitionKeys:
     def slots(self) -> str:
         """ZSET digest of a set of slots (SlotKeys) by the time of its next check. An entry dies with its set."""
         return f"{self.tag}:slots"
+
+    @property
+    def waits(self) -> str:
+        """ZSET name of signals that visits wait for, by the time when it is next checked whether these visits are
+        there. An entry dies with the last such visit."""
+        return f"{self.tag}:waits"
+
+    @property
+    def signals(self) -> str:
+        """STREAM name, id, number: the last 1,000 or so signals that were sent, for listing. Bounded."""
+        return f"{self.tag}:signals"
 
     @property
     def batches(self) -> str:
@@ -238,7 +327,8 @@ class PartitionKeys:
 
     @property
     def expiring(self) -> str:
-        """ZSET finished run id by the time its keys expire. The janitor drops both index entries then."""
+        """ZSET finished run id by the time its keys expire (threads.HELD_MS for the last run of a thread, which does
+        not). The janitor drops both index entries then."""
         return f"{self.tag}:expiring"
 
     @property
@@ -257,13 +347,14 @@ class RunKeys:
     ended_ms, error, failure (JSON, visits.Failure), stopped_by (a limit, views.RunInfo), failed_visits (JSON,
     runs.FailedVisits), failed_at, last_event, paused and holds (JSON, store/holds.py, while a person or its parent
     holds it), slot (JSON, runs.Slot, while the run has one or waits), budget (JSON, budgets.Budget, if it has one),
-    retrying (after a request of `retry`), idle_ms, steps, arrived, deferred and tops (JSON, runs.RunView), tokens_in,
-    tokens_out, model_calls, cost_usd, unpriced_calls, batch (batches.place_of, if it or its root run is a row of one),
-    pieces (the total number in `live`), retries (how often it continued after its end), end_version (its version at its
-    last end), parent_seq and parent_attempt (the visit that waits for it, if not the one of its spec), wishes (tokens
-    of the last eight requests of clients), per kind of effect and source partition `f:<kind>:<partition>` (the last
-    delivered one: an older one changes nothing), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total
-    and longest ms).
+    retrying (after a request of `retry`), idle_ms, steps, limited_from, arrived, deferred and tops (JSON,
+    runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls, batch (batches.place_of, if it or its
+    root run is a row of one), past (JSON, runs.PastState, of a fork without a state of its own), pieces (the total
+    number in `live`), retries (how often it continued after its end), end_version (its version at its last end),
+    parent_seq and parent_attempt (the visit that waits for it, if not the one of its spec), wishes (tokens of the last
+    eight requests of clients), per kind of effect and source partition `f:<kind>:<partition>` (the last delivered one:
+    an older one changes nothing), `cached` (visits with a cached result), and per node `n:<node>` (entries) and
+    `t:<node>` (visits ended, total and longest ms, and if there are any, cached ones).
     Dies: run.
     """
 
@@ -322,7 +413,8 @@ class RunKeys:
     @property
     def children(self) -> str:
         """HASH id -> JSON {agent, seq} of child runs, `<id>:cost` -> JSON of the part of each child's cost that is
-        counted in this run, by fields of `run`. Dies: run."""
+        counted in this run, by fields of `run`. Of a run that was forked also `forks:`, the number of its forks, and
+        `forks:<page>`, the ids of FORKS_PAGE forks, each with a space after it, in order. Dies: run."""
         return f"{self.run}:children"
 
     @property
@@ -358,7 +450,8 @@ class BatchKeys:
     expires."""
 
     batch: str
-    """HASH spec (JSON, runs.RunSpec: that of all its runs), plan (JSON, batches.BatchPlan), created_ms, started_ms,
+    """HASH spec (JSON, runs.RunSpec: that of all its runs), plan (JSON, batches.BatchPlan; of a batch of forks
+    fork_plan, and fork_state, JSON values by key that these begin with), created_ms, started_ms,
     ended_ms; numbers of rows by state: total, waiting, active, completed, failed, cancelled, and admitted (at least
     once active); sealed, paused and cancelling (1 or missing); tokens_in, tokens_out, model_calls, cost_usd and
     unpriced_calls, failed_visits of finished rows; rev, which increases when rows are admitted or the plan changes. For
@@ -367,7 +460,8 @@ class BatchKeys:
 
     @property
     def rows(self) -> str:
-        """LIST of waiting rows, the next one first: `<row> <JSON>` (batches.row_text), for a retry `<row> `."""
+        """LIST of waiting rows, the next one first: `<row> <JSON>` (batches.row_text or fork_text), or `<row> `
+        for a retry."""
         return f"{self.batch}:rows"
 
     @property
@@ -432,6 +526,46 @@ class SlotKeys:
         """HASH source partition -> stream id of the last effect that asked for a slot or freed one. Lives for an hour
         after the last change (slots.KNOWN_MS)."""
         return f"{self.tag}:known"
+
+
+@dataclass(frozen=True)
+class SignalKeys:
+    """The signals of one name, and the visits that wait for them. Every key dies signals.KEEP_MS after the last signal,
+    and not while a visit waits. A signal is named by its number: its time in microseconds since the epoch."""
+
+    board: str
+    """HASH per signal i<number> (its id), d<number> (JSON, its data), k<id> (its number), h<number> (the visit to which
+    it is offered), t<number> (the place of the visit to which it was offered last); per visit in `one` w<visit> (the
+    first signal that counts, and `sure` if it takes the first), o<visit> (the signals that are offered to it);
+    f<partition> (the stream id of the last effect from there), last (the last number), bytes (of data), spreading
+    (while an effect is on its way that tells more visits); each with a colon after its letter."""
+
+    partition: int
+
+    @property
+    def log(self) -> str:
+        """ZSET number of each signal, by itself. Bounded (signals.MOST, MOST_BYTES)."""
+        return f"{self.board}:log"
+
+    @property
+    def every(self) -> str:
+        """ZSET `run/seq/attempt` of visits that want every signal, by the last one that they were told of."""
+        return f"{self.board}:every"
+
+    @property
+    def one(self) -> str:
+        """ZSET `run/seq/attempt` of visits that want a signal for themselves, in order of arrival."""
+        return f"{self.board}:one"
+
+    @property
+    def due(self) -> str:
+        """ZSET signals that are to be offered to the next of `one`, by number."""
+        return f"{self.board}:due"
+
+    @property
+    def left(self) -> str:
+        """ZSET signals that none of `one` wants, by number."""
+        return f"{self.board}:left"
 
 
 @dataclass(frozen=True)
@@ -537,3 +671,12 @@ def session_keys(keys: RunKeys, session: SessionKeys | None) -> dict[str, str]:
     if session is None:
         return {"session": keys.no_session, "messages": keys.no_session}
     return {"session": session.session, "messages": session.messages}
+
+
+def last_run_keys(run: RunKeys) -> dict[str, str]:
+    """The part of a script's keys that the last run of a thread is, which expires with all of them."""
+    return {
+        "last_state": run.state, "last_run": run.run, "last_spec": run.spec, "last_journal": run.journal,
+        "last_events": run.events, "last_output": run.output, "last_frontier": run.frontier, "last_items": run.items,
+        "last_windows": run.windows, "last_children": run.children,
+    }  # fmt: skip

@@ -41,8 +41,10 @@ class Piece:
     the next `draft`. Pieces of a draft are numbered from 0. `lost` characters after the text were dropped, because
     Redis was too slow. The `last` piece ends a text, but may be missing.
 
-    Or, with `chunk`, one chunk that a function has written to the stream mode `custom`, as JSON; `lost` then counts
-    chunks. An empty `chunk` says only that some were dropped.
+    Or, with `chunk`, what a node has emitted for the stream mode `custom` (python_graph/emitters.py): a chunk of a
+    stream writer, as JSON, or, with `emissions`, any number of emissions, as a JSON list. `lost` then counts emissions,
+    and also those of `emissions`: readers of earlier releases know only `chunk`. An empty `chunk` alone says only that
+    some were dropped.
     """
 
     seq: int
@@ -55,6 +57,7 @@ class Piece:
     lost: int = 0
     last: bool = False
     chunk: str | None = None
+    emissions: str = ""
     v: int = VERSION
 
     @property
@@ -78,6 +81,8 @@ class Piece:
             fields["last"] = True
         if self.chunk is not None:
             fields["chunk"] = self.chunk
+        if self.emissions:
+            fields["emissions"] = self.emissions
         return dumps(fields)
 
     @classmethod
@@ -199,6 +204,10 @@ class Live:
     def has_event(self, run_id: str, id_: str) -> bool:
         """Whether this entry still exists; then all later ones exist too."""
         return bool(self._client.xrange(self._keys.of_run(run_id).events, id_, id_))
+
+    def has_event_up_to(self, run_id: str, id_: str) -> bool:
+        """Whether an entry up to this id still exists; then none after it was dropped."""
+        return bool(self._client.xrange(self._keys.of_run(run_id).events, "-", id_, count=1))
 
     def standing(self, run_id: str) -> StreamState:
         """The state of a run; a failed run that is being retried is not over. Raises RunNotFound."""

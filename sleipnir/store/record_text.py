@@ -51,5 +51,5 @@ def _kind(kind: type[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
 _KINDS: dict[type[Any], tuple[dict[str, Any], tuple[str, ...]]] = {}
 """The defaults of each class, and its fields that hold stored dataclasses."""
 
-_NESTED = {"Step": ("part", "closing")}
+_NESTED = {"Step": ("part", "closing"), "Hold": ("breakpoint",), "InterruptQuestion": ("wait",)}
 """By the names of the classes, which are not imported here."""

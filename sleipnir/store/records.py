@@ -81,7 +81,8 @@ class Records:
         if spec is None or not fields:
             return None
         completed = fields["status"] == "completed"
-        return StoredRun(run_id, spec, fields, tuple(entries), tuple(children), output if completed else None)
+        runs = tuple(name for name in children if ":" not in name)
+        return StoredRun(run_id, spec, fields, tuple(entries), runs, output if completed else None)
 
     def entries(self, record: StoredRun) -> Iterator[str]:
         """The journal as of the moment when the record was read. It ends early if the run expires meanwhile."""

@@ -28,16 +28,21 @@ Arg: TypeAlias = str | bytes | int | float
 KeyNames: TypeAlias = Mapping[str, str] | Sequence[str]
 """Keys by declared name; a list if the header declares `KEYS[1...]`."""
 
+_SHARED = re.compile(r"^-- shared: (\w+)$", re.MULTILINE)
+
 _SLOT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.\.)?\]\s+(\w+)", re.MULTILINE)
 
 
 class LuaScript:
     """One Lua file. `keys` and `args` are the declared names in order; `has_rest`: more arguments may follow;
-    `has_many_keys`: its one key name stands for a list."""
+    `has_many_keys`: its one key name stands for a list. A line `-- shared: NAME` of the file stands for the text of
+    `lua/shared/NAME.lua`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.text = (resources.files("sleipnir.store") / "lua" / f"{name}.lua").read_text()
+        folder = resources.files("sleipnir.store") / "lua"
+        text = (folder / f"{name}.lua").read_text()
+        self.text = _SHARED.sub(lambda found: (folder / "shared" / f"{found[1]}.lua").read_text(), text)
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         slots = _SLOT.findall(self.text)
         self.keys = tuple(slot[3] for slot in slots if slot[0] == "KEYS")

@@ -8,10 +8,13 @@ records     complete stored runs, for export and archive
 batches     clients: submit many runs at once; schedulers: admit rows
 dead_letters  schedulers: move undeliverable effects aside; clients: read them
 slots       schedulers: slots of agents with a limit of concurrent runs
+signals     clients: send and list signals; schedulers: tell the visits that wait for them
 bundles     packed agent folders
 live        workers: publish the output of models; clients: follow a run
 limiter     workers: permits to call a model
 sessions    clients: read and remove sessions of agents
+threads     clients: read and remove threads of agents, and begin their turns
+cache       workers: results of nodes for later visits; clients: list and clear them
 knowledge   builders: build a knowledge base, one at a time; clients: shared indexes
 garbage     `gc`: remains of missing runs
 generations restarts, restores and fail-overs of Redis, and steps of its clock
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from sleipnir.runs.views import Health, RunInfo
     from sleipnir.store.batches import Batches
     from sleipnir.store.bundles import Bundles
+    from sleipnir.store.cache import CacheStore
     from sleipnir.store.dead_letters import DeadLetters
     from sleipnir.store.effects import Effects
     from sleipnir.store.garbage import Garbage
@@ -50,7 +54,9 @@ if TYPE_CHECKING:
     from sleipnir.store.partitions import Partitions
     from sleipnir.store.records import PinnedDigests, Records
     from sleipnir.store.sessions import Sessions
+    from sleipnir.store.signals import Signals
     from sleipnir.store.slots import Slots
+    from sleipnir.store.threads import Threads
     from sleipnir.store.visits import Visits
 
 T = TypeVar("T")
@@ -112,6 +118,13 @@ class Store:
         return Sessions(self._client, self.keys)
 
     @_Part
+    def threads(self) -> Threads:
+        from sleipnir.store.threads import Threads
+
+        retention_ms = int(self._settings.retention_s * 1000)
+        return Threads(self._client, self.keys, self.runs, retention_ms=retention_ms, by=self._by)
+
+    @_Part
     def visits(self) -> Visits:
         from sleipnir.store.visits import Visits
 
@@ -144,10 +157,16 @@ class Store:
         return Slots(self._client, self.keys, self.runs)
 
     @_Part
+    def signals(self) -> Signals:
+        from sleipnir.store.signals import Signals
+
+        return Signals(self._client, self.keys)
+
+    @_Part
     def effects(self) -> Effects:
         from sleipnir.store.effects import Effects
 
-        return Effects(self._client, self.keys, self.runs, self.batches, self.slots)
+        return Effects(self._client, self.keys, self.runs, self.batches, self.slots, self.signals)
 
     @_Part
     def dead_letters(self) -> DeadLetters:
@@ -164,6 +183,12 @@ class Store:
         from sleipnir.store.knowledge import Knowledge
 
         return Knowledge(self._client, self.keys, lease_ms=int(self._settings.lease_s * 1000))
+
+    @_Part
+    def cache(self) -> CacheStore:
+        from sleipnir.store.cache import CacheStore
+
+        return CacheStore.of(self._client, self.keys, self._settings)
 
     @_Part
     def garbage(self) -> Garbage:

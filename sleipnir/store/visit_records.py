@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sleipnir.decoding import read_text
-from sleipnir.messages import VERSION, InterruptQuestion, Role
+from sleipnir.messages import VERSION, WAITS, InterruptQuestion, Role
 from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.visits import (
     BRANCH,
@@ -37,6 +37,7 @@ from sleipnir.runs.visits import (
     Question,
     Ready,
     Receipt,
+    SignalWait,
     Spawned,
     Turn,
     Visit,
@@ -56,6 +57,16 @@ class _StoredLoop:
     agents: tuple[Spawned, ...] = ()
     has_tasks: bool = False
     escalations: tuple[dict[str, Any], ...] = ()
+    waiting: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _StoredSignalWait:
+    """SignalWait without its deadline, which is the visit's `wake_ms`."""
+
+    name: str
+    since_ms: int
+    one: bool = False
 
 
 INTERRUPT = "interrupt"
@@ -110,6 +121,9 @@ class _StoredVisit:
     generation: str | None = None
     failure: Failure | None = None
     interrupt: _StoredInterrupt | None = None
+    sees: int | None = None
+    signal: _StoredSignalWait | None = None
+    maps: Child | None = None
     v: int = VERSION
 
 
@@ -196,13 +210,27 @@ def _put_body(fields: dict[str, Any], body: Body) -> None:
         case Commands():
             fields["spread"] = fields_set(body)
         case Question(due_ms, work, asked) if work is not None and asked is not None:
-            fields["interrupt"] = {"kind": fields["kind"], "asked": fields_set(asked), "work": fields_set(work)}
-            fields["kind"] = INTERRUPT
+            _put_asked(fields, work, asked)
+            _put_due(fields, due_ms)
+        case Delay(due_ms, work, asked) if work is not None and asked is not None:
+            _put_asked(fields, work, asked)
+            fields["v"] = WAITS
+            _put_due(fields, due_ms)
+        case SignalWait(name, since_ms, due_ms, one, work, asked):
+            fields["signal"] = fields_set(_StoredSignalWait(name, since_ms, one))
+            fields["v"] = WAITS
+            if work is not None and asked is not None:
+                _put_asked(fields, work, asked)
             _put_due(fields, due_ms)
         case Question(due_ms) | Delay(due_ms):
             _put_due(fields, due_ms)
         case Doubt(work):
             _put_tries(fields, work)
+
+
+def _put_asked(fields: dict[str, Any], work: Work, asked: InterruptQuestion) -> None:
+    fields["interrupt"] = {"kind": fields["kind"], "asked": fields_set(asked), "work": fields_set(work)}
+    fields["kind"] = INTERRUPT
 
 
 def _put_due(fields: dict[str, Any], due_ms: int | None) -> None:
@@ -226,6 +254,10 @@ def _put_tries(fields: dict[str, Any], work: Work) -> None:
         fields["losses"] = work.losses
     if work.generation is not None:
         fields["generation"] = work.generation
+    if work.sees is not None:
+        fields["sees"] = work.sees
+    if work.child is not None:
+        fields["maps"] = vars(work.child)
 
 
 def _put_earlier(fields: dict[str, Any], earlier: Work | Doubt | Fan | Loop | Child | Commands | None) -> None:
@@ -285,8 +317,13 @@ def _place(stored: _StoredVisit) -> Place:
 
 
 def _body(stored: _StoredVisit) -> Body:
-    if stored.interrupt is not None:
-        return Question(stored.wake_ms, stored.interrupt.work, stored.interrupt.asked)
+    work, asked = (None, None) if stored.interrupt is None else (stored.interrupt.work, stored.interrupt.asked)
+    if stored.signal is not None:
+        return SignalWait(**vars(stored.signal), due_ms=stored.wake_ms, work=work, asked=asked)
+    if asked is not None and asked.wait is not None and stored.wake_ms is not None:
+        return Delay(stored.wake_ms, work, asked)
+    if asked is not None:
+        return Question(stored.wake_ms, work, asked)
     if stored.failed:
         return Failed(stored.error, _was(stored), begun=not stored.ready, failure=stored.failure)
     if stored.ended is not None:
@@ -339,4 +376,6 @@ def _work(stored: _StoredVisit) -> Work:
         error=None if stored.failed else stored.error,
         given=stored.given,
         generation=stored.generation,
+        sees=stored.sees,
+        child=stored.maps,
     )

@@ -16,12 +16,14 @@ from sleipnir.messages import ResultHeader, VisitCall, overlay_of
 from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.run import RunSpec
-from sleipnir.runs.visits import Item, Part
+from sleipnir.runs.visits import Item, Part, Work
 from sleipnir.store.connect import Client, clock_ms, close
 from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.record_text import dumps
+from sleipnir.store.runs.journal import RunJournal
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, checked, run_batch, run_in_order
+from sleipnir.store.visit_records import read_visit
 
 _CLAIM = LuaScript("claim")
 _DELIVER = LuaScript("deliver")
@@ -122,8 +124,11 @@ class Visits:
         reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
         if not reply[0]:
             return ClaimRefused(str(reply[1]))
-        _, spec, started_ms, item, overlay, part, talk, step, *pairs = reply
+        _, spec, started_ms, item, overlay, part, talk, step, limited_from, *pairs = reply
         state = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        if isinstance(step, str) and "@" in step:
+            step, _, sees = step.partition("@")
+            state = self._state_after(call.run, int(sees), wanted)
         if overlay:
             state |= overlay_of(overlay)
         return Claim(
@@ -134,7 +139,19 @@ class Visits:
             read_text(Part, part, "part", call.task_id) if part else None,
             _talk(talk),
             int(step),
+            int(limited_from),
         )
+
+    def _state_after(self, run_id: str, step: int, wanted: Collection[str] | None) -> dict[str, str]:
+        """The state after a journal step, for a visit that runs again with its earlier input."""
+        state = RunJournal(self._line.client, self._keys).fold(run_id, step)
+        return {key: dumps(value) for key, value in state.items() if wanted is None or key in wanted}
+
+    def failures(self, call: VisitCall) -> int:
+        """How many failures of a visit were retried. 0 also if it is over."""
+        text = self._line.execute_command("HGET", self._keys.of_run(call.run).frontier, call.seq)
+        body = None if text is None else read_visit(text, call.task_id).body
+        return body.failures if isinstance(body, Work) else 0
 
     def deliver(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], *, worker: str, token: str

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,6 +28,7 @@ from sleipnir.testing.server import ModelServer
 
 if TYPE_CHECKING:
     from sleipnir.python_graph.compiled import CompiledGraph
+    from sleipnir.runs.execution_trace import Trace
     from sleipnir.runs.views import GateInfo
     from sleipnir.settings import Settings
     from sleipnir_inprocess.agent_run import AgentRun
@@ -80,9 +81,9 @@ class AskedQuestion:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run went. `status` is `completed`, `failed`, `cancelled`, or `waiting` for an answer that the test did not
-    give; `output` and `error` are as in sleipnir.Run, but the output of a graph is what `graph.invoke` returns. `state`
-    is the state at the end, in its JSON form."""
+    """How a run went. `status` is `completed`, `failed`, `cancelled`, `waiting` for an answer that the test did not
+    give, or `paused` at a breakpoint; `output` and `error` are as in sleipnir.Run, but the output of a graph is what
+    `graph.invoke` returns. `state` is the state at the end, in its JSON form."""
 
     status: RunStatus
     output: Any
@@ -91,6 +92,12 @@ class RunResult:
     visits: tuple[EndedVisit, ...] = field(repr=False)
     questions: tuple[AskedQuestion, ...]
     usage: Usage
+    trace_of: Callable[[], Trace] = field(repr=False, compare=False)
+
+    @property
+    def trace(self) -> Trace:
+        """What each visit did, and what opened it, as sleipnir.Run.trace."""
+        return self.trace_of()
 
     @property
     def nodes(self) -> list[str]:
@@ -110,6 +117,7 @@ def run(
     prompt: Any = "",
     *,
     answers: Answers = (),
+    resumes: int = 0,
     state: Mapping[str, Any] | None = None,
     model: Model | None = None,
     client: str = "openai",
@@ -125,7 +133,8 @@ def run(
     person. For a graph `prompt` is the input of `graph.invoke`; it takes `config` and `context`, and neither `state`,
     `variables` nor `strict`.
 
-    `answers` are given to its questions; an unanswered one expires if it has a `timeout`. Waiting takes no time:
+    `answers` are given to its questions; an unanswered one expires if it has a `timeout`. The run goes past its first
+    `resumes` breakpoints. Waiting takes no time:
     delays, pauses before retries and timeouts of questions pass at once. `model` answers the calls of models of
     `client`; without it, models are called as configured. `variables`, `cwd` and `strict` are as in
     sleipnir.RunOptions, `env` are environment variables for its nodes. `settings` None: those of the environment.
@@ -158,7 +167,7 @@ def run(
             _refuse("a graph", state=state, variables=variables, strict=strict)
             environment = NodeEnvironment(cwd, env, settings)
             running = GraphRun(agent, prompt, config, context, SkippingClock(), environment)
-        return _Test(running, _Answers(answers, running)).finish()
+        return _Test(running, _Answers(answers, running), resumes).finish()
 
 
 def _refuse(kind: str, **options: Any) -> None:
@@ -199,8 +208,8 @@ def _refuse_unknown(nodes: Iterable[str], running: AgentRun | GraphRun) -> None:
 class _Test:
     """A run while it is tested."""
 
-    def __init__(self, running: AgentRun | GraphRun, answers: _Answers) -> None:
-        self._run, self._answers = running, answers
+    def __init__(self, running: AgentRun | GraphRun, answers: _Answers, resumes: int) -> None:
+        self._run, self._answers, self._resumes = running, answers, resumes
         self._asked: dict[tuple[str, int, int], AskedQuestion] = {}
         self._snapshots: list[Mapping[str, str]] = []
         """The state after each step of the journal."""
@@ -208,9 +217,13 @@ class _Test:
     def finish(self) -> RunResult:
         """Run to the end."""
         self._note_state()
-        for _ in self._run.steps(expire=True):
-            self._note_state()
-            self._answer()
+        goes_on = True
+        while goes_on:
+            for _ in self._run.steps(expire=True):
+                self._note_state()
+                self._answer()
+            goes_on = self._resumes > 0 and self._run.resume()
+            self._resumes -= 1
         self._note_state()  # a graph's recursion limit ends it with a commit that was not yielded
         run = self._run
         return RunResult(
@@ -221,6 +234,7 @@ class _Test:
             tuple(self._visits()),
             tuple(self._asked.values()),
             run.info().usage,
+            run.trace,
         )
 
     def _note_state(self) -> None:

@@ -31,7 +31,9 @@ from sleipnir.agents.bundle import UNPACKED
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import digest_of, index_store_name, is_digest
 from sleipnir.knowledge.order import Order
+from sleipnir.messages import FINAL
 from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.threads import ThreadName
 from sleipnir.settings import Settings
 from sleipnir.staging import abandoned, clear_up, staging
 from sleipnir.store.store import Store
@@ -51,8 +53,8 @@ TEMPORARY = ("graph-state-*.json", "tool-call-*", "sleipnir-loader-*", "sleipnir
 
 @dataclass(frozen=True)
 class GarbageItem:
-    """`kind` is run, keys, bundle, base, staging, temporary, scratch or session; `bytes_` what its removal frees,
-    about."""
+    """`kind` is run, keys, bundle, base, staging, temporary, scratch, session or thread; `bytes_` what its removal
+    frees, about."""
 
     kind: str
     name: str
@@ -65,14 +67,16 @@ Found = tuple[GarbageItem, Callable[[], bool]]
 
 
 def garbage_items(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Found]:
-    """All removable data, found lazily and without removing it. `sessions`: also those of agents that are not found
-    here. Raises StoreUnavailable and OSError, and at the end KnowledgeError for an index store that cannot be read."""
+    """All removable data, found lazily and without removing it. `sessions`: also sessions and threads of agents that
+    are not found here. Raises StoreUnavailable and OSError, and at the end KnowledgeError for an index store that
+    cannot be read."""
     with store.errors():
         yield from _of_runs(store)
         pinned = store.pinned()
         yield from _bundles(store, pinned.bundles)
         if sessions:
             yield from _sessions(store, settings)
+            yield from _threads(store, settings)
     yield from _staged(settings)
     yield from _temporary(Path(tempfile.gettempdir()))
     with store.errors():
@@ -166,6 +170,14 @@ def _sessions(store: Store, settings: Settings) -> Iterator[Found]:
             item = GarbageItem("session", f"{info.agent}/{info.name}", 0, why)
             name = SessionName(info.agent, info.name)
             yield item, partial(store.sessions.remove, name)
+
+
+def _threads(store: Store, settings: Settings) -> Iterator[Found]:
+    known = set(finding.names(settings))
+    for info in store.threads.all():
+        if info.agent not in known and (info.status is None or info.status in FINAL):
+            item = GarbageItem("thread", f"{info.agent}/{info.name}", 0, f"agent {info.agent!r} is not found here")
+            yield item, partial(store.threads.remove, ThreadName(info.agent, info.name))
 
 
 def _staged(settings: Settings) -> Iterator[Found]:

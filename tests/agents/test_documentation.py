@@ -62,7 +62,12 @@ def test_the_graph_language_explains_every_node_type_and_field() -> None:
     sections = {heading: body for heading, body in re.findall(r"^###? ([^\n]+)\n(.*?)(?=^##|\Z)", text, re.M | re.S)}
     common = table_keys(sections["What every node has"])
     for kind, node in NODE_TYPES.items():
-        (body,) = [body for heading, body in sections.items() if kind in re.findall(r"\w+", heading.partition("(")[0])]
+        titles = {heading: heading.partition("(")[0].strip() for heading in sections}
+        about = [name for name, title in titles.items() if title == kind] or [
+            name for name, title in titles.items() if kind in re.findall(r"\w+", title)
+        ]
+        body = sections[about[0]]
+        assert len(about) == 1, f"{kind}: {about}"
         own = FIELDS[node].keys() - common
         missing = [name for name in sorted(own) if f"`{name}`" not in body]
         assert missing == [], f"{kind} does not explain {missing}"

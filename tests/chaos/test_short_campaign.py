@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from ops.chaos.run import draw
 
 ROOT = Path(__file__).parents[2]
-SEED, GRAPHS = 1427, 7  # found by trying: small graphs that have it all
+SEED, GRAPHS = 1740, 7  # found by trying: small graphs that have it all
 
 
 def test_its_graphs_have_maps_joins_and_loops_on_both_engines(tmp_path: Path) -> None:
@@ -29,7 +30,9 @@ def test_no_promise_is_broken_while_everything_is_being_killed() -> None:
     command += ["--seed", str(SEED), "--kill-every", "1.5", "--fast", "--drops", "10", "--duplicates", "50"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=230)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert "14 random runs" in done.stdout
+    found = re.search(r"(\d+) random runs", done.stdout)
+    assert found is not None, done.stdout
+    assert int(found[1]) >= 14, "and the forks of some of them"
     assert "0 lost, 0 double commits, 0 stuck, 0 other broken promises" in done.stdout
     assert "0 changes of state" in done.stdout
     assert "of 6 graphs compared with runs without faults, 0 ended in another way" in done.stdout

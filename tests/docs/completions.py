@@ -21,14 +21,17 @@ END = {"type": "end", "output": "done"}
 
 @dataclass(frozen=True)
 class Run:
-    """A run from its beginning, at `start` if it is not the graph's, to its `output`. `answers` are pairs of a node and
-    what a person says there; the model says what the `rules` say, else `improviser.SENTENCE`."""
+    """A run from its beginning, at `start` if the block names none, to its `output`. `answers` are pairs of a node and
+    what a person says there, who resumes the run at `breakpoints`; `signals` are events that were sent before. The
+    model says what the `rules` say, else `improviser.SENTENCE`."""
 
     state: Mapping[str, Any] = field(default_factory=dict)
     output: str = "done"
     start: str | None = None
     rules: Sequence[Rule] = ()
     answers: Sequence[tuple[str, str]] = ()
+    breakpoints: int = 0
+    signals: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,11 +110,36 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
     ("docs/graph-language.md", "concurrency"): Completion(runs=[Run({"tenant": "acme"})]),
     ("docs/graph-language.md", "collect decorate"): Completion(files={"collect.py": prints('{"text": "bells"}')}),
     ("docs/graph-language.md", "retry"): Completion(),
+    ("docs/graph-language.md", "send"): Completion(
+        files={
+            "send.sh": "exit 1\n",
+            "hooks.py": "def allowed(state, info): return None\n"
+            "def mended(state, info, result, error): return {'sent': None}\ndef noted(state, info, error): pass\n",
+        },
+    ),
+    ("docs/graph-language.md", "price sort count"): Completion(
+        files={"shop.py": "def price(state): return {'price': 1}\n", "count.sh": "echo '{\"n\": 1}'\n"},
+        runs=[Run({"article": "bell", "currency": "EUR", "text": "a bell"})],
+    ),
     ("docs/graph-language.md", "triage"): Completion(files={"tools.py": LOOKUP}, not_run=GITHUB),
     ("docs/graph-language.md", "review"): Completion(
         nodes={"report": end("{{verdict}}")},
         files={"../code-review/graph.yaml": "name: code-review\nstart: e\nnodes:\n  e: {type: end, output: fine}\n"},
         runs=[Run({"branch": "main"}, "fine")],
+    ),
+    ("docs/graph-language.md", "ask"): Completion(
+        files={
+            "../code-review/graph.yaml": "name: code-review\nversion: sleipnir/1\nstart: e\ninitial_state: {score: 7}\n"
+            'nodes: {e: {type: end, output: "{{depth}}"}}\n'
+        },
+        runs=[Run({"branch": "main"}, "")],
+    ),
+    ("docs/graph-language.md", "fetch store"): Completion(
+        files={
+            "fetch.py": "class HalfDone(Exception): ...\n\n\ndef fetch(state):\n    raise HalfDone\n\n\n"
+            "def store(state):\n    assert len(state['execution_errors']) == 1\n"
+        },
+        runs=[Run({}, "")],
     ),
     ("docs/graph-language.md", "summarise"): Completion(
         nodes={
@@ -145,7 +173,20 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
             Run(output="draft", start="spread"),
         ],
     ),
+    ("docs/graph-language.md", "ask calls sent"): Completion(
+        files={"tools.py": LOOKUP, "prices.py": "def price(part):\n    return 3\n"},
+        runs=[Run(output="So it is.")],
+    ),
+    ("docs/graph-language.md", "ask turn check"): Completion(runs=[Run(output="")]),
+    ("docs/graph-language.md", "check pay log"): Completion(
+        files={f"{name}.sh": f"echo '{{\"{name}\": 1}}'\n" for name in ("check", "pay", "log")},
+        runs=[Run(output="", breakpoints=1)],
+    ),
     ("docs/graph-language.md", "report"): Completion(runs=[Run({"notes": "bells"}, output="")]),
+    ("docs/graph-language.md", "paid remind later done"): Completion(
+        files={"remind.sh": "echo '{}'\n"},
+        runs=[Run({"id": 17}, "12", signals={"order.17.paid": {"amount": 12}})],
+    ),
     ("docs/graph-language.md", "plan write"): Completion(
         files={"steps.py": STEPS}, runs=[Run({"topic": "bells"}, output="")]
     ),

@@ -43,10 +43,15 @@ def test_a_graph_runs_to_its_end(block: Block, machine: Machine, tmp_path: Path)
 
 def run_to_its_end(client: Client, agent: Path, wanted: Run, machine: Machine) -> None:
     machine.improviser.follow(wanted.rules)
+    for name, data in wanted.signals.items():
+        client.signal(name, data)
     run = client.submit(agent, "What is it?", state=wanted.state, caller_dir=agent)
     for node, text in wanted.answers:
         wait_until(lambda: run.gates() or run.info().is_final, f"the run asks at {node!r}")
         run.answer(text, next(gate for gate in run.gates() if gate.node == node))
+    for _ in range(wanted.breakpoints):
+        wait_until(lambda: run.info().breakpoints or run.info().is_final, "the run is at a breakpoint")
+        run.resume()
     info = run.wait(60)
     assert (info.status, info.error, run.output or "") == ("completed", None, wanted.output)
     assert not info.failed_visits.count

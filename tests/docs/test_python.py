@@ -17,6 +17,7 @@ from sleipnir.graph import model
 from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.interrupts import UsedAnswer, answers_text
 from sleipnir.settings import Settings
+from sleipnir.testing import run as run_agent
 from sleipnir_workers.execution import registry
 from sleipnir_workers.nodes.function import run_function
 from tests.docs.pages import Block, blocks
@@ -51,7 +52,8 @@ def the_block(*functions: str) -> Block:
 def test_every_block_is_run_by_this_module_or_by_the_test_that_it_names() -> None:
     kinds = {" ".join(functions_of(block)) for block in PYTHON} - {""}
     assert kinds == {
-        "grade plan", "pay", "forecast", "run_sleep", "run_command test_a_letter_is_sorted_on_a_deployment",
+        "allowed mended noted",
+        "grade plan", "pay", "copy", "forecast", "run_sleep", "run_command test_a_letter_is_sorted_on_a_deployment",
         "test_a_letter_is_sorted_by_what_the_model_found test_a_person_reads_what_no_model_can",
         "write test_an_article_is_written_until_it_is_accepted",
     }  # fmt: skip
@@ -86,6 +88,22 @@ nodes:
     assert (info.error, run.output) == (None, 'good: ["a","b"]')
 
 
+def test_callbacks_skip_and_mend_a_node(tmp_path: Path) -> None:
+    graph = """\
+name: hooked
+version: sleipnir/1
+start: send
+callbacks: {error: "hooks.py:noted"}
+nodes:
+  send: {type: script, script: send.sh, callbacks: {before: "hooks.py:allowed", after: "hooks.py:mended"}, next: done}
+  done: {type: end, output: "{{sent}}"}
+"""
+    hooks = the_block("allowed", "mended", "noted").text
+    agent = write_agent(tmp_path / "hooked", graph, hooks_py=hooks, send_sh="exit 1\n")
+    outputs = [run_agent(agent, state={"draft_only": only}).output for only in (True, False)]
+    assert outputs == ["false", "null"]
+
+
 def test_a_function_that_asks_gets_the_answer(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text(the_block("pay").text)
     node = model.FunctionNode(id="pay", call="steps.py:pay")
@@ -116,3 +134,21 @@ def test_the_executor_of_a_new_kind_of_node_runs(tmp_path: Path, monkeypatch: py
     exec(compile(the_block("run_sleep").text, "sleep.py", "exec"), names)
     result = registry.EXECUTORS["sleep"](SleepNode(id="nap"), visit(SleepNode(id="nap"), tmp_path))
     assert (result.ok, result.delta) == (True, {"slept": 0.0})
+
+
+def test_a_function_tells_what_it_has_done(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(the_block("copy").text)
+    told: list[str] = []
+
+    class Told:
+        has_room = True
+        write = staticmethod(told.append)
+
+        def skip(self, count: int) -> None:
+            raise AssertionError(count)
+
+    node = model.FunctionNode(id="copy", call="work.py:copy")
+    result = run_function(node, visit(node, tmp_path, state={"files": ["a", "b"]}, emissions=Told()))
+    assert result.delta == {"copied": 2}, result.error
+    assert [json.loads(text).get("progress") for text in told] == [0, None, 50, None, None]
+    assert json.loads(told[-1]) == {"category": "text", "text": "All files are copied.\n"}

@@ -39,6 +39,7 @@ def test_a_script_node_starts_the_script_beside_the_file_of_the_graph() -> None:
     builder = StateGraph(State).add_node(choose)
     builder.add_script_node("count", script="python_graph_nodes/count.py")
     graph = builder.add_edge(START, "choose").add_edge("choose", "count").compile()
+    descendants.resign()  # if commands of other tests have run in this process
     was_subreaper = descendants.is_subreaper()
     assert graph.invoke({}) == {"topic": "bells", "count": 5}
     assert descendants.is_subreaper() == was_subreaper, "the orphans of other processes are left to the system"

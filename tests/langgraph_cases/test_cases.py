@@ -18,32 +18,9 @@ import pytest
 
 from tests.langgraph_cases import runner
 
-BREAKPOINTS = "interrupt_before and interrupt_after"
-STATE = "get_state, update_state and the history"
-GOING_ON = "invoke(None), which goes on with an unfinished thread"
-CACHE = "compile(cache=) and cache_policy"
-STREAMS = "the stream modes messages, tasks, checkpoints and debug"
 FUNCTIONS = "entrypoint and task"
 
 LATER: dict[str, dict[str, set[int]]] = {
-    "10_interrupt_single": {STATE: {1, 3}},
-    "11_interrupt_several": {STATE: {2, 4, 5}},
-    "12_interrupt_parallel": {STATE: {1, 3, 4, 5, 7, 8, 10, 11}},
-    "13_interrupt_loop": {STATE: {4}},
-    "14_interrupt_subgraph": {STATE: {1, 2, 4, 6}},
-    "15_validation_loop": {STATE: {7}},
-    "16_breakpoint_compiled": {BREAKPOINTS: set(range(11))},
-    "17_breakpoint_at_call": {BREAKPOINTS: {0, 1, 2, 5, 6}, STATE: {3, 7}, GOING_ON: {4}},
-    "18_update_state": {BREAKPOINTS: set(range(16))},
-    "19_fork": {STATE: set(range(1, 8))},
-    "20_history": {STATE: {0, 1, 3, 5, 6, 7, 8, 9}, GOING_ON: {10}},
-    "22_stream_messages": {STREAMS: {1, 2, 3}},
-    "24_stream_tasks": {STREAMS: {0, 1, 2, 3, 4}},
-    "26_error_and_resume": {STATE: {1, 5}, GOING_ON: {3, 4}},
-    "27_recursion_limit": {STATE: {2, 4}, GOING_ON: {6}},
-    "29_messages_state": {STATE: {2}},
-    "32_schemas_and_private": {STATE: {4}},
-    "37_cache": {CACHE: set(range(8))},
     "38_func_tasks": {FUNCTIONS: set(range(6))},
     "39_func_interrupt": {FUNCTIONS: set(range(7))},
     "40_func_previous": {FUNCTIONS: set(range(6))},

@@ -47,13 +47,19 @@ class Keeper(Protocol):
 
     def answer(self, run: str, seq: int, text: str, attempt: int = 1) -> None: ...
 
+    def signal(self, name: str, id_: str, data: Any = None) -> int:
+        """Send a signal. Returns how many waiting visits it has reached."""
+        ...
+
     def cancel(self, run: str) -> None: ...
 
-    def pause(self, run: str) -> None: ...
+    def pause(self, run: str, timeout_ms: int | None = None) -> None: ...
 
     def resume(self, run: str) -> None: ...
 
     def retry(self, run: str) -> None: ...
+
+    def skip(self, run: str, seq: int, value: Any) -> None: ...
 
     def let_timers_fire(self) -> int:
         """Make all timers due. Returns how many there were."""
@@ -123,17 +129,23 @@ class RedisKeeper:
     def answer(self, run: str, seq: int, text: str, attempt: int = 1) -> None:
         self._store.runs.answer(run, seq, text, attempt)
 
+    def signal(self, name: str, id_: str, data: Any = None) -> int:
+        return self._store.signals.send(name, id_, json.dumps(data)).reached
+
     def cancel(self, run: str) -> None:
         self._store.runs.cancel(run)
 
-    def pause(self, run: str) -> None:
-        self._store.runs.pause(run, "me")
+    def pause(self, run: str, timeout_ms: int | None = None) -> None:
+        self._store.runs.pause(run, "me", timeout_ms=timeout_ms)
 
     def resume(self, run: str) -> None:
         self._store.runs.resume(run)
 
     def retry(self, run: str) -> None:
         self._store.runs.retry(run)
+
+    def skip(self, run: str, seq: int, value: Any) -> None:
+        self._store.runs.skip(run, seq, json.dumps(value), by="me")
 
     def let_timers_fire(self) -> int:
         count = 0
@@ -214,17 +226,23 @@ class MemoryKeeper:
     def answer(self, run: str, seq: int, text: str, attempt: int = 1) -> None:
         self._store.answer(run, seq, text, attempt)
 
+    def signal(self, name: str, id_: str, data: Any = None) -> int:
+        return self._store.signal(name, id_, json.dumps(data))
+
     def cancel(self, run: str) -> None:
         self._store.cancel(run)
 
-    def pause(self, run: str) -> None:
-        self._store.pause(run, "me")
+    def pause(self, run: str, timeout_ms: int | None = None) -> None:
+        self._store.pause(run, "me", timeout_ms=timeout_ms)
 
     def resume(self, run: str) -> None:
         self._store.resume(run)
 
     def retry(self, run: str) -> None:
         self._store.retry(run)
+
+    def skip(self, run: str, seq: int, value: Any) -> None:
+        self._store.skip(run, seq, value, by="me")
 
     def let_timers_fire(self) -> int:
         due = [due_ms for run in self._store.runs.values() for due_ms in run.timers.values()]

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sleipnir.batches.records import BatchPlan, place_of, row_run_id, row_text
+from sleipnir.batches.records import BatchFork, BatchPlan, fork_text, place_of, row_run_id, row_text
 from sleipnir.client.batch import Batch
 from sleipnir.errors import BatchNotFound, BundleError, UsageError
 from sleipnir.messages import Usage
 from sleipnir.runs.run import RunSpec
-from sleipnir.runs.transitions import kind_of
+from sleipnir.runs.transitions import ForkRow, kind_of
 from sleipnir.store.batches import AddedRows, AdmissionView
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.admission import Admission
-from sleipnir_scheduler.services.deliveries import Deliveries
+from sleipnir_scheduler.services.deliveries import FORKS_AT_ONCE, Deliveries
 from tests.model_store import graph_of
 from tests.store.test_advance import advance_of
 
@@ -347,3 +348,45 @@ def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Stor
     assert store.batches.forget_expired(store.now_ms(), 10) == 1
     assert store.batches.look(None).batches == {}
     assert store.batches.look(0, [ID]).batches == {ID: None}, "it was there at the last look"
+
+
+def test_rows_of_a_batch_of_forks_are_started_only_by_schedulers_that_can_fork(store: Store) -> None:
+    plan = BatchPlan(parallel=2, fork=BatchFork("source000001", before="ask"))
+    store.batches.add(ID, SPEC, plan, [("k1", fork_text("run000000001"))], fork_state={"n": 1})
+    store.batches.replan(ID, replace(plan, parallel=1))
+    keys = store.keys.of_batch(ID)
+    assert not store._client.hexists(keys.batch, "plan"), "an earlier scheduler finds no plan, and admits no row"
+    assert store.batches.info(ID).plan == replace(plan, parallel=1)
+    assert store.batches.fork_of(ID) == (plan.fork, {"n": 1})
+    assert store.batches.fork_of("gone00000001") is None
+    world = World(store, count=0)
+    assert world.admit() == 1
+    [owed] = store.effects.read({0: "0-0"}, limit=10, block_ms=1)
+    assert owed.effect == ForkRow(ID, 0, fork_text("run000000001"))
+
+
+def test_a_row_that_cannot_be_forked_fails_with_the_reason_and_waits_again_when_it_is_retried(store: Store) -> None:
+    plan = BatchPlan(fork=BatchFork("source000001", before="ask"))
+    store.batches.add(ID, SPEC, plan, [("k1", fork_text("run000000001"))])
+    store.batches.seal(ID)
+    world = World(store, count=0)
+    for _ in range(2):
+        assert world.admit() == 1
+        world.deliver()
+        [result] = world.batch.results()
+        assert (result.status, result.error) == (
+            "failed", "the run to go on from has expired: no run 'run000000001'",
+        )  # fmt: skip
+        assert world.batch.retry_failed() == 1
+
+
+def test_many_forks_leave_room_for_other_effects_and_lose_none(store: Store) -> None:
+    plan = BatchPlan(fork=BatchFork("source000001", before="ask"))
+    given = [(f"k{n}", fork_text(f"run{n:09}")) for n in range(90)]
+    store.batches.add(ID, SPEC, plan, given)
+    store.batches.seal(ID)
+    world = World(store, count=0)
+    assert world.admit() == 90
+    assert world.deliveries.run_once(range(store.keys.partitions), 1) == FORKS_AT_ONCE
+    world.deliver()
+    assert world.batch.info().failed == 90

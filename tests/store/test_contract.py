@@ -15,6 +15,7 @@ from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.run import RunSpec, child_id
 from sleipnir.runs.visits import Failure
 from sleipnir.store.store import Store
+from tests.processes import wait_until
 from tests.store.keepers import Keeper, MemoryKeeper, RedisKeeper, graphs_of
 
 RUN, OTHER = "run000000001", "run000000002"
@@ -384,6 +385,34 @@ nodes:
 """
 
 
+FOUR_SCRIPTS = """
+name: g
+start: a
+nodes:
+  a: {type: script, script: s.sh, next: b}
+  b: {type: script, script: s.sh, next: c}
+  c: {type: script, script: s.sh, next: d}
+  d: {type: script, script: s.sh, next: e}
+  e: {type: end}
+"""
+
+
+def test_a_retry_gives_a_run_its_limit_of_super_steps_again_and_tells_its_nodes(keeper: Keeper) -> None:
+    submit(keeper, FOUR_SCRIPTS, config={"recursion_limit": 1})
+    [call] = keeper.go_on()
+    assert done(keeper, call).limited_from == 0
+    assert (keeper.go_on(), keeper.info(RUN).status, keeper.info(RUN).failure) == ([], "failed", Failure("steps"))
+    keeper.retry(RUN)
+    for step in (2, 3, 4):
+        [call] = keeper.go_on()
+        claim = done(keeper, call)
+        assert (claim.step, claim.limited_from) == (step, 3)
+    assert (keeper.go_on(), keeper.info(RUN).status) == ([], "failed")
+    keeper.retry(RUN)
+    keeper.go_on()
+    assert keeper.info(RUN).status == "completed"
+
+
 def test_the_cause_of_a_failure_is_kept_with_its_visit_and_its_run_until_a_retry(keeper: Keeper) -> None:
     submit(keeper, PARALLEL)
     [first] = keeper.go_on()
@@ -450,6 +479,18 @@ def test_a_child_that_cannot_start_fails_its_visit(keeper: Keeper) -> None:
     assert str(keeper.info(RUN).error).endswith(f"Agent 'child' failed: {why}")
 
 
+def test_a_run_fails_for_what_its_child_failed_for(keeper: Keeper) -> None:
+    family(keeper, strict=True)
+    [gate] = keeper.gates_below(RUN)
+    keeper.answer(CHILD, gate.seq, "well")
+    [call] = keeper.go_on()
+    keeper.claim(call)
+    assert keeper.deliver(call, ResultHeader(ok=False, error="it broke", error_type="builtins:KeyError"), {})
+    keeper.go_on()
+    assert keeper.info(CHILD).failure == Failure("visit", call.seq, "builtins:KeyError")
+    assert keeper.info(RUN).failure == Failure("visit", 1, "builtins:KeyError")
+
+
 def test_a_cancelled_parent_takes_its_child_along(keeper: Keeper) -> None:
     family(keeper)
     keeper.cancel(RUN)
@@ -507,3 +548,99 @@ def test_slots_let_one_run_after_the_other_go_on(keeper: Keeper) -> None:
     keeper.go_on()
     submit(keeper, limited, {"n": 0}, "run000000003")
     assert len(keeper.go_on()) == 1, "a cancelled run frees its slot"
+
+
+PAUSED = """
+name: g
+version: sleipnir/1
+engine: ENGINE
+start: split
+state: {n: int}
+nodes:
+  split: {type: router, next: [slow, quick, queued]}
+  slow: {type: script, script: s.sh}
+  quick: {type: script, script: q.sh}
+  queued: {type: script, script: w.sh}
+"""
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 50])
+@pytest.mark.parametrize("engine", ["bsp", "dag"])
+def test_a_pause_takes_claimed_visits_back_and_they_run_again_with_their_input(
+    keeper: Keeper, engine: str, timeout_ms: int
+) -> None:
+    """The result of `quick` had come, and was not committed, when `slow` began: that sees the value before it again."""
+    submit(keeper, PAUSED.replace("ENGINE", engine), {"n": 1})
+    calls = {call.node: call for call in keeper.go_on()}
+    done(keeper, calls["quick"], n=2)
+    claim = keeper.claim(calls["slow"])
+    assert isinstance(claim, Claim)
+    assert claim.state["n"] == "1"
+    keeper.go_on()
+    assert keeper.state(RUN)["n"] == (2 if engine == "dag" else 1)
+    keeper.pause(RUN, timeout_ms)
+    keeper.go_on()
+
+    def is_stopped() -> bool:
+        keeper.let_timers_fire()  # too early, it changes nothing
+        keeper.go_on()
+        return "stopped" in [kind for kind, *_ in keeper.steps(RUN)]
+
+    wait_until(is_stopped, "the deadline comes")
+    assert not keeper.deliver(calls["slow"], ResultHeader(ok=True, keys=("n",)), {"n": "9"})
+    assert keeper.claim(calls["slow"]) == ClaimRefused("stale")
+    kinds = [kind for kind, *_ in keeper.steps(RUN)]
+    assert kinds.count("stopped") == 1, "none had the third visit"
+    keeper.resume(RUN)
+    again = {call.node: call for call in keeper.go_on()}
+    assert {node: call.attempt for node, call in again.items()} == {"slow": 2, "queued": 1}
+    assert done(keeper, again["slow"], n=3).state["n"] == "1"
+    assert done(keeper, again["queued"]).state["n"] == ("2" if engine == "dag" else "1")
+    keeper.go_on()
+    assert (keeper.info(RUN).status, keeper.state(RUN)["n"]) == ("completed", 3)
+
+
+def test_a_result_that_was_delivered_before_the_deadline_counts(keeper: Keeper) -> None:
+    submit(keeper, TWO_SCRIPTS, {"n": 0})
+    [call] = keeper.go_on()
+    keeper.pause(RUN, 0)
+    done(keeper, call, n=1)
+    keeper.go_on()
+    assert keeper.state(RUN)["n"] == 1
+    assert "stopped" not in [kind for kind, *_ in keeper.steps(RUN)]
+
+
+def test_a_skip_ends_a_claimed_visit_and_a_failed_one(keeper: Keeper) -> None:
+    submit(keeper, TWO_SCRIPTS.replace("name: g", "name: g\nversion: sleipnir/1"), {"n": 0})
+    [call] = keeper.go_on()
+    assert isinstance(keeper.claim(call), Claim)
+    keeper.skip(RUN, call.seq, {"n": 1})
+    [second] = keeper.go_on()
+    assert not keeper.deliver(call, ResultHeader(ok=True, keys=("n",)), {"n": "9"})
+    done(keeper, second, ok=False)
+    keeper.go_on()
+    assert keeper.info(RUN).status == "failed"
+    keeper.skip(RUN, second.seq, {"n": 2})
+    with pytest.raises(UsageError, match="skipped already"):
+        keeper.skip(RUN, second.seq, {"n": 2})
+    keeper.go_on()
+    assert (keeper.info(RUN).status, keeper.output(RUN)) == ("completed", "2")
+    with pytest.raises(UsageError, match="nothing to skip"):
+        keeper.skip(RUN, second.seq, {"n": 2})
+    assert keeper.left(RUN) == 0
+
+
+def test_a_refused_skip_leaves_a_failed_run_failed_and_to_be_retried(keeper: Keeper) -> None:
+    submit(keeper, PAUSED.replace("ENGINE", "bsp").replace("[slow, quick, queued]", "slow"), {"n": 0})
+    [call] = keeper.go_on()
+    done(keeper, call, ok=False)
+    keeper.go_on()
+    keeper.skip(RUN, call.seq, {"n": "many"})
+    keeper.go_on()
+    assert keeper.info(RUN).status == "failed"
+    assert "a skip was refused" in (keeper.info(RUN).error or "")
+    keeper.retry(RUN)
+    [again] = keeper.go_on()
+    done(keeper, again, n=5)
+    keeper.go_on()
+    assert keeper.info(RUN).status == "completed"

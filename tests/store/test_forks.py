@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from sleipnir.runs.run import Checkpoint, Fork, RunSpec
+from sleipnir.runs.run import Checkpoint, Fork, PastState, RunSpec, limited_from
 from sleipnir.store.partitions.entries import Entry
 from sleipnir.store.store import Store
 from tests.store.test_runs_and_visits import RUN, Bench
@@ -50,6 +52,12 @@ def test_a_fork_has_a_copy_of_the_state_that_does_not_expire_with_its_source(ben
     assert len(entries) == 1
 
 
+def test_a_fork_has_the_whole_limit_of_super_steps_of_its_configuration(bench: Bench) -> None:
+    fork, limited = fork_id(bench), replace(SPEC, config={"recursion_limit": 3})
+    assert bench.store.runs.fork(fork, limited, last_step=0, state={}, changes={})
+    assert bench.store.partitions.load([fork])[fork].limited_from == limited_from(POINT.steps + 1)
+
+
 def test_a_source_that_has_gone_on_or_is_gone_is_not_copied(bench: Bench) -> None:
     store, fork = bench.store, fork_id(bench)
     assert not store.runs.fork(fork, SPEC, last_step=1, state={}, changes={})
@@ -62,3 +70,119 @@ def test_a_source_that_has_gone_on_or_is_gone_is_not_copied(bench: Bench) -> Non
 def test_a_fork_of_a_source_without_a_trace_is_refused(store: Store) -> None:
     bench = Bench(store)
     assert not store.runs.fork(fork_id(bench), SPEC, last_step=0, state={}, changes={})
+
+
+def waiting_fork(bench: Bench, last_step: int | None = 0, **changes: Any) -> str:
+    """A fork that only refers to the state that it begins with."""
+    fork = fork_id(bench)
+    assert bench.store.runs.fork(fork, SPEC, last_step=last_step, state={}, changes=changes, due_ms=5_000)
+    return fork
+
+
+def past_of(store: Store, fork: str) -> PastState | None:
+    return store.partitions.load([fork])[fork].past
+
+
+@pytest.mark.parametrize("last_step", [0, None])
+def test_a_fork_by_reference_has_no_state_until_it_takes_that_of_its_source(
+    bench: Bench, last_step: int | None
+) -> None:
+    store, fork = bench.store, waiting_fork(bench, last_step, y=3)
+    keys, timers = store.keys.of_run(fork), store.keys.of_partition(bench.partition).timers
+    assert not store._client.exists(keys.state)
+    assert store._client.zscore(timers, f"{fork}/past") == 5_000
+    begin = {**store.runs.state(RUN), "y": 3}
+    assert store.runs.state(fork) == begin == store.runs.fold(fork), "it is shown nevertheless"
+    [side] = store.runs.compared([fork])
+    assert side is not None and side.values() == begin
+    view = store.partitions.load([fork])[fork]
+    assert (view.counts, view.steps, view.arrived) == (POINT.counts, POINT.steps, POINT.arrived)
+    past = view.past
+    assert past == PastState(RUN, 0, -1 if last_step is None else 0, 0 if last_step is None else 3)
+    store._client.pexpire(store.keys.of_run(RUN).state, 1_000_000)
+    for _ in range(2):
+        assert past is not None and store.partitions.take_past(fork, past) is None
+        assert past_of(store, fork) is None
+        assert store.runs.state(fork) == begin
+        assert store._client.pttl(keys.state) == -1
+        assert store.partitions.load([fork])[fork].counts == POINT.counts
+        assert store._client.zscore(timers, f"{fork}/past") is None
+        store._client.hset(store.keys.of_run(RUN).state, "y", "9")
+
+
+def test_a_source_that_has_gone_on_gives_a_fork_the_state_of_its_past(bench: Bench) -> None:
+    store, fork = bench.store, waiting_fork(bench)
+    run = store.keys.of_run(RUN)
+    store._client.hset(run.run, "step", 1)
+    store._client.rpush(run.journal, '{"step": 1, "kind": "x", "at_ms": 1}\n"y"\n7')
+    store._client.hset(run.state, "y", "7")
+    past = past_of(store, fork)
+    assert past is not None and store.partitions.take_past(fork, past) is None
+    assert store.runs.state(fork) == {"initial_prompt": "hi", "x": {"n": [1]}, "y": 2}
+
+
+def test_a_state_that_expired_between_two_keys_of_the_source_is_not_taken_for_an_empty_one(bench: Bench) -> None:
+    store, fork = bench.store, waiting_fork(bench)
+    store._client.delete(store.keys.of_run(RUN).state)
+    past = past_of(store, fork)
+    assert past is not None and store.partitions.take_past(fork, past) is None
+    assert store.runs.state(fork) == {"initial_prompt": "hi", "x": {"n": [1]}, "y": 2}, "the journal still has it"
+
+
+@pytest.mark.parametrize("last_step", [0, None])
+def test_the_state_of_a_source_that_is_gone_is_lost_and_nothing_else_is_taken(
+    bench: Bench, last_step: int | None
+) -> None:
+    store, fork = bench.store, waiting_fork(bench, last_step, y=3)
+    run = store.keys.of_run(RUN)
+    store._client.delete(run.run, run.state, run.journal, run.spec)
+    past = past_of(store, fork)
+    lost = store.partitions.take_past(fork, past) if past else None
+    assert isinstance(lost, str) and f"of run '{RUN}' after step 0, is lost: run '{RUN}' has expired" in lost
+    assert past_of(store, fork) == past and not store._client.exists(store.keys.of_run(fork).state)
+
+
+def test_a_fork_without_a_state_of_its_own_is_no_source_of_a_copy(bench: Bench) -> None:
+    store, fork = bench.store, waiting_fork(bench)
+    keys = store.keys
+    ids = (f"late{number:08}" for number in range(100_000))
+    late = next(id_ for id_ in ids if keys.partition_of(id_) == bench.partition)
+    spec = RunSpec("agent", "digest", fork=Fork(fork, Checkpoint(0, ("b",))))
+    assert not store.runs.fork(late, spec, last_step=0, state={}, changes={})
+    life = store.runs.past_info(fork, store.runs.spec(fork))
+    assert (life.is_past, life.left_ms) == (True, None)
+
+
+def test_the_past_of_a_run_that_is_over_lives_as_long_as_its_first_journal(bench: Bench) -> None:
+    store, fork = bench.store, waiting_fork(bench)
+    run, source = store.keys.of_run(fork), store.keys.of_run(RUN)
+    spec = store.runs.spec(fork)
+    store._client.hset(run.run, "status", "failed")
+    store._client.pexpire(run.journal, 1_000_000)
+    assert 900_000 < (store.runs.past_info(fork, spec).left_ms or 0) <= 1_000_000, "the source is not over"
+    store._client.pexpire(source.journal, 500_000)
+    assert 400_000 < (store.runs.past_info(fork, spec).left_ms or 0) <= 500_000
+    store._client.hset(run.run, "retrying", 1)
+    assert store.runs.past_info(fork, spec).left_ms is None
+    store._client.hdel(run.run, "retrying")
+    info = store.runs.past_info(fork, spec)
+    assert info.steps == 2 and 100 < info.bytes_ < 10_000, "both journals count"
+    store._client.delete(source.journal)
+    assert store.runs.past_info(fork, spec).left_ms == -2
+
+
+def test_a_source_lists_its_forks_in_pages_that_expire_with_it(bench: Bench) -> None:
+    store, keys = bench.store, bench.store.keys
+    ids = (f"fork{number:08}" for number in range(1_000_000))
+    forks = [id_ for id_ in (next(ids) for _ in range(4_000)) if keys.partition_of(id_) == bench.partition][:150]
+    store._client.pexpire(keys.of_run(RUN).run, 1_000_000)
+    for fork in forks:
+        assert store.runs.fork(fork, SPEC, last_step=0, state={}, changes={})
+    assert 0 < store._client.pttl(keys.of_run(RUN).children) <= 1_000_000
+    found = store.runs.forks(RUN, 95, 10)
+    assert (found.count, [fork.id for fork in found.forks]) == (150, forks[95:105])
+    assert [fork.id for fork in store.runs.forks(RUN, 145, 100).forks] == forks[145:]
+    assert store.runs.forks(RUN, 200, 100).forks == ()
+    assert store.runs.children([RUN]) == {RUN: []}, "they are no child runs"
+    tree = store.runs.lineage(forks[140], 3)
+    assert (tree.count, [fork.id for fork in tree.forks]) == (150, [*forks[:3], forks[140]])

@@ -15,6 +15,7 @@ from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.files import index_store_name
 from sleipnir.knowledge.order import Order
 from sleipnir.runs.run import RunSpec
+from sleipnir.runs.threads import ThreadName
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.upkeep import garbage
@@ -210,6 +211,24 @@ def test_sessions_are_a_persons_and_removed_only_when_that_is_asked_for(store: S
     assert found(store, settings) == []
     assert sweep(store, settings, sessions=True) == ["removed/talk"]
     assert [info.agent for info in store.sessions.all()] == ["mine"]
+
+
+def test_threads_of_agents_that_are_gone_are_removed_with_sessions_unless_a_run_is_under_way(
+    store: Store, settings: Settings
+) -> None:
+    write_agent(settings.home / "agents" / "mine", END)
+    for agent in ("mine", "removed"):
+        partition = store.keys.partition_of(f"{agent}/talk")
+        names = (f"{agent:_<7}{number:05}" for number in range(99))
+        run_id = next(name for name in names if store.keys.partition_of(name) == partition)
+        store.threads.start(run_id, RunSpec(agent, "digest").in_thread("talk", 1, None), {}, None)
+    assert found(store, settings, sessions=True) == [], "a run is under way"
+    for info in store.threads.all():
+        store._client.hset(store.keys.of_run(info.run).run, "status", "completed")
+        store._client.hdel(store.keys.of_thread(ThreadName(info.agent, "talk")), "busy")
+    assert found(store, settings) == []
+    assert sweep(store, settings, sessions=True) == ["removed/talk"]
+    assert [info.agent for info in store.threads.all()] == ["mine"]
 
 
 def test_what_dead_processes_left_on_this_machine_is_removed_and_what_is_used_is_not(

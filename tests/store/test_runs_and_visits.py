@@ -518,6 +518,15 @@ def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
     assert list(bench.store.runs.recent(10)) == []
 
 
+@pytest.mark.conformance("SV-13")
+def test_no_key_of_a_run_that_waits_for_a_person_expires(bench: Bench) -> None:
+    bench.create()
+    bench.open_visit(queue=None, gates=(Gate(1, "a", "approval", "ok?", ("yes", "no"), None, 7),), status="waiting")
+    keys = list(bench.store._client.scan_iter(f"{bench.store.keys.prefix}:*run:{RUN}*"))
+    assert bench.store.keys.of_run(RUN).gates in keys
+    assert {key for key in keys if bench.store._client.ttl(key) != -1} == set()
+
+
 def test_a_visit_that_is_handed_back_can_be_started_at_once_and_its_late_result_is_refused(bench: Bench) -> None:
     bench.create()
     call = bench.open_visit()

@@ -3,6 +3,7 @@ says. The scripts are called through the methods of the store."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -17,15 +18,17 @@ import redis
 from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
+from sleipnir.runs.cached_results import CacheLease, CachePlace
 from sleipnir.runs.run import Checkpoint, Fork, Gate, RunSpec
 from sleipnir.runs.sessions import SessionName
-from sleipnir.runs.transitions import Transition
+from sleipnir.runs.threads import ThreadName
+from sleipnir.runs.transitions import AwaitSignal, Transition
 from sleipnir.runs.visits import Question, Visit, Work
 from sleipnir.store import scripts
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
 from sleipnir.store.partitions.commits import IgnoredEntry
-from sleipnir.store.runs.requests import Fence
+from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
 from tests.store.test_batches import ID, SPEC, rows
@@ -145,10 +148,63 @@ def build_lease(store: Store) -> Act:
     return lambda: store.knowledge.take("base", "token", "me")
 
 
+PLACE = CachePlace("agent", "node", "digest")
+
+
+def cache_take(store: Store) -> Act:
+    return lambda: store.cache.take(PLACE, "token")
+
+
+def cache_leased(store: Store) -> CacheLease:
+    taken_lease = store.cache.take(PLACE, "token")
+    assert isinstance(taken_lease, CacheLease)
+    return taken_lease
+
+
+def cache_put(store: Store) -> Act:
+    lease = cache_leased(store)
+    return lambda: store.cache.put(lease, "{}", 60_000)
+
+
+def cache_lease(store: Store) -> Act:
+    lease = cache_leased(store)
+    return lambda: store.cache.release(lease)
+
+
+def cache_clear(store: Store) -> Act:
+    assert store.cache.put(cache_leased(store), "{}", 60_000)
+    return lambda: store.cache.clear("agent", "node")
+
+
 def change_session(store: Store) -> Act:
     keys = store.keys.of_session(NAME)
     store._client.hset(keys.session, mapping={"created_ms": 1, "used_ms": 1, "run": RUN})
     return lambda: store.sessions.add(NAME, [{"role": "user", "content": "hi"}])
+
+
+def in_thread(store: Store) -> tuple[str, str, RunSpec]:
+    """The ids of two runs of a thread, and the spec of the first one."""
+    ids = (f"turn{number:08}" for number in itertools.count())
+    partition = store.keys.partition_of("agent/talk")
+    first, second = itertools.islice((id_ for id_ in ids if store.keys.partition_of(id_) == partition), 2)
+    return first, second, RunSpec("agent", "digest").in_thread("talk", 1, None)
+
+
+def start_turn(store: Store) -> Act:
+    first, second, spec = in_thread(store)
+    store.threads.start(first, spec, {"a": 1}, None)
+    store._client.hset(store.keys.of_run(first).run, mapping={"status": "completed", "version": 3})
+    store._client.hdel(store.keys.of_thread(ThreadName("agent", "talk")), "busy")
+    last = store.threads.last(ThreadName("agent", "talk"))
+    return lambda: store.threads.start(second, spec.in_thread("talk", 2, first), {"b": 2}, last)
+
+
+def drop_thread(store: Store) -> Act:
+    first, _, spec = in_thread(store)
+    store.threads.start(first, spec, {"a": 1}, None)
+    name = ThreadName("agent", "talk")
+    store._client.hdel(store.keys.of_thread(name), "busy")
+    return lambda: store.threads.remove(name)
 
 
 def child_ended(store: Store) -> Act:
@@ -202,13 +258,13 @@ def forget(store: Store) -> Act:
     return lambda: store.partitions.forget_expired(bench.partition, T, 10)
 
 
-def fork_run(store: Store) -> Act:
+def fork_run(store: Store, due_ms: int | None = None) -> Act:
     bench = Bench(store)
     bench.create(x=1)
     in_partition = (f"fork{number:08}" for number in range(100_000))
     fork = next(id_ for id_ in in_partition if store.keys.partition_of(id_) == bench.partition)
     spec = RunSpec("agent", "digest", fork=Fork(RUN, Checkpoint(0, ("a",), {"a": 2}, 3)))
-    return lambda: store.runs.fork(fork, spec, last_step=0, state={}, changes={"y": 2})
+    return lambda: store.runs.fork(fork, spec, last_step=0, state={}, changes={"y": 2}, due_ms=due_ms)
 
 
 def hand_back(store: Store) -> Act:
@@ -284,6 +340,12 @@ def retry_child(store: Store) -> Act:
     return lambda: run_in_order(store._client, [store.effects.retry("parent", RUN, 2, 1, None)])
 
 
+def signals(store: Store) -> Act:
+    waits = [AwaitSignal("paid", seq, 1, 0, one=seq == 1) for seq in range(3)]
+    run_in_order(store._client, [store.signals.deliver(NO_FENCE, RUN, wait) for wait in waits])
+    return lambda: store.signals.send("paid", "e1", "{}").reached
+
+
 def slots(store: Store) -> Act:
     return lambda: run_in_order(store._client, [store.slots.ask(Fence("0", "5-1"), RUN, "agent", "", 1, 1)])
 
@@ -298,6 +360,14 @@ def take_back(store: Store) -> Act:
 def tell(store: Store) -> Act:
     failed(store)
     return lambda: store.runs.retry(RUN)
+
+
+def take_past(store: Store) -> Act:
+    fork_run(store, due_ms=T)()
+    [fork] = store.runs.forks(RUN, 0, 1).forks
+    past = store.partitions.load([fork.id])[fork.id].past
+    assert past is not None
+    return lambda: store.partitions.take_past(fork.id, past)
 
 
 def tell_root(store: Store) -> Act:
@@ -318,6 +388,10 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "batch_forget": (batch_forget, 0),
     "batch_work": (batch_work, None),
     "build_lease": (build_lease, None),
+    "cache_clear": (cache_clear, 0),
+    "cache_lease": (cache_lease, 0),
+    "cache_put": (cache_put, 0),
+    "cache_take": (cache_take, [1, "0"]),
     "change_session": (change_session, [1, ""]),
     "child_ended": (child_ended, 1),
     "claim": (claim, None),
@@ -326,9 +400,10 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "dead_letter": (dead_letter, 0),
     "deliver": (deliver, 1),
     "discard": (discard, 1),
+    "drop_thread": (drop_thread, [1, ""]),
     "fire_timers": (fire_timers, 0),
     "forget": (forget, 0),
-    "fork_run": (fork_run, 0),
+    "fork_run": (fork_run, [0, ""]),
     "hand_back": (hand_back, 0),
     "heartbeat": (heartbeat, []),
     "limit_cool": (limit_cool, None),
@@ -342,8 +417,11 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "put_back": (put_back, 0),
     "resume_all": (resume_all, 0),
     "retry_child": (retry_child, 1),
+    "signals": (signals, None),
     "slots": (slots, 0),
+    "start_turn": (start_turn, [0, ""]),
     "take_back": (take_back, 0),
+    "take_past": (take_past, None),
     "tell": (tell, "known"),
     "tell_root": (tell_root, 0),
 }
@@ -351,6 +429,9 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
 
 GROWS = {"pulse"}
 """Fields that count calls: the pulse of a generation."""
+
+TIMED = re.compile(r"\d{16}")
+"""A time in microseconds in the name of a field: the number of a signal."""
 
 TWICE_ADDS = {"add_pieces", "child_ended"}
 """What these leave twice is dropped by who reads it, as their headers say."""
@@ -373,7 +454,8 @@ def stored(store: Store) -> dict[str, Any]:
     for key in sorted(client.scan_iter(f"{store.keys.prefix}:*")):
         match client.type(key):
             case "hash":
-                found[key] = {name: _shape(value) for name, value in client.hgetall(key).items() if name not in GROWS}
+                fields = {TIMED.sub("_", name): value for name, value in client.hgetall(key).items()}
+                found[key] = {name: _shape(value) for name, value in fields.items() if name not in GROWS}
             case "stream":
                 found[key] = client.xlen(key)
             case "zset":

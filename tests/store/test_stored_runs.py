@@ -24,6 +24,32 @@ REWORDED: Mapping[str, str] = {}
 """Parts of messages, as they were when the runs were recorded, and as they are now."""
 
 
+def without_twins(value: Any) -> Any:
+    """Without what tells visits of one node apart in events and paths: the recorded runs have none of it."""
+    if isinstance(value, dict):
+        plain = {key: without_twins(each) for key, each in value.items() if key != "twin"}
+        return {**plain, "path": [place.partition("[")[0] for place in plain["path"]]} if "path" in plain else plain
+    return [without_twins(each) for each in value] if isinstance(value, list) else value
+
+
+def without_what_forks_need(value: Any) -> Any:
+    """Without what this release journals of commands and of the unfinished visits of a `dag`."""
+    if isinstance(value, list):
+        return [without_what_forks_need(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: without_what_forks_need(each) for key, each in value.items() if key not in ("overlays", "unrouted")}
+    if isinstance(closing := kept.get("closing"), dict):
+        kept["closing"] = {key: each for key, each in closing.items() if key not in ("lists", "ways")}
+        if kept.get("rank"):
+            del kept["closing"]
+    if isinstance(routes := kept.get("routes"), dict):
+        kept["routes"] = {seq: targets for seq, targets in routes.items() if targets}
+        if not kept["routes"]:
+            del kept["routes"]
+    return kept
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
     running = RedisServer(*ORDERED_HASHES)
@@ -56,7 +82,7 @@ def test_a_stored_run_ends_as_in_the_tree_that_stored_it(
     deployment = Deployment(settings, run["script"])
     try:
         deployment.finish(run["root"])
-        ended = outcome(deployment)
+        ended = without_what_forks_need(without_twins(outcome(deployment)))
     finally:
         deployment.close()
     assert ended["statuses"] == run["outcome"]["statuses"]

@@ -85,7 +85,8 @@ COMMANDS = [
     "watch {completed}", "watch {failed}", "watch {completed} --json", "wait {completed} {failed}", "ps --all",
     "ps --all --json", "gates", "gates --json", "history {completed}", "history {failed} --json", "export {completed}",
     "draw --run {failed}", "draw --run {waiting} --format svg", "batch ls", "batch show {batch}",
-    "batch errors {batch}",
+    "batch errors {batch}", "compare {completed} {failed}", "compare {completed} {failed} --json",
+    "compare {batch} {batch} --judge b.output", "compare {batch} {batch} --json",
     "batch results {batch}", "batch results {batch} --format csv", "batch watch {batch}", "agents show {agent}",
     "validate {agent}",
 ]  # fmt: skip

@@ -19,14 +19,18 @@ import pytest
 
 from ops.chaos import verdict
 from sleipnir.client.client import Client, Run
-from sleipnir.errors import RunNotFound
+from sleipnir.errors import RunNotFound, ThreadBusy
 from sleipnir.failpoints import VARIABLE
 from sleipnir.knowledge.files import base_file, lease_name
 from sleipnir.knowledge.order import BuildDone, Order, message_of
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.claims import Claim
+from sleipnir.runs.transitions import AwaitSignal
 from sleipnir.store.keys import lines_of
+from sleipnir.store.runs.requests import NO_FENCE
+from sleipnir.store.scripts import run_in_order
+from sleipnir.store.signals import PAGE
 from sleipnir_workers.visits.live import LiveText
 from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent
@@ -35,29 +39,37 @@ LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
 OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
-    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park",
+    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "await_signal",
+    "decline_signal", "leave_signal", "spread_signals",
 )  # fmt: skip
-SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots"}
+OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals")
+SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals")}
 """Situations that are not called after their script."""
 OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
 OF_CLIENTS = {
     "submit": "create_run",
+    "turn": "start_turn",
     "fork": "fork_run",
+    "fork_turn": "fork_run",
+    "rewind": "fork_run",
     "answer": "answer",
     "cancel": "tell",
     "retry": "tell",
+    "skip": "tell",
     "pause": "tell",
     "resume": "tell",
     "resume_all": "resume_all",
+    "send_signal": "signals",
     "submit_batch": "batch_add",
     "seal_batch": "batch_change",
     "retry_batch": "batch_work",
 }
-ALONE = {"change_session", "archived", "batch_forget", "dead_letter", "forget", "put_back"}
-"""One atomic change that nobody follows up (tests/store: test_sessions, test_export_and_archive, test_batches,
-test_effects, test_forgotten)."""
+ALONE = {"change_session", "drop_thread", "archived", "batch_forget", "dead_letter", "forget", "put_back"}
+"""One atomic change that nobody follows up (tests/store: test_sessions, test_threads, test_export_and_archive,
+test_batches, test_effects, test_forgotten)."""
 OF_WRITERS = ("add_pieces",)
 OF_BUILDERS = ("build_lease",)
+OF_CACHES = {"cache_take", "cache_put", "cache_lease", "cache_clear"}  # tests/store/test_cache.py
 NO_SCRIPTS = {"publish", "ack"}
 ONLY_READ = {"places"}
 LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool"}  # tests/store/test_limits.py
@@ -66,7 +78,7 @@ both_sides = pytest.mark.parametrize("side", ["before", "after"])
 
 
 def test_every_lua_script_has_a_case() -> None:
-    assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ - LIMITS - ALONE == {
+    assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ - LIMITS - ALONE - OF_CACHES == {
         *(SCRIPT_OF.get(point, point) for point in OF_SCHEDULERS),
         *OF_WORKERS,
         *OF_CLIENTS.values(),
@@ -124,6 +136,16 @@ nodes:
 """
 
 
+SIGNALLED = """
+name: signalled
+version: sleipnir/1
+start: pause
+nodes:
+  pause: {type: wait, event: paid, look_back: 1h, consume: HOW, state_updates: {x: "{{event.data}}"}, next: done}
+  done: {type: end, output: "{{x}}"}
+"""
+
+
 class Deployment:
     """A stack of its own under a key prefix of its own, whose workers and users are played."""
 
@@ -135,6 +157,9 @@ class Deployment:
         self.limited = write_agent(folder / "limited", TWO_STEPS + "concurrency: {limit: 1}\n", a_sh="")
         write_agent(folder / "picky", PICKY)
         self.strict = write_agent(folder / "strict", PARENT.replace("agent: two", "agent: picky"))
+        self.signalled = write_agent(folder / "signalled", SIGNALLED.replace("HOW", "all"))
+        choosy = SIGNALLED.replace("HOW", "one, filter: event.data == 'done'")
+        self.choosy = write_agent(folder / "choosy", choosy.replace("signalled", "choosy"))
         self.redis = client.store._client
         self.part = client.store.keys.of_partition(0)
         self.repair: Callable[[], object] = lambda: None
@@ -258,6 +283,13 @@ def run_that_cannot_be_read(world: Deployment) -> Run:
     return run
 
 
+def fork_to_begin(world: Deployment) -> Run:
+    """It refers to the state of a run that is over."""
+    source = world.client.submit(world.two)
+    world.with_a_scheduler(lambda: world.go_on(source), "the source ends")
+    return source.fork(before="ask")
+
+
 def run_of_a_limited_agent(world: Deployment) -> Run:
     return world.client.submit(world.limited)
 
@@ -266,6 +298,42 @@ def ending_run_of_a_limited_agent(world: Deployment) -> Run:
     run = world.client.submit(world.limited)
     world.with_a_scheduler(lambda: world.work() or run.gates(), "the run asks")
     run.answer("yes")
+    return run
+
+
+def wait_to_register(world: Deployment) -> Run:
+    """Its event is there already."""
+    world.client.signal("paid", "done")
+    return world.client.submit(world.signalled)
+
+
+def waiting_for_an_event(world: Deployment, agent: Path) -> Run:
+    run, keys = world.client.submit(agent), world.client.store.keys.of_signals("paid")
+    world.with_a_scheduler(lambda: world.redis.exists(keys.every, keys.one), "the wait is registered")
+    return run
+
+
+def wait_with_its_event(world: Deployment) -> Run:
+    run = waiting_for_an_event(world, world.signalled)
+    assert world.client.signal("paid", "done").reached == 1
+    return run
+
+
+def wait_that_declines(world: Deployment) -> Run:
+    run = waiting_for_an_event(world, world.choosy)
+    assert world.client.signal("paid", "other").reached == 1
+    assert world.client.signal("paid", "done").reached == 1
+    return run
+
+
+def wait_among_many(world: Deployment) -> Run:
+    """The others are visits of runs that are gone."""
+    signals = world.client.store.signals
+    others = (AwaitSignal("paid", 1, 1, 0) for _ in range(2 * PAGE))
+    commands = [signals.deliver(NO_FENCE, f"gone{number:08}", each) for number, each in enumerate(others)]
+    run_in_order(world.redis, commands)
+    run = waiting_for_an_event(world, world.signalled)
+    assert world.client.signal("paid", "done").reached == PAGE
     return run
 
 
@@ -285,6 +353,11 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "free_slot": ending_run_of_a_limited_agent,
     "tell_root": child_about_to_ask,
     "park": run_that_cannot_be_read,
+    "take_past": fork_to_begin,
+    "await_signal": wait_to_register,
+    "decline_signal": wait_that_declines,
+    "leave_signal": wait_with_its_event,
+    "spread_signals": wait_among_many,
 }
 
 
@@ -296,6 +369,7 @@ def deployment(redis_server: RedisServer, tmp_path: Path, request: pytest.Fixtur
         yield Deployment(stack, client, tmp_path)
 
 
+@pytest.mark.conformance("SV-12")
 @both_sides
 @pytest.mark.parametrize("point", OF_SCHEDULERS)
 def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deployment, point: str, side: str) -> None:
@@ -315,6 +389,8 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
             "child_ended": ["call", "done"],
             "tell_root": ["call", "done"],
             "retry_child": ["call", None, "call", "done"],
+            "take_past": ["ask", "done"],
+            **{of_signals: ["pause", "done"] for of_signals in OF_SIGNALS},
         }
         assert [step.node for step in run.history()] == [None, *nodes.get(point, ["a", "ask", "done"])]
         for child in client.store.runs.children([run.id])[run.id]:
@@ -451,6 +527,22 @@ def submit(caller: Caller) -> Run:
     return caller.client.run(accepted)
 
 
+def turn(caller: Caller) -> Run:
+    """The second run of a thread."""
+    first = caller.client.submit(caller.agent, thread="talk")
+    wait_until(first.gates, "it asks")
+    first.answer("you")
+    wait_until(lambda: first.info().is_final, "the first run is over")
+    caller.dies_in("client.submit(sys.argv[1], thread='talk')")
+    caller.asks_again(lambda: caller.client.submit(caller.agent, thread="talk"))
+    with pytest.raises(ThreadBusy):
+        caller.client.submit(caller.agent, thread="talk")
+    [second, before] = caller.client.thread_runs(caller.agent.name, "talk")
+    assert (before.id, second.turn, second.previous) == (first.id, 2, first.id)
+    assert caller.client.run(second.id).state_at(0)["who"] == "you"
+    return caller.client.run(second.id)
+
+
 def fork(caller: Caller) -> Run:
     source = caller.asked()
     caller.dies_in("client.run(sys.argv[2]).fork()", source)
@@ -458,6 +550,28 @@ def fork(caller: Caller) -> Run:
     [made] = [info for info in caller.client.runs() if info.agent == caller.agent.name and info.id != source.id]
     assert made.forked_from == source.id
     source.cancel()
+    return caller.client.run(made.id)
+
+
+def fork_turn(caller: Caller) -> Run:
+    """A fork that begins a thread."""
+    source = caller.asked()
+    caller.dies_in("client.run(sys.argv[2]).fork(thread='talk')", source)
+    caller.asks_again(lambda: source.fork(thread="talk"))
+    with pytest.raises(ThreadBusy):
+        source.fork(thread="talk")
+    [made] = caller.client.thread_runs(caller.agent.name, "talk")
+    assert (made.forked_from, made.turn) == (source.id, 1)
+    source.cancel()
+    return caller.client.run(made.id)
+
+
+def rewind(caller: Caller) -> Run:
+    source = caller.asked()
+    caller.dies_in("client.run(sys.argv[2]).rewind(at=0)", source)
+    caller.asks_again(lambda: source.rewind(at=0))
+    wait_until(lambda: source.status == "cancelled", "the cancellation is requested with the fork")
+    [made] = source.forks().forks
     return caller.client.run(made.id)
 
 
@@ -481,6 +595,13 @@ def retry(caller: Caller) -> Run:
     wait_until(lambda: run.status == "failed", "one letter is too short")
     caller.dies_in("client.run(sys.argv[2]).retry()", run)
     caller.asks_again(run.retry)
+    return run
+
+
+def skip(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.run(sys.argv[2]).skip('ask', 'me')", run)
+    caller.asks_again(lambda: run.skip("ask", "me"))
     return run
 
 
@@ -512,6 +633,19 @@ def resume_all(caller: Caller) -> Run:
     return run
 
 
+def send_signal(caller: Caller) -> Run:
+    """Sent again, with its id, it is the same event."""
+    waits = LONG_ENTRY.replace("name: entry\nstart: ask", "name: entry\nversion: sleipnir/1\nstart: pause")
+    waits = waits.replace("nodes:\n", f"nodes:\n  pause: {{type: wait, event: '{caller.point}', next: ask}}\n")
+    run = caller.client.submit(write_agent(caller.agent.parent / "waiting", waits))
+    keys = caller.client.store.keys.of_signals(caller.point)
+    wait_until(lambda: caller.client.store._client.exists(keys.every), "it waits")
+    caller.dies_in(f"client.signal('{caller.point}', id='e')")
+    caller.client.signal(caller.point, id="e")
+    assert len([each for each in caller.client.signals() if each.name == caller.point]) == 1
+    return run
+
+
 def submit_batch(caller: Caller) -> Run:
     caller.dies_in("client.batch(sys.argv[1], [{'prompt': ''}], id=sys.argv[1].rpartition('/')[2])")
     batch = caller.client.batch(caller.agent, [{"prompt": ""}], id=caller.agent.name)
@@ -536,7 +670,23 @@ def retry_batch(caller: Caller) -> Run:
 
 CALLS: dict[str, Callable[[Caller], Run]] = {
     call.__name__: call
-    for call in (submit, fork, answer, cancel, retry, pause, resume, resume_all, submit_batch, retry_batch)
+    for call in (
+        submit,
+        turn,
+        fork,
+        fork_turn,
+        rewind,
+        answer,
+        cancel,
+        retry,
+        skip,
+        pause,
+        resume,
+        resume_all,
+        send_signal,
+        submit_batch,
+        retry_batch,
+    )
 } | {"seal_batch": seal_batch}
 
 
@@ -546,7 +696,7 @@ def test_a_client_dies_at_a_point_and_asks_again(shared: Stack, tmp_path: Path, 
     agent = write_agent(tmp_path / f"{call}-{side}", LONG_ENTRY)
     with shared.client() as client:
         run = CALLS[call](Caller(shared, client, agent, f"{OF_CLIENTS[call]}.{side}"))
-        if call not in ("answer", "cancel"):
+        if call not in ("answer", "cancel", "skip"):
             wait_until(run.gates, "it asks")
             run.answer("me")
         wait_until(lambda: run.info().is_final, "the run is over")

@@ -101,6 +101,7 @@ OF_RUNS = (
     ("show", "{}"), ("show", "{}", "--state"), ("watch", "{}"), ("wait", "{}"), ("cancel", "{}"), ("retry", "{}"),
     ("answer", "{}", "yes"), ("history", "{}"), ("state", "{}"), ("export", "{}"), ("draw", "--run", "{}"),
     ("pause", "{}"), ("resume", "{}"), ("batch", "show", "{}"), ("batch", "results", "{}"), ("batch", "cancel", "{}"),
+    ("batch", "fork", "{}"), ("compare", "{}", "{}"), ("trace", "{}"),
 )  # fmt: skip
 
 

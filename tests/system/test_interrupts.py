@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import GateError, UsageError
+from sleipnir.testing import Call, ModelServer, Reply, Request
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 TWICE = """
@@ -234,3 +235,69 @@ def test_run_answers_the_questions_of_a_node_one_after_the_other(own_stack: Stac
     refused = own_stack.sleipnir("run", str(agent), "go", *given[:2], "--answer", "left=old", *given[4:])
     assert refused.returncode != 0
     assert "'old' is not of type 'integer'" in refused.stderr
+
+
+SHOP = """
+name: shop
+version: sleipnir/1
+start: buy
+nodes:
+  buy: {type: llm, model: "openai:gpt-test", prompt: "{{initial_prompt}}", tools: [look, pay],
+        state_updates: {said: "{{output}}"}, next: done}
+  done: {type: end, output: "{{said}}"}
+"""
+SHOP_TOOLS = """
+from pathlib import Path
+
+from sleipnir import interrupt
+
+
+def look():
+    \"\"\"Look.\"\"\"
+    _count("look")
+    return "tea"
+
+
+def pay(amount: int):
+    \"\"\"Pay.\"\"\"
+    _count("pay")
+    if not interrupt({"pay": amount}, key=f"pay {amount}"):
+        return "refused"
+    return f"paid {interrupt('which purse?')}"
+
+
+def _count(name):
+    with Path(FOLDER, name).open("a") as file:
+        file.write("x")
+"""
+
+
+def test_tools_of_one_turn_ask_and_are_called_again_alone_although_everything_dies(
+    own_stack: Stack, tmp_path: Path
+) -> None:
+    def model(request: Request) -> Reply | str:
+        if request.turn == 1:
+            return Reply(calls=[Call("look", {}), Call("pay", {"amount": 7}), Call("pay", {"amount": 8})])
+        return ", ".join(str(each["content"]) for each in request.messages if each["role"] == "tool")
+
+    (tmp_path / "marks").mkdir()
+    tools = SHOP_TOOLS.replace("FOLDER", repr(str(tmp_path / "marks")))
+    agent = write_agent(tmp_path / "shop", SHOP, tools_py=tools)
+    with ModelServer(model) as server, own_stack.client() as client:
+        own_stack.start_worker("models", "llm", env=server.env())
+        run = client.submit(agent, "buy tea")
+        wait_until(lambda: len(run.gates()) == 2, "two calls ask")
+        assert {gate.key: gate.payload for gate in run.gates()} == {"pay 7": {"pay": 7}, "pay 8": {"pay": 8}}
+        wait_until(lambda: run.status == "waiting", "no visit is on a worker")
+        own_stack.kill("first")
+        own_stack.kill("scheduler")
+        run.answer_all({"pay 7": True, "pay 8": False})
+        own_stack.start_scheduler("second")
+        own_stack.start_worker("other")
+        wait_until(lambda: [gate.key for gate in run.gates()] == ["pay#0"], "the call that pays asks again")
+        own_stack.kill("second")
+        run.answer("the red one", "pay#0")
+        own_stack.start_scheduler("third")
+        assert run.wait(60).status == "completed"
+    assert run.output == '{"output":"tea"}, {"output":"paid the red one"}, {"output":"refused"}'
+    assert [(tmp_path / "marks" / name).read_text() for name in ("look", "pay")] == ["x", "x" * 5]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.langgraph_cases import runner
-from tests.langgraph_cases.test_cases import BREAKPOINTS, CACHE, FUNCTIONS
+from tests.langgraph_cases.test_cases import FUNCTIONS
 from tests.processes import Stack
 
 TRAVEL = {
@@ -26,7 +26,7 @@ TRAVEL = {
     "21_stream_modes": 10, "22_stream_messages": 4, "23_stream_custom": 4, "24_stream_tasks": 3, "25_retry": 5,
     "26_error_and_resume": 1, "27_recursion_limit": 6, "29_messages_state": 6, "31_conditional_loop": 3,
     "32_schemas_and_private": 5, "33_pydantic_state": 8, "34_dataclass_state": 6, "35_async_nodes": 4,
-    "36_context_and_config": 6,
+    "36_context_and_config": 6, "37_cache": 4,
 }  # fmt: skip
 """The programs that run on the fleet, with the number of their calls: each `invoke` and `stream` with an input. Answers
 to questions, states and histories have tests of their own."""
@@ -39,12 +39,11 @@ CANNOT = {
     "02_branch": CLOSURES,
     "03_parallel_reducers": CLOSURES,
     "12_interrupt_parallel": CLOSURES,
-    "16_breakpoint_compiled": BREAKPOINTS,
+    "16_breakpoint_compiled": CLOSURES,
     "17_breakpoint_at_call": LAMBDAS,
     "18_update_state": LAMBDAS,
     "28_defer": LAMBDAS,
     "30_mistakes": NO_CALLS,
-    "37_cache": CACHE,
     "38_func_tasks": FUNCTIONS,
     "39_func_interrupt": FUNCTIONS,
     "40_func_previous": FUNCTIONS,
@@ -54,8 +53,6 @@ CANNOT = {
 WHY = {
     CLOSURES: "it is defined inside a function",
     LAMBDAS: "name 'name' is not defined",
-    BREAKPOINTS: "compile(interrupt_before=...) is not supported yet",
-    CACHE: "compile(cache=...) is not supported yet",
     FUNCTIONS: "cannot import name 'entrypoint'",
 }
 """What says so, in the refusal of the graph or in the error of the program."""

@@ -123,7 +123,7 @@ def test_no_worker_is_busy_while_three_levels_wait_for_a_person(lab: tuple[Stack
     for _ in range(3):
         assert (busy.tasks(), busy.leases()) == ([], [])
     [gate] = run.gates()
-    assert (run.status, gate.place) == ("waiting", "agent/below/ask")
+    assert (run.status, gate.place) == ("waiting", "agent[3]/below/ask")
     run.answer("sleep", gate=gate.place)
     assert run.wait(60).status == "completed"
     assert run.output == "boss got middle got now sleep"

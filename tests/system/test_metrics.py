@@ -19,9 +19,10 @@ from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 WORK = """
 name: work
+version: sleipnir/1
 start: a
 nodes:
-  a: {type: script, script: a.sh, next: cheap}
+  a: {type: script, script: a.sh, cache: true, next: cheap}
   cheap: {type: llm, model: "openai:gpt-4o-mini", prompt: "hi", next: odd}
   odd: {type: llm, model: "openai:gpt-nobody-knows", prompt: "hi", next: sure}
   sure: {type: approval, question: "sure?", options: [yes, no], routes: {yes: e, no: e}, on_other: e}
@@ -83,6 +84,7 @@ def test_what_a_run_did_is_counted(watched: tuple[Stack, Scrape]) -> None:
     assert scrape.values("sleipnir_runs_started_total", "agent") == {("work",): 1, ("short",): 1}
     visits = scrape.values("sleipnir_visits_total", "type", "role", "outcome")
     assert visits == {("script", "node", "ok"): 1, ("llm", "node", "ok"): 2, ("end", "node", "ok"): 1}
+    assert scrape.values("sleipnir_cache_visits_total", "agent", "outcome") == {("work", "miss"): 1}
     hops = scrape.values("sleipnir_hop_seconds_count", "hop")
     assert hops == {("accept",): 2, ("queue",): 3, ("execute",): 3, ("commit",): 3}
     assert scrape.values("sleipnir_queue_wait_seconds_count", "queue") == {("scripts",): 1, ("llm",): 2}

@@ -145,7 +145,8 @@ def test_each_command_of_each_script_is_allowed(secured: SecuredRedis) -> None:
     """Also of those that no test of this file calls: their commands are of the two groups that the user has, but
     for two that it has by name."""
     client: Any = connect(secured.admin_url)
-    texts = [file.read_text() for file in (resources.files("sleipnir.store") / "lua").iterdir()]
+    with resources.as_file(resources.files("sleipnir.store") / "lua") as folder:
+        texts = [file.read_text() for file in folder.rglob("*.lua")]
     called = {name for text in texts for name in re.findall(r"redis\.p?call\(\s*['\"](\w+)['\"]", text)} - {
         "TIME",
         "INFO",

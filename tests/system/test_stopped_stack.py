@@ -5,6 +5,7 @@ Finding U13 of the second review.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.local.home import Home
+from sleipnir.local.supervisor import find_server
 from tests.processes import wait_until, write_agent
 from tests.system.test_command_line import ASK, BAD_SH, Shell
 
@@ -24,6 +26,7 @@ LOOKS = (
     ["show", "RUN"],
     ["history", "RUN"],
     ["state", "RUN", "--at", "0"],
+    ["compare", "RUN", "RUN"],
     ["gates"],
     ["batch", "ls"],
     ["limits"],
@@ -62,6 +65,43 @@ def test_many_looks_at_once_share_one_redis(shell: Shell, run_id: str) -> None:
     assert [look.returncode for look in looks] == [0] * len(looks)
     assert [json.loads(text)[0]["id"] for text in found] == [run_id] * len(looks)
     wait_until(lambda: not shell.processes(), "the stack is gone")
+
+
+SLOW_SERVER = """#!/bin/sh
+[ "$1" = --version ] || until [ -e "$GO" ]; do sleep 0.05; done
+exec "$SERVER" "$@"
+"""
+
+
+def test_commands_that_begin_together_share_a_stack_that_takes_long_to_start(
+    shell: Shell, run_id: str, tmp_path: Path
+) -> None:
+    """The second one's supervisor finds that another one starts."""
+    server, go = tmp_path / "bin" / "redis-server", tmp_path / "go"
+    server.parent.mkdir()
+    server.write_text(SLOW_SERVER)
+    server.chmod(0o755)
+    env = shell.env | {"GO": str(go), "SERVER": str(find_server()), "PATH": f"{server.parent}:{shell.env['PATH']}"}
+    pipe = subprocess.PIPE
+    looks = [subprocess.Popen(shell.command("ps", "--json"), env=env, stdout=pipe, stderr=pipe) for _ in range(2)]
+    try:
+        wait_until(lambda: len(_at_the_lock(shell)) == 2, "both supervisors have come to the lock")
+    finally:
+        go.touch()
+        found = [look.communicate(timeout=90) for look in looks]
+    assert [look.returncode for look in looks] == [0, 0], found
+    assert [json.loads(out)[0]["id"] for out, _ in found] == [run_id] * 2
+    wait_until(lambda: not shell.processes(), "the stack is gone")
+
+
+def _at_the_lock(shell: Shell) -> set[str]:
+    """The supervisors that have opened their lock."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if link.readlink() == shell.home / "supervisor.lock":
+                found.add(link.parts[2])
+    return found
 
 
 HOLD = """

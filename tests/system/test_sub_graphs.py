@@ -364,6 +364,53 @@ def test_a_question_of_a_graph_below_is_answered_at_the_top(stack: Stack, tmp_pa
         assert run.result(60) == {"topic": "bells", "answer": "LOUD"}
 
 
+ROUTED = """
+from typing import TypedDict
+
+from sleipnir import START, StateGraph, interrupt
+
+
+class State(TypedDict, total=False):
+    topic: str
+    answer: str
+
+
+def think(state: State):
+    return {"topic": state["topic"] + "!"}
+
+
+low = StateGraph(State).add_node(think).add_edge(START, "think").compile()
+
+
+def choose(state: State):
+    return interrupt({"about": state["topic"]}) if interrupt("is it done?") == "no" else "good"
+
+
+def good(state: State):
+    return {"answer": "good"}
+
+
+def bad(state: State):
+    return {"answer": "bad"}
+
+
+graph = StateGraph(State).add_node("low", low).add_node(good).add_node(bad).add_edge(START, "low")
+graph = graph.add_conditional_edges("low", choose, ["good", "bad"]).compile(name="routed")
+"""
+
+
+def test_a_router_of_a_graph_below_asks_and_its_run_is_not_run_again(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "routed", None, graph_py=ROUTED)
+    with stack.client() as client:
+        run = client.submit(agent, state={"topic": "bells"})
+        wait_until(lambda: [gate.payload for gate in run.gates()] == ["is it done?"], "the run asks")
+        run.answer("no")
+        wait_until(lambda: [gate.payload for gate in run.gates()] == [{"about": "bells!"}], "the run asks again")
+        run.answer("bad")
+        assert run.result(60)["answer"] == "bad"
+        assert len(runs_below(run)) == 1
+
+
 TOLD = """
 from dataclasses import dataclass
 from typing import TypedDict

@@ -15,7 +15,7 @@ import pytest
 from sleipnir.errors import GateError, UsageError
 from sleipnir.store.connect import connect
 from tests.branching import NODES, OUTPUTS, Scratch, agent, both, committed, completed, failed, known_agent
-from tests.processes import RedisServer, Stack, wait_until
+from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +259,7 @@ def test_12_with_two_open_questions_an_answer_must_name_one(
         assert completed(client, run) == "yes no"
 
 
+@pytest.mark.conformance("CK-04")
 def test_13_a_run_does_not_continue_with_a_step_that_could_not_be_stored(tmp_path: Path, scratch: Scratch) -> None:
     """Upstream logs that a checkpoint was not saved, and goes on. Here a full Redis holds the run up, and nothing is
     lost."""
@@ -382,7 +383,7 @@ print(json.dumps(out))
 
 
 @both
-@pytest.mark.conformance("ST-12")
+@pytest.mark.conformance("ST-12", "CK-07")
 def test_17_ints_floats_times_and_bytes_come_back_as_they_were(
     own: Stack, tmp_path: Path, scratch: Scratch, engine: str
 ) -> None:
@@ -403,3 +404,42 @@ def test_17_ints_floats_times_and_bytes_come_back_as_they_were(
         state = run.state()
         assert state["right"] is True, state["found"]
         assert state["wholes"] == [7, 8, 9]
+
+
+CHILD_FAILS = """
+name: above
+version: sleipnir/1
+start: ask
+nodes:
+  ask: {type: agent, agent: below, prompt: x, map_out: {found: "{{child.state.found}}", why: "{{child.error_type}}"},
+        MORE next: done}
+  done: {type: end, output: "went on with {{found}}"}
+"""
+
+
+@pytest.mark.conformance("AG-11", "AG-12")
+def test_20_a_failed_child_fails_its_parent_unless_the_node_says_otherwise(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Upstream's parent goes on with what an earlier node has left, or with nothing."""
+    agents = tmp_path / "agents"
+    write_agent(agents / "above", CHILD_FAILS.replace("MORE", ""))
+    write_agent(agents / "goes-on", CHILD_FAILS.replace("MORE", "on_error: continue,"))
+    below = 'name: below\nversion: sleipnir/1\nstart: a\nnodes: {a: {type: function, call: "f.py:work"}}\n'
+    write_agent(agents / "below", below, f_py="def work(state):\n    raise OverflowError('too much')\n")
+    with (
+        Stack(redis_server, tmp_path / "home", key_prefix="trap20", agents_dir=agents) as stack,
+        stack.client() as client,
+    ):
+        stack.start_scheduler()
+        stack.start_worker()
+        fails = client.submit("above", state={"found": "stale"})
+        goes_on = client.submit("goes-on", state={"found": "stale"})
+        fails.wait(60)
+        assert (fails.status, fails.output) == ("failed", None)
+        assert "at node 'ask': Agent 'below' failed" in str(fails.error)
+        assert "why" not in fails.state()
+        goes_on.wait(60)
+        assert (goes_on.status, goes_on.info().failed_visits.count) == ("completed", 1)
+        state = goes_on.state()
+        assert (state["why"], state["_error"]["node"]) == ("builtins:OverflowError", "ask")

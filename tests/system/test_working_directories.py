@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -142,20 +143,23 @@ def test_private_runs_side_by_side_work_where_each_was_started(tmp_path: Path) -
     env = keep | {"SLEIPNIR_HOME": str(tmp_path / "home"), "SLEIPNIR_AGENTS_DIR": str(tmp_path / "agents")}
     command = [sys.executable, "-m", "sleipnir", "run", "writer"]
     projects = [tmp_path / name for name in ("first", "second")]
-    started = []
-    for project in projects:
-        project.mkdir()
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, cwd=project, env=env, stdout=pipe, stderr=pipe, text=True))
-    try:
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as commands:
+        started = []
         for project in projects:
-            wait_until((project / "met").exists, f"the run in {project.name} is at its second node")
+            project.mkdir()
+            process = subprocess.Popen(command, cwd=project, env=env, stdout=pipe, stderr=pipe, text=True)
+            started.append(commands.enter_context(process))
+            commands.callback(process.kill)
+        for project in projects:
+            wait_until(
+                lambda project=project: (project / "met").exists() or any(process.poll() for process in started),
+                f"the run in {project.name} is at its second node, or a command has failed",
+            )
+            assert (project / "met").exists(), [process.communicate() for process in started if process.poll()]
         for project in projects:
             (project / "go").touch()
         ended = [process.communicate(timeout=90) for process in started]
-    finally:
-        for process in started:
-            process.kill()
     notes = [(project / "notes.txt").read_text() for project in projects]
     assert [out.strip() for out, _ in ended] == [text.strip() for text in notes], ended
     assert len({*notes}) == 2 and all(text.count("\n") == 1 for text in notes)

@@ -19,7 +19,15 @@ def step(number: int, node: str | None = None, **more: Any) -> Step:
 def checkpoints(*steps: Step, first: Checkpoint = BEGIN) -> list[Checkpoint]:
     """The checkpoint after each step that is one."""
     reader = CheckpointReader(first)
-    return [reader.last for each in steps if reader.add(each)]
+    found = []
+    for each in steps:
+        if reader.add(each):
+            if len(found) % 2:  # what is kept stays as it is, whatever follows
+                reader.keep()
+            found.append(reader.last)
+        kept = reader.kept and reader.kept.checkpoint
+        assert kept == next((found[at] for at in range(len(found) - 1, -1, -1) if at % 2), None)
+    return found
 
 
 def test_a_chain_goes_on_at_the_target_of_its_last_step() -> None:

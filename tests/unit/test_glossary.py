@@ -58,10 +58,10 @@ FORMATS = words_of("amqp bsp celeryconfig dag gc github kb markdown pdf ps pytho
 """Formats, protocols, programs and commands."""
 
 NO_NOUNS = words_of("""
-    advance again begun busy collect connect declare do doctor done draw drop fill follow forget found gather gone
-    ignore known large leave live load local long lost miss narrate new off overwrite parallel parse plain put
-    ready refuse render salvage say scratch send settle several show spent split submit take told unclear up
-    validate without written
+    advance again begun busy collect compare connect declare do doctor done draw drop fill follow forget found
+    gather gone ignore known large leave live load local long lost miss narrate new off overwrite parallel parse
+    plain put ready refuse render salvage say scratch send settle several show spent split submit take told
+    unclear up validate without written
 """)
 """Verbs (what a function, a command or an effect does), adjectives and participles."""
 

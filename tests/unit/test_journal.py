@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sleipnir.runs import journal
-from sleipnir.runs.journal import StateDifference, StateFold, state_after
+from sleipnir.runs.journal import StateFold, state_after
+from sleipnir.runs.state_differences import StateDifference
 
 
 def entry(step: int, values: dict[str, Any] | None = None, **header: Any) -> str:

@@ -55,7 +55,7 @@ def test_the_body_gives_every_key_a_name_and_uses_keys_by_name_only(name: str) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_commands_of_redis_6_2_are_used(name: str) -> None:
-    commands = set(re.findall(r"redis\.call\('(\w+)'", (LUA / f"{name}.lua").read_text()))
+    commands = set(re.findall(r"redis\.call\('(\w+)'", LuaScript(name).text))
     assert commands
     assert not commands & AFTER_6_2
 

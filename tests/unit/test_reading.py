@@ -16,6 +16,8 @@ from sleipnir.batches import records
 from sleipnir.decoding import decoded, read, read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.runs import budgets, run, transitions, views
+from sleipnir.store.holds import hold_fields, holds_of
+from sleipnir.store.record_text import record
 from sleipnir.store.visit_records import read_visit
 from tests.unreadable import Unreadable, cases
 
@@ -84,11 +86,11 @@ def test_fields_of_a_newer_release_are_ignored_and_missing_ones_have_their_defau
 
 def test_a_newer_version_is_refused_until_the_release_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding C1."""
-    newer = {"agent": "a", "bundle": "b", "v": 2}
-    with pytest.raises(RecordUnreadable, match="written by a newer release: version 2, this release reads up to 1"):
+    newer = {"agent": "a", "bundle": "b", "v": decoding.READS + 1}
+    with pytest.raises(RecordUnreadable, match="written by a newer release: version 4, this release reads up to 3"):
         read(run.RunSpec, newer)
-    monkeypatch.setattr(decoding, "READS", 2)
-    assert read(run.RunSpec, newer).v == 2
+    monkeypatch.setattr(decoding, "READS", decoding.READS + 1)
+    assert read(run.RunSpec, newer).v == decoding.READS
 
 
 def test_what_lua_has_encoded_is_read() -> None:
@@ -101,3 +103,26 @@ def test_a_tuple_that_a_newer_release_has_made_longer_is_cut() -> None:
     """Finding C1: a tool call that a newer worker says more of."""
     step = read(transitions.Step, {"step": 1, "kind": "tool", "at_ms": 1, "item": [1, 2, "more"]})
     assert step.item == (1, 2)
+
+
+def test_only_a_spec_with_breakpoints_of_its_own_is_of_version_2() -> None:
+    """A release that knows none would pass them: it parks the run."""
+    spec = run.RunSpec("a", "b")
+    assert record(spec) == record(spec.stopping(None, None))
+    assert json.loads(record(spec)).keys().isdisjoint(["interrupt_before", "interrupt_after"])
+    stopping = spec.stopping(["pay"], [])
+    stored = json.loads(record(stopping))
+    assert (stored["interrupt_before"], stored["interrupt_after"]) == (["pay"], [])
+    assert (json.loads(record(spec))["v"], stored["v"]) == (1, 2)
+    assert read_text(run.RunSpec, record(stopping)) == stopping
+
+
+def test_the_hold_of_a_breakpoint_is_one_that_a_person_ends_for_a_release_that_knows_none() -> None:
+    point = run.Breakpoint("after", ("b",), ("c", "d"), ("d",))
+    held = (run.Hold("breakpoint", 5, owner="person", breakpoint=point), run.Hold("ann", 7, owner="person"))
+    fields = hold_fields(held)
+    assert holds_of(fields["paused"], fields["holds"]) == held
+    earlier = [
+        {name: value for name, value in hold.items() if name != "breakpoint"} for hold in json.loads(fields["holds"])
+    ]
+    assert [read(run.Hold, hold).ends_with("person") for hold in earlier] == [True, True]

@@ -44,6 +44,8 @@ SAID = [
     (Reason("turns", turn=2, progress=(1, 3)), "turn 3, 1 of 3 calls answered"),
     (Reason("items", progress=(0, 10_000), failed=0, under_way=1), "0 of 10,000 items, 1 at once"),
     (Reason("timer", until_ms=NOW_MS + 30_000), "waits, continues in 30 s"),
+    (Reason("event", event="order.17.paid"), "waits for event order.17.paid"),
+    (Reason("event", event="e", until_ms=NOW_MS + 7_200_000), "waits for event e, at most for 2h00m"),
     (Reason("message", until_ms=NOW_MS), "waits for confirmation that its message reached an agent"),
     (Reason("child", run="0zd6m3p3250y", agent="echo"), "waits for run 0zd6m3p3250y of agent 'echo'"),
 ]

@@ -8,8 +8,9 @@ import pytest
 
 from sleipnir.graph.draw import Mark
 from sleipnir.messages import RunStatus
+from sleipnir.runs.run import Breakpoint, Hold
 from sleipnir.runs.run_progress import progress_of
-from sleipnir.runs.views import Reason, RunInfo, StepInfo, VisitInfo
+from sleipnir.runs.views import Reason, RunInfo, StepInfo, VisitInfo, hold_info
 from sleipnir.runs.visits import Part
 
 
@@ -40,6 +41,27 @@ def test_a_node_is_marked_by_its_last_visit_with_counts_and_the_mean_time() -> N
     }
     assert progress.ways == {("a", "b"), ("b", "a")}
     assert progress.caption == "run run1 · failed · 1.50s"
+
+
+def test_a_fork_shows_what_its_source_did_at_nodes_that_it_has_not_visited() -> None:
+    info = replace(run("completed", ended_ms=1_100), forked_from="run0", forked_at=2)
+    past = [step(0, None), step(1, "a", "b"), step(2, "b", "c")]
+    progress = progress_of(info, [step(0, None), step(1, "b", "c"), step(2, "c")], 99_000, past)
+    assert progress.marks == {
+        "b": Mark("done", "done · 100ms"),
+        "c": Mark("done", "done · 100ms"),
+        "a": Mark("done", "done · 100ms · before the fork"),
+    }
+    assert progress.ways == {("a", "b"), ("b", "c")}
+    assert progress.caption == "run run1 · completed, forked from run0 after step 2 · 100ms"
+
+
+def test_a_run_at_a_breakpoint_says_so_and_runs_no_map() -> None:
+    stop = hold_info(Hold("breakpoint", 1_000, owner="person", breakpoint=Breakpoint("before", ("m",), ("m",))))
+    info = replace(run("paused", visit("m", "ready", kind="map")), holds=(stop,))
+    progress = progress_of(info, [], 1_250)
+    assert progress.caption == "run run1 · paused, stopped before 'm' · 250ms"
+    assert progress.marks == {"m": Mark("queued", "queued", ended=False)}
 
 
 def test_a_live_visit_has_more_details_than_ended_ones() -> None:

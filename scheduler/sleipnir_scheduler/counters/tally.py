@@ -11,6 +11,7 @@ from typing import Any
 
 from prometheus_client import Metric
 
+from sleipnir.messages import CACHE_WAIT, ResultHeader
 from sleipnir.runs.events import LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Transition
@@ -53,6 +54,10 @@ class Tally:
         self.visits = Counter(
             "sleipnir_visits_total", "Visits that ended (ok, failed), and executions that did not end one "
             "(retried, limited, worker_lost, handed_back).", "type", "role", "outcome",
+        )  # fmt: skip
+        self.cache = Counter(
+            "sleipnir_cache_visits_total", "Visits of nodes with a cache: answered from it (hit), executed (miss), or "
+            "put off until another visit has the result (wait).", "agent", "outcome",
         )  # fmt: skip
         self.failed_visits = Counter(
             "sleipnir_visits_failed_total",
@@ -151,6 +156,8 @@ class Tally:
         self.hops.observe(delivered_ms - header.started_ms, "execute")
         self.visit_time.observe(header.took_ms, visit.kind)
         self.visits.add(visit.kind, visit.role, outcome(run, after, event))
+        if found := cache_outcome(header):
+            self.cache.add(run.spec.agent, found)
         if header.usage:
             self._used(header.usage)
 
@@ -169,6 +176,11 @@ class Tally:
             self.unpriced.add(model, by=calls)
         else:
             self.cost.add(model, by=cost)
+
+
+def cache_outcome(header: ResultHeader) -> str | None:
+    """How the cache of its node answered an execution; None: it has none."""
+    return "wait" if header.later_ms is not None and header.error_kind == CACHE_WAIT else header.cache
 
 
 def outcome(run: RunView, after: RunView, event: Resulted) -> str:

@@ -11,7 +11,19 @@ from typing import Final
 
 from sleipnir.graph.model import Concurrency
 from sleipnir.graph.template import TemplateError, keys_read, render
-from sleipnir.runs.events import SLOT_GRANTED, Answered, Cancelled, ChildEnded, Event, Paused, Resumed, Retried, Told
+from sleipnir.runs.events import (
+    PAST_DUE,
+    SLOT_GRANTED,
+    Answered,
+    Cancelled,
+    ChildEnded,
+    Event,
+    Paused,
+    Resumed,
+    Retried,
+    TimerFired,
+    Told,
+)
 from sleipnir.runs.run import Slot, changed
 from sleipnir.runs.transitions import AskSlot
 from sleipnir_scheduler.planner.context import Context, RunFailed
@@ -34,8 +46,11 @@ def ask(
 
 
 def _key(context: Context, concurrency: Concurrency) -> str:
+    keys = keys_read(concurrency.key)
+    if keys and (lost := context.lost_past()) is not None:
+        raise RunFailed(lost)
     try:
-        key = render(concurrency.key, context.values.state(keys_read(concurrency.key)))
+        key = render(concurrency.key, context.values.state(keys))
     except TemplateError as error:
         raise RunFailed(f"'concurrency.key' cannot be rendered: {error}") from None
     if len(key) > MOST_KEY:
@@ -57,4 +72,6 @@ def concerns_one_that_waits(event: Event) -> bool:
     its budget, if a child run reported its cost late."""
     if isinstance(event, Told):
         return event.what == SLOT_GRANTED
+    if isinstance(event, TimerFired):
+        return event.name == PAST_DUE
     return isinstance(event, Answered | Cancelled | Paused | Resumed | Retried | ChildEnded)

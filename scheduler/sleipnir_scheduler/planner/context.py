@@ -9,18 +9,19 @@ from typing import Any, NamedTuple, Protocol
 
 from sleipnir.graph.model import Graph, Json, LlmNode, Node
 from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
-from sleipnir.graph.state import checked_of_text
-from sleipnir.graph.template import TemplateError, apply_updates, updates_read
+from sleipnir.graph.state import checked_of_text, update_problem
+from sleipnir.graph.template import TemplateError, updated_by, updates_read
 from sleipnir.messages import RunStatus
 from sleipnir.redaction import REDACTED, is_secret_name
-from sleipnir.runs.run import RunView, child_id
+from sleipnir.runs.run import Checkpoint, RunView, child_id, limited_from
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import CollectResults, Notice
-from sleipnir.runs.values import KnownValues
+from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.runs.visits import Body, Branch, Commands, Failure, Visit
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.folding import FoldResult, Writer
+from sleipnir_scheduler.planner.known import require
 from sleipnir_scheduler.planner.values import Values
 
 STEP_TIMER = "step/"
@@ -45,7 +46,8 @@ class VisitFailed(Exception):
 class VisitOutcome:
     """How a visit ended: `keys` were delivered by its worker, a map's results are to be collected, `values` are the
     planner's own. `next` and `sends` are the choices of the node itself. `how` are fields of the journal step.
-    `error_type` is the exception of the node's own code."""
+    `error_type` is the exception of the node's own code, `failure` why the run failed that the visit waited for;
+    `error_kind`, `error_code` and `recoverable` are as in ResultHeader."""
 
     ok: bool = True
     error: str | None = None
@@ -57,6 +59,10 @@ class VisitOutcome:
     notes: tuple[str, ...] = ()
     how: Mapping[str, Any] = field(default_factory=dict)
     error_type: str | None = None
+    failure: Failure | None = None
+    error_kind: str | None = None
+    error_code: str | None = None
+    recoverable: bool = False
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -89,6 +95,16 @@ class Engine(Protocol):
     ) -> None:
         """Make the visits that ended visits lead to. `sources` are those of the first ways; `wide` are the targets of
         commands that become visits later, by source."""
+
+    def go_on_at(
+        self,
+        context: Context,
+        point: Checkpoint,
+        ways: Sequence[NextVisit],
+        sources: Sequence[Visit],
+        wide: Mapping[int, list[str]],
+    ) -> None:
+        """Make the first visits of a fork: those of its checkpoint, and those of commands, as in `open_step`."""
 
     def open_commands(self, context: Context, visit: Visit, commands: Commands, most: int) -> None:
         """Make visits of the next commands, at most `most`."""
@@ -151,13 +167,18 @@ class Context:
         """
         values: dict[str, Json] = {}
         try:
-            rendered = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
+            rendered = updated_by(node, state, value)
         except TemplateError as error:
             raise VisitFailed(str(error)) from None
         with at_most(MOST_STEPS_OF_SCHEDULER):
-            for key, text in rendered.items():
+            for key, content in rendered.items():
                 field = self.graph.state.get(key)
-                values[key], problem = (text, None) if field is None else checked_of_text(field, text)
+                if field is None:
+                    values[key], problem = content, None
+                elif isinstance(content, str):
+                    values[key], problem = checked_of_text(field, content)
+                else:
+                    values[key], problem = content, update_problem(field, content)
                 if problem is not None:
                     raise VisitFailed(
                         f"state_updates write what the graph's `state:` does not allow: '{key}' {problem}"
@@ -173,7 +194,7 @@ class Context:
             if isinstance(node, LlmNode):
                 state, text = self.values.state(updates_read(node), visit), f"LLM node failed: {error}"
                 with suppress(TemplateError):
-                    values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
+                    values = updated_by(node, state, text)
         return VisitOutcome(ok=False, error=error, values=values)
 
     def begin(self, visit: Visit, body: Body) -> Visit:
@@ -198,10 +219,23 @@ class Context:
         names = (visit.node, key or "", *(getattr(node, "state_updates", None) or ()))
         self.draft.record.answered(visit, REDACTED if any(map(is_secret_name, names)) else text, by, key)
 
-    def child_id(self, seq: int, agent: str) -> str:
+    def child_id(self, seq: int, agent: str, *, in_session: bool = True) -> str:
         """The id of the run of `agent` that the visit `seq` starts."""
-        session = self.run.spec.sessions.get(agent)
+        session = self.run.spec.sessions.get(agent) if in_session else None
         return child_id(self.run.id, seq, None if session is None else str(SessionName(agent, session)))
+
+    def lost_past(self) -> str | None:
+        """A fork that has no state of its own takes that of its source. Why there is none to take, if it is gone."""
+        if self.run.past is None:
+            return None
+        require(self.known, WantedValues(past=self.run.past))
+        return self.known.lost
+
+    def renew_limit(self) -> None:
+        """A person lets a run of a graph that is written in Python go on: its limit of super-steps counts from here, as
+        that of a call that goes on with it in process."""
+        if self.graph.is_state_graph and "recursion_limit" in self.run.spec.config:
+            self.draft.limited_from = limited_from(self.draft.steps)
 
     # Time and ends
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from sleipnir.messages import RunStatus
+from sleipnir.runs.events import PAST_DUE, PAUSE_DEADLINE
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import DropValue
+from sleipnir.runs.transitions import DropValue, ForgetConversation
 from sleipnir.runs.visits import (
     Backoff,
     Call,
     ChildWait,
     Commands,
+    Delay,
     Doubt,
     Failed,
     Failure,
@@ -17,6 +19,7 @@ from sleipnir.runs.visits import (
     Loop,
     Question,
     Ready,
+    SignalWait,
     Turn,
     Visit,
     WholeRun,
@@ -35,7 +38,7 @@ def end_run(
     keeps: bool = False,
 ) -> None:
     """End the run. No visit stays open. A failed run, and one that `keeps` them, keeps the visits that ended or are to
-    run again."""
+    run again, and the breakpoints that nobody has passed."""
     keeps = keeps or status == "failed"
     for visit in draft.visits.all():
         if not keeps or isinstance(visit.place, (Turn, Call, WholeRun)):
@@ -46,6 +49,11 @@ def end_run(
     draft.wakes = []
     draft.record.gates = {}
     clock = draft.clock
+    if clock.pending_ms is not None:
+        clock.disarm(PAUSE_DEADLINE)
+    clock.hold(tuple(hold for hold in clock.holds if keeps and hold.breakpoint is not None))
+    if draft.run.past is not None:
+        clock.disarm(PAST_DUE)
     if clock.budget is not None:
         clock.allow(changed(clock.budget, asked=None, asked_ms=0))
     draft.status, draft.ended_ms, draft.error, draft.failure, draft.keeps = status, draft.now_ms, error, failure, keeps
@@ -62,9 +70,41 @@ def end_run(
 
 def close(draft: Draft, visit: Visit) -> None:
     """Close a visit, and drop the value that was given to a part of a loop."""
-    if isinstance(visit.place, (Turn, Call)) and isinstance(visit.body, Work) and visit.body.given is not None:
-        draft.record.item(DropValue(visit.body.given))
+    if isinstance(visit.place, (Turn, Call)) and (work := _work_of(visit)) is not None and work.given is not None:
+        draft.record.item(DropValue(work.given))
     draft.visits.drop(visit)
+
+
+def _work_of(visit: Visit) -> Work | None:
+    """The work that it does, or that waits for a slot, a time or an answer."""
+    match visit.body:
+        case Work() as work:
+            return work
+        case Ready(Work() as work) | Backoff(work) | Question(_, Work() as work):
+            return work
+        case Delay(work=Work() as work) | SignalWait(work=Work() as work):
+            return work
+    return None
+
+
+def forget(draft: Draft, body: object) -> None:
+    """Drop what is stored for the body of a visit that does not go on: what its work was given, its conversation."""
+    match body:
+        case Failed(was=was) if was is not None:
+            forget(draft, was)
+        case (
+            Backoff(Work() as work)
+            | Question(_, Work() as work)
+            | Delay(work=Work() as work)
+            | SignalWait(work=Work() as work)
+            | Doubt(work)
+            | Ready(Work() as work)
+            | (Work() as work)
+        ):
+            if work.given is not None:
+                draft.record.item(DropValue(work.given))
+        case Loop(id=id_, turn=turn, calls=calls):
+            draft.record.item(ForgetConversation(id_, turn, calls))
 
 
 def without_agents(draft: Draft, visit: Visit) -> Visit:
@@ -93,7 +133,7 @@ def _kept(visit: Visit, *, is_unclaimed: bool) -> Failed:
             return Failed(None, child, begun)
         case Loop() as loop:
             return Failed(None, changed(loop, due_ms=None), begun)
-        case Question(_, Work() as work):
+        case Question(_, Work() as work) | Delay(work=Work() as work) | SignalWait(work=Work() as work):
             return Failed(None, work, begun=False)  # its node has reported how far it came
         case Doubt() as doubt:
             return Failed(None, doubt)

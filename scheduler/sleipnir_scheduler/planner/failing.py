@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from sleipnir.graph.model import CONTINUE, FAIL, FunctionNode, Graph, LlmNode, Node, ScriptNode
-from sleipnir.runs.visits import Visit
+from sleipnir.graph.model import CONTINUE, FAIL, AgentNode, FunctionNode, Graph, Json, LlmNode, Node, ScriptNode
+from sleipnir.runs.visits import Visit, stable_type
+from sleipnir_scheduler.planner import recovering
 from sleipnir_scheduler.planner.context import Context, VisitOutcome
 
 Reaction: TypeAlias = Literal["handled", "continue", "fail"]
@@ -28,11 +29,31 @@ def failed(context: Context, visit: Visit, outcome: VisitOutcome) -> tuple[Visit
     if reacts != "handled":
         count_failed_visit(context, visit.node, error, ends_run=reacts == "fail")
         outcome = replace(outcome, how={**outcome.how, "failed_visit": True})
-    if reacts != "fail" and context.graph.on_error_of(node) is not None:
+    if reacts != "fail" and (records := recovering.recorded(context, visit, outcome)):
+        outcome = replace(outcome, values={**outcome.values, **records})
+    if reacts != "fail" and context.graph.on_error_of(node) is not None and not _has_written(node, outcome):
         # Scripts write the error to the state themselves. With `on_error`, every node does.
-        values = {"_error": {"node": visit.node, "message": error}, "last_error": error}
+        values = {"_error": _written(context, visit, outcome, error), "last_error": error}
         outcome = replace(outcome, values={**outcome.values, **values})
     return outcome, error if reacts == "fail" else None
+
+
+def _has_written(node: Node, outcome: VisitOutcome) -> bool:
+    """Whether a worker that was told of a child's failure has written it."""
+    return isinstance(node, AgentNode) and "_error" in outcome.keys
+
+
+def _written(context: Context, visit: Visit, outcome: VisitOutcome, error: str) -> dict[str, Json]:
+    """What a failure writes to `_error`. In sleipnir/1 also why the run failed that the visit waited for."""
+    written: dict[str, Json] = {"node": visit.node, "message": error}
+    if outcome.failure is not None and not context.graph.is_loki:
+        about = {
+            "kind": outcome.failure.kind,
+            "type": stable_type(outcome.failure.error_type),
+            "code": outcome.failure.code,
+        }
+        written |= {name: value for name, value in about.items() if value is not None}
+    return written
 
 
 def count_failed_visit(context: Context, node: str, error: str, *, ends_run: bool) -> None:

@@ -28,6 +28,7 @@ from sleipnir.graph.model import (
     RouterNode,
     ScriptNode,
     ToolNode,
+    ToolsNode,
     WaitNode,
 )
 from sleipnir.messages import QUEUE_OF, ResultHeader
@@ -46,15 +47,17 @@ from sleipnir.runs.visits import (
     Question,
     Ready,
     Receipt,
+    SignalWait,
     Turn,
     Visit,
     WholeRun,
     Work,
 )
-from sleipnir_scheduler.planner import budgets, failing
+from sleipnir_scheduler.planner import budgets, failing, updates
 from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.engines import steps
-from sleipnir_scheduler.planner.loops import turns
+from sleipnir_scheduler.planner.loops import tool_calls, turns
+from sleipnir_scheduler.planner.loops.model_loop import TOOLS
 from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once, starting, waiting
 
 
@@ -110,8 +113,20 @@ def _item_cannot_start(context: Context, visit: Visit, node: Node, error: str) -
     maps.item_ended(context, visit, VisitOutcome(ok=False, error=error))
 
 
+def _call_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
+    (tool_calls if visit.kind == TOOLS else turns).call_ended(context, visit, outcome)
+
+
 def _call_given_up(context: Context, visit: Visit, error: str) -> None:
-    turns.call_ended(context, visit, VisitOutcome(ok=False, error=error))
+    _call_ended(context, visit, VisitOutcome(ok=False, error=error))
+
+
+def _call_answered(context: Context, visit: Visit, text: str, by: str) -> None:
+    (tool_calls if visit.kind == TOOLS else turns).answered(context, visit, text, by)
+
+
+def _loop_due(context: Context, visit: Visit, loop: Loop) -> None:
+    (tool_calls if visit.kind == TOOLS else turns).timed_out(context, visit, loop)
 
 
 def _turn_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
@@ -126,7 +141,7 @@ PLACES: Final[Mapping[type[Place], PlaceKind]] = {
     Branch: PlaceKind(steps.ended, _given_up, starting.answered, starting.unanswered, _cannot_start),
     Item: PlaceKind(maps.item_ended, _given_up, starting.answered, starting.unanswered, _item_cannot_start),
     Turn: PlaceKind(_turn_ended, turns.turn_given_up, _refused, _refused, _refused, turns.turn_replied),
-    Call: PlaceKind(turns.call_ended, _call_given_up, turns.answered, turns.unanswered, _refused),
+    Call: PlaceKind(_call_ended, _call_given_up, _call_answered, turns.unanswered, _refused),
     AgentFunction: PlaceKind(steps.agent_function_ended, _given_up, _refused, _refused, _refused),
     WholeRun: PlaceKind(_refused, _refused, budgets.answered, _refused, _refused),
 }
@@ -165,9 +180,10 @@ BODIES: Final[Mapping[type[Body], BodyKind]] = {
     Question: BodyKind(answered=_question_answered, due=_question_due),
     Doubt: BodyKind(answered=once.answered),
     Backoff: BodyKind(due=_backoff_due),
-    Loop: BodyKind(due=turns.timed_out, stands_still=True),
+    Loop: BodyKind(due=_loop_due, stands_still=True),
     ChildWait: BodyKind(due=agents.timed_out, stands_still=True),
     Delay: BodyKind(due=waiting.elapsed),
+    SignalWait: BodyKind(due=waiting.timed_out),
     Receipt: BodyKind(due=_receipt_due),
 }
 
@@ -179,7 +195,7 @@ NODES: Final[Mapping[type[Node], Start]] = {
     FunctionNode: starting.work_once,
     ToolNode: starting.work,
     RagNode: starting.rag,
-    LlmNode: lambda context, visit, node: (turns.start if node.tools else starting.work)(context, visit, node),
+    LlmNode: lambda context, visit, node: (turns.start if node.has_loop else starting.work)(context, visit, node),
     AgentNode: agents.start,
     GraphNode: agents.start,
     ApprovalNode: starting.ask,
@@ -188,6 +204,7 @@ NODES: Final[Mapping[type[Node], Start]] = {
     RouterNode: starting.pass_through,
     JoinNode: starting.pass_through,
     WaitNode: waiting.start,
+    ToolsNode: tool_calls.start,
     EndNode: starting.end,
 }
 
@@ -205,6 +222,8 @@ def start(context: Context, visit: Visit) -> None:
         context.draft.visits.begin(visit, earlier if isinstance(earlier, Work) else Work(QUEUE_OF["function"]))
     elif node is None:
         steps.refuse(context, visit, f"Node '{visit.node}' not found in graph '{context.graph.name}'")
+    elif (values := updates.values_of(context, visit)) is not None:
+        updates.start(context, visit, node, values)
     else:
         try:
             NODES[type(node)](context, visit, node)

@@ -27,6 +27,7 @@ def require(known: KnownValues, wanted: WantedValues) -> None:
         wanted.windows - have.windows,
         wanted.updates and not have.updates,
         wanted.costs - have.costs,
+        None if have.past else wanted.past,
     )
     if lacking:
         raise MissingValues(have | lacking)

@@ -13,15 +13,18 @@ run itself."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from sleipnir.graph.config_agent import AGENT, DYNAMIC
-from sleipnir.graph.model import AgentNode, Graph, GraphNode
+from sleipnir.graph.model import AgentNode, Graph, GraphNode, ToolsNode
 from sleipnir.graph.plain import compact_json
 from sleipnir.graph.tools import INSTRUCTIONS
-from sleipnir.messages import DEFINITION, RESULT, ResultHeader
+from sleipnir.messages import CACHE_HIT, DEFINITION, RESULT, ResultHeader
 from sleipnir.runs.events import (
+    PAST_DUE,
+    PAUSE_DEADLINE,
     RUN_DEADLINE,
+    SIGNALLED,
     SLOT_GRANTED,
     Answered,
     Cancelled,
@@ -34,22 +37,33 @@ from sleipnir.runs.events import (
     Resulted,
     Resumed,
     Retried,
+    Skipped,
     Submitted,
     TimerFired,
     Told,
 )
 from sleipnir.runs.run import RunView, changed
+from sleipnir.runs.skips import SkipRefused
 from sleipnir.runs.transitions import DropValue, Notice, Transition
 from sleipnir.runs.values import NOTHING, KnownValues, WantedValues
 from sleipnir.runs.visits import Call, ChildWait, Loop, Visit, Work, seq_of_timer
-from sleipnir_scheduler.planner import budgets, concurrency, holds, kinds, retried_run, retry_policy
+from sleipnir_scheduler.planner import (
+    budgets,
+    concurrency,
+    forked_run,
+    holds,
+    kinds,
+    retried_run,
+    retry_policy,
+    skipping,
+)
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, RunFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.engines import bsp, dag, steps
 from sleipnir_scheduler.planner.known import MissingValues, require
-from sleipnir_scheduler.planner.loops import turns
-from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once
+from sleipnir_scheduler.planner.loops import tool_calls, turns
+from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once, waiting
 from sleipnir_scheduler.planner.settle import has_more_to_start, settle
 from sleipnir_scheduler.planner.states import CONCERNS
 from sleipnir_scheduler.planner.values import Values
@@ -85,7 +99,7 @@ def plan(
 ) -> Transition | NeedValues | IgnoredEvent:
     """The changes that `event`, which happened at `now_ms`, makes to `run`. `generation` is that of Redis
     (Generation.data): if a visit that must happen once is claimed in another generation, a person decides."""
-    if run.is_final and not (run.may_go_on and isinstance(event, Retried)):
+    if run.is_final and not _revives(run, event):
         if isinstance(event, ChildEnded) and event.usage:
             return _paid_late(graph, run, event, now_ms)
         return IgnoredEvent(f"run is {run.status}", _late(event))
@@ -182,6 +196,8 @@ def _decide(context: Context, event: Event) -> IgnoredEvent | None:
             return None
         case Retried():
             return _retry(context, event)
+        case Skipped():
+            return _skip(context, event)
         case Paused():
             return _pause(context, event)
         case Resumed():
@@ -194,6 +210,8 @@ def _decide(context: Context, event: Event) -> IgnoredEvent | None:
             return _child_gone(context, event)
         case Told() if event.what == SLOT_GRANTED:
             return _slot_granted(context, event)
+        case Told() if event.what == SIGNALLED:
+            return None if waiting.signalled(context, event) else IgnoredEvent("the visit does not wait for a signal")
         case Continued():
             return (
                 None if maps.gather(context) or has_more_to_start(context) else IgnoredEvent("nothing is left to start")
@@ -226,16 +244,18 @@ def _result(context: Context, event: Resulted) -> IgnoredEvent | None:
         retry_policy.put_off(context.draft, visit, visit.body, header, header.later_ms)
         return None
     if header.interrupt is not None:
-        interrupts.ask(context, visit, visit.body, header, header.interrupt)
+        asks = interrupts if header.interrupt.wait is None else waiting
+        asks.ask(context, visit, visit.body, header, header.interrupt)
         return None
     if header.error_kind == DEFINITION:
         raise RunFailed(f"node '{visit.node}': {header.error}", visit.node)
     if not header.ok:
         verdict = _retry_or_not(context, visit, visit.body, event)
-        if isinstance(verdict, retry_policy.RetryTime):
+        if isinstance(verdict, retry_policy.RetryTime) and not header.is_final:
             retry_policy.try_again(context.draft, visit, visit.body, header, verdict)
             return None
-        notes = (*notes, verdict.why) if verdict.why else notes
+        why = verdict.why if isinstance(verdict, retry_policy.GiveUp) else None
+        notes = (*notes, why) if why else notes
     context.draft.deliver(visit, header)
     if visit.body.given is not None and not isinstance(visit.place, Call):
         context.draft.record.item(DropValue(visit.body.given))
@@ -245,7 +265,7 @@ def _result(context: Context, event: Resulted) -> IgnoredEvent | None:
         outcome = replace(outcome, how={name: value for name, value in outcome.how.items() if name != "took_ms"})
     if header.returns:
         _return(context, visit, outcome)
-    elif isinstance(node, GraphNode) and header.ok and visit.role == "node" and visit.body.given is None:
+    elif header.ok and visit.role == "node" and visit.body.given is None and agents.needs_first_state(node):
         agents.begin(context, visit, node)
     elif kind.replied is not None:
         kind.replied(context, visit, outcome, header)
@@ -265,12 +285,16 @@ def _return(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
 
 def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> VisitOutcome:
     """The outcome that a worker has delivered."""
-    fields = {
+    fields: dict[str, Any] = {
         "started_ms": header.started_ms,
         "took_ms": header.took_ms,
         "worker": header.worker,
         "usage": header.usage,
     }
+    if header.cache == CACHE_HIT:
+        fields["cached"] = True
+    if header.callbacks:
+        fields["callbacks"] = header.callbacks
     return VisitOutcome(
         header.ok,
         header.error,
@@ -280,6 +304,9 @@ def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> VisitOutcome:
         notes=notes,
         how=fields,
         error_type=header.error_type,
+        error_kind=header.error_kind,
+        error_code=header.error_code,
+        recoverable=header.recoverable,
     )
 
 
@@ -287,7 +314,10 @@ def _retry_or_not(
     context: Context, visit: Visit, work: Work, failure: Resulted
 ) -> retry_policy.RetryTime | retry_policy.GiveUp:
     graph = context.graph
-    policies = graph.retries_of(graph.nodes[visit.node]) if visit.role in ("node", "turn") else []
+    node = graph.nodes[visit.node]
+    policies = graph.retries_of(node) if visit.role in ("node", "turn") else []
+    if isinstance(node, ToolsNode):
+        policies = tool_calls.policies(node, failure.header)
     return retry_policy.decide(
         policies,
         visit,
@@ -303,6 +333,7 @@ def _answer(context: Context, event: Answered) -> IgnoredEvent | None:
     visit = _addressee(context, event)
     if visit is None or (answered := kinds.BODIES[type(visit.body)].answered) is None:
         return IgnoredEvent("the question is closed, or another one")
+    context.renew_limit()
     answered(context, visit, visit.body, event.text, event.by)
     return None
 
@@ -312,8 +343,11 @@ def _lease_lost(context: Context, event: LeaseLost) -> IgnoredEvent | None:
     if visit is None or not isinstance(visit.body, Work):
         return IgnoredEvent("the visit is over, or another attempt owns it")
     work, draft = visit.body, context.draft
-    notice = "visit_handed_back" if event.handed_back else "visit_in_doubt" if event.restored else "worker_lost"
-    draft.record.notice(notice, seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
+    if event.stopped:
+        work = _stopped(context, visit, work, event)
+    else:
+        notice = "visit_handed_back" if event.handed_back else "visit_in_doubt" if event.restored else "worker_lost"
+        draft.record.notice(notice, seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
     if context.deadline_passed():
         raise RunFailed(context.timed_out(f"at '{visit.node}'"))
     # A missing directory counts as a lost worker: if no worker has it, the visit must end.
@@ -326,6 +360,18 @@ def _lease_lost(context: Context, event: LeaseLost) -> IgnoredEvent | None:
     else:
         kinds.PLACES[type(visit.place)].given_up(context, visit, _why_given_up(context, work, event))
     return None
+
+
+def _stopped(context: Context, visit: Visit, work: Work, event: LeaseLost) -> Work:
+    """A pause has taken a visit from its worker: the work that runs again. In a `dag` it sees the state that this
+    execution saw, though others have written since; in super-steps nothing has changed."""
+    draft = context.draft
+    draft.record.notice("visit_stopped", seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
+    on = f" on {event.worker}" if event.worker else ""
+    why = f"visit {visit.seq} of node '{visit.node}' was stopped{on}"
+    draft.record.write_request("stopped", draft.clock.holder or "", reason=why, gate=visit.seq, attempt=visit.attempt)
+    is_first = context.graph.engine == "dag" and work.sees is None
+    return changed(work, sees=event.seen) if is_first else work
 
 
 def _why_given_up(context: Context, work: Work, event: LeaseLost) -> str:
@@ -363,6 +409,10 @@ def _child_gone(context: Context, event: ChildGone) -> IgnoredEvent | None:
 def _timer(context: Context, event: TimerFired) -> IgnoredEvent | None:
     if event.name == RUN_DEADLINE:
         return _deadline(context)
+    if event.name == PAST_DUE:
+        return _past_due(context)
+    if event.name == PAUSE_DEADLINE:
+        return _pause_deadline(context)
     if event.name.startswith(STEP_TIMER):
         return _step_deadline(context, int(event.name.removeprefix(STEP_TIMER)))
     visit = context.run.frontier.get(seq_of_timer(event.name))
@@ -407,31 +457,59 @@ def _slot_granted(context: Context, event: Told) -> IgnoredEvent | None:
 def _begin(context: Context) -> None:
     timeout, start, draft = context.graph.settings.timeout, context.graph.start, context.draft
     fork = context.run.spec.fork
+    if (lost := context.lost_past()) is not None:
+        context.fail(lost)
+        return
     in_session = context.run.spec.session is not None and start == DYNAMIC
     if in_session and INSTRUCTIONS in context.values.state([INSTRUCTIONS]):
         start = AGENT  # the session already has its instructions
     draft.clock.start()
-    begin = start if fork is None else ", ".join(fork.checkpoint.nodes)
+    begin = start if fork is None else ", ".join(fork.checkpoint.opens)
     draft.record.notice("run_started", graph=context.graph.name, start=begin, agent=context.run.spec.agent)
     if timeout:
         draft.clock.arm_deadline(context.now_ms + timeout * 1000)
     if fork is None:
         steps.enter(context, start)
     else:
-        steps.go_on_at(context, fork.checkpoint.nodes)
+        forked_run.begin(context, fork)
+
+
+def _past_due(context: Context) -> IgnoredEvent | None:
+    """The source of a fork that still waits for its slot may expire soon."""
+    if (lost := context.lost_past()) is None:
+        return IgnoredEvent("the fork has a state of its own")
+    context.fail(lost)
+    return None
 
 
 def _pause(context: Context, event: Paused) -> IgnoredEvent | None:
-    if any(hold.owner == event.owner for hold in context.run.holds):
-        return IgnoredEvent("the run has that hold already")
-    holds.pause(context.draft, event.by, event.reason, event.owner)
+    """Hold the run. A second request of an owner counts only if its deadline is earlier."""
+    due_ms = event.due_ms
+    if due_ms is None and event.timeout_ms is not None:
+        due_ms = context.now_ms + event.timeout_ms
+    before = holds.held_by(context.draft, event.owner)
+    if before is not None:
+        is_earlier = due_ms is not None and (before.due_ms is None or due_ms < before.due_ms)
+        if before.forced or not is_earlier:
+            return IgnoredEvent("the run has that hold already")
+    holds.pause(context.draft, event.by, event.reason, event.owner, due_ms)
+    return None
+
+
+def _pause_deadline(context: Context) -> IgnoredEvent | None:
+    """The time is over for the visits that still run."""
+    if context.draft.clock.pending_ms is None:
+        return IgnoredEvent("no hold of the run waits for a deadline")
+    holds.stop_if_due(context.draft)
     return None
 
 
 def _resume(context: Context, event: Resumed) -> IgnoredEvent | None:
-    if not any(hold.ends_with(event.owner) for hold in context.run.holds):
+    if not any(hold.ends_with(event.owner, event.seen_ms) for hold in context.run.holds):
         return IgnoredEvent("the run has no such hold")
-    holds.resume(context.draft, event.owner, event.by)
+    if any(hold.breakpoint is not None and hold.ends_with(event.owner, event.seen_ms) for hold in context.run.holds):
+        context.renew_limit()
+    holds.resume(context.draft, event.owner, event.by, event.seen_ms)
     if not context.run.waits_for_slot:
         context.restart_clocks()
         steps.go_on_after_hold(context)
@@ -439,7 +517,7 @@ def _resume(context: Context, event: Resumed) -> IgnoredEvent | None:
 
 
 def _cancel(context: Context, event: Cancelled) -> None:
-    context.draft.record.write_request("cancelled", event.by)
+    context.draft.record.write_request("cancelled", event.by, reason=event.reason)
     aborted = f"Graph '{context.graph.name}' aborted at '{_somewhere(context)}'"
     context.end("cancelled", error=aborted, keeps=event.keeps)
 
@@ -468,6 +546,33 @@ def _retry(context: Context, event: Retried) -> IgnoredEvent | None:
     else:
         retried_run.go_on(context, event.fresh_children, event.by)
     return None
+
+
+def _revives(run: RunView, event: Event) -> bool:
+    """Whether an event lets a run that is over go on."""
+    return (run.may_go_on and isinstance(event, Retried)) or (run.status == "failed" and isinstance(event, Skipped))
+
+
+def _skip(context: Context, event: Skipped) -> IgnoredEvent | None:
+    """End a visit with a given value. If that cannot be, a live run goes on as it was, and a failed one fails again."""
+    run, visit = context.run, context.run.frontier.get(event.seq)
+    try:
+        if visit is None:
+            raise SkipRefused(f"visit {event.seq} is over")
+        if not run.is_final:
+            skipping.skip(context, visit, event)
+            return None
+        skipping.skip_failed(context, visit, event)
+    except SkipRefused as refused:
+        node = None if visit is None else visit.node
+        if run.is_final:
+            context.draft.revives = True
+            context.fail(at_node(node, f"a skip was refused: {refused}"))
+            return None
+        return IgnoredEvent(
+            str(refused), Notice(skipping.REFUSED, {"seq": event.seq, "node": node, "error": str(refused)})
+        )
+    return _retry(context, Retried(by=event.by))
 
 
 def _deadline(context: Context) -> IgnoredEvent | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sleipnir.runs.run import Fork, limited_from
 from sleipnir.runs.transitions import ForgetConversation
 from sleipnir.runs.visits import (
     Body,
@@ -15,6 +16,7 @@ from sleipnir.runs.visits import (
     Visit,
     Work,
 )
+from sleipnir_scheduler.planner import forked_run
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.engines import steps
 from sleipnir_scheduler.planner.nodes import maps, once
@@ -24,6 +26,9 @@ def go_on(context: Context, fresh_children: bool, by: str) -> None:
     """Run failed visits again, as new visits; ended visits stay. With `fresh_children`, agent nodes start new child
     runs."""
     draft, graph = context.draft, context.graph
+    if (fork := context.run.spec.fork) is not None and not context.run.seq:
+        _begin_again(context, fork, by)
+        return
     failed = [visit for visit in draft.visits.all() if isinstance(visit.body, Failed)]
     nodes = sorted({visit.node for visit in failed if visit.is_branch and not isinstance(_was(visit), Commands)})
     begun = draft.steps > 0  # else it failed before its first step, or in an older release
@@ -43,13 +48,27 @@ def go_on(context: Context, fresh_children: bool, by: str) -> None:
         steps.enter(context, context.run.failed_at or graph.start)
 
 
+def _begin_again(context: Context, fork: Fork, by: str) -> None:
+    """A fork that failed before its first visit begins where it was to begin."""
+    _revive(context, list(fork.checkpoint.opens), by)
+    if (lost := context.lost_past()) is not None:
+        context.fail(lost)
+        return
+    if context.graph.settings.timeout:
+        context.draft.clock.arm_deadline(context.now_ms + context.graph.settings.timeout * 1000)
+    forked_run.begin(context, fork)
+
+
 def _revive(context: Context, nodes: list[str], by: str) -> None:
-    """Revive the run: restart its clock, and reset the counts of the nodes at which it failed."""
+    """Revive the run: restart its clock, reset the counts of the nodes at which it failed, and give it its limit of
+    super-steps again."""
     draft = context.draft
     draft.revives = True
     draft.clock.start()
     draft.record.forgive(nodes)
     draft.failed_visits = draft.failed_visits.without_ending()
+    if "recursion_limit" in context.run.spec.config:
+        draft.limited_from = limited_from(draft.steps)
     draft.record.write_request("retried", by, next=nodes[0] if len(nodes) == 1 else tuple(nodes) or None)
     draft.record.notice("run_retried", node=", ".join(nodes), by=by)
 
@@ -68,7 +87,7 @@ def _reopen(context: Context, visit: Visit, *, fresh_children: bool) -> None:
     elif isinstance(was, Child) and not fresh_children:
         body = Ready(was)
     elif isinstance(was, Work) and was.given is not None:
-        body = Ready(Work(was.queue, given=was.given))
+        body = Ready(Work(was.queue, given=was.given, child=was.child))
     alone = context.graph.engine == "dag" and isinstance(visit.place, Branch) and not isinstance(was, Commands)
     fresh = draft.visits.open(
         visit.node,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sleipnir.graph.model import Retry
 from sleipnir.messages import ResultHeader
+from sleipnir.runs.retry_rules import policy_for
 from sleipnir.runs.run import changed
 from sleipnir.runs.visits import Backoff, Visit, Work
 from sleipnir_scheduler.planner.draft.draft import Draft
@@ -45,7 +46,7 @@ def decide(
 ) -> RetryTime | GiveUp:
     """Decide on `visit` after `failure`, which follows `failures` others. No try is put off beyond `deadline_ms`, the
     run's deadline."""
-    policy = next((policy for policy in policies if any(_matches(name, failure) for name in policy.on)), None)
+    policy = policy_for(policies, failure)
     if policy is None or policy.max_attempts <= 1:
         return GiveUp()
     tries = failures + 1
@@ -81,17 +82,6 @@ def put_off(draft: Draft, visit: Visit, work: Work, header: ResultHeader, until_
     waiting = Backoff(changed(work, error=header.error), until_ms, limited=True)
     draft.visits.move(visit, waiting, attempt=visit.attempt + 1)
     draft.record.notice("visit_put_off", seq=visit.seq, node=visit.node, until_ms=until_ms, reason=header.error)
-
-
-def _matches(name: str, failure: ResultHeader) -> bool:
-    match name:
-        case "any":
-            return True
-        case "transient":
-            return failure.transient or failure.error_kind == "timeout"
-        case _:
-            raised = failure.error_type or ""
-            return name in (failure.error_kind, failure.retried_as, raised, raised.rpartition(":")[2])
 
 
 def _pause_ms(policy: Retry, tries: int, name: str) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from sleipnir.graph.model import MapNode
 from sleipnir.graph.plain import compact_json
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs.visits import Commands, Ended, Failed, Fan, Item, Visit, WholeRun
+from sleipnir.runs.visits import WIDE, Commands, Ended, Failed, Fan, Item, Visit, WholeRun
 from sleipnir_scheduler.planner.context import Context, RunFailed
 from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.engines import joins, steps
@@ -30,11 +30,11 @@ MOST_STARTS = 1_000
 
 
 def settle(context: Context) -> None:
-    """Start all visits that may start, and end the run if it is done. Does nothing in a held run. Raises RunFailed."""
+    """Start all visits that may start, until the run is held, and end it if it is done. Raises RunFailed."""
     draft = context.draft
     if (draft.slot is not None and not draft.slot.granted) or draft.clock.is_held:
         return
-    while draft.status is None:
+    while _goes_on(draft):
         group = None if context.graph.engine == "bsp" else context.engine.next_to_reduce(context)
         if group is not None:
             steps.close(context, group, draft.record.last_step)
@@ -42,8 +42,13 @@ def settle(context: Context) -> None:
             break
     if draft.tops:
         context.engine.forget_tops(context)
-    if draft.status is None:
+    if _goes_on(draft):
         _end_if_done(context)
+
+
+def _goes_on(draft: Draft) -> bool:
+    """Whether the run is neither over nor held: a node that needs no worker may have led to a breakpoint."""
+    return draft.status is None and not draft.clock.is_held
 
 
 def has_more_to_start(context: Context) -> bool:
@@ -107,7 +112,7 @@ def _start_some(context: Context) -> bool:
     capacity, again = _Capacity(context), False
     is_used_up = capacity.is_used_up()
     for seq in sorted(frontier.ready):
-        if draft.status is not None:
+        if not _goes_on(draft):
             return False
         if is_used_up and seq in frontier.ready_for_workers:
             continue  # as has_room would say, of hundreds in each event
@@ -117,7 +122,7 @@ def _start_some(context: Context) -> bool:
                 return False
             again = _start(context, visit) or again
             is_used_up = capacity.is_used_up()
-    for seq in sorted(frontier.maps):
+    for seq in sorted(frontier.maps) if _goes_on(draft) else ():
         again = _start_items(context, capacity, seq) or again
     return (again or _may_open_commands(context)) and not draft.visits.continues
 
@@ -136,12 +141,12 @@ def _open_commands(context: Context) -> None:
     for seq in sorted(frontier.commands):
         visit = frontier[seq]
         if _may_open_commands(context) and isinstance(visit.body, Commands):
-            context.engine.open_commands(context, visit, visit.body, steps.WIDE - len(frontier.ready))
+            context.engine.open_commands(context, visit, visit.body, WIDE - len(frontier.ready))
 
 
 def _may_open_commands(context: Context) -> bool:
     frontier = context.draft.visits.frontier
-    return bool(frontier.commands) and len(frontier.ready) <= steps.WIDE // 2
+    return bool(frontier.commands) and len(frontier.ready) <= WIDE // 2
 
 
 def _start(context: Context, visit: Visit) -> bool:
@@ -153,7 +158,7 @@ def _start(context: Context, visit: Visit) -> bool:
 def _start_items(context: Context, capacity: _Capacity, seq: int) -> bool:
     visits = context.draft.visits
     while (visit := visits.get(seq)) and isinstance(visit.body, Fan) and capacity.has_room_in(visit, visit.body):
-        if _is_too_late(context) or not _may_start(context.draft):
+        if not _goes_on(context.draft) or _is_too_late(context) or not _may_start(context.draft):
             return False
         if _start(context, maps.open_item(context, visit, visit.body)):
             return True

@@ -60,6 +60,11 @@ class Admission:
         self._cancelling: dict[str, Iterator[int] | None] = {}
         self._cancelled_ms: dict[str, int] = {}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are no unfinished batches: the next check can only find a new one."""
+        return not self._batches
+
     def run_once(self, epochs: Mapping[int, int], held: Collection[int]) -> int:
         """Admit rows. Returns how many."""
         epoch = epochs.get(FIRST_PARTITION)

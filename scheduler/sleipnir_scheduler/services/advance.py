@@ -26,7 +26,7 @@ import structlog
 from sleipnir.errors import BundleError, GraphError, RecordUnreadable, StoreUnavailable
 from sleipnir.logs import handling
 from sleipnir.messages import VisitCall
-from sleipnir.runs.events import Answered, Cancelled, ChildEnded, LeaseLost, Resulted, Retried, Unreadable
+from sleipnir.runs.events import Answered, Cancelled, ChildEnded, LeaseLost, Resulted, Retried, Skipped, Unreadable
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.values import NOTHING, KnownValues, WantedValues
@@ -315,7 +315,7 @@ class Advance:
             return str(error)
         except (BundleError, GraphError) as error:
             # Another release may read it, or the bundle may be restored: the accepted run must not fail.
-            if run.is_final and not isinstance(entry.event, Retried):
+            if run.is_final and not isinstance(entry.event, Retried | Skipped):
                 return IgnoredEvent("the run is over")
             if isinstance(entry.event, Cancelled):
                 return cancel(run, entry.event, entry.at_ms)
@@ -363,6 +363,6 @@ def _about(entry: Entry, run: RunView | None) -> handling:
 
 
 def _failed(run: RunView, entry: Entry, message: str) -> Transition | IgnoredEvent:
-    if run.is_final and not isinstance(entry.event, Retried):
+    if run.is_final and not isinstance(entry.event, Retried | Skipped):
         return IgnoredEvent("the run is over")
     return fail("graph", run, message, entry.at_ms)

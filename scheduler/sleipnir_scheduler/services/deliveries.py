@@ -11,20 +11,28 @@ dead letter: other effects continue, and a person decides (`sleipnir dead-letter
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
-from sleipnir.batches.records import place_of, row_of, row_run_id
-from sleipnir.errors import RecordUnreadable, SleipnirError, StoreUnavailable
+from sleipnir.batches.records import place_of, row_of, row_run_id, source_of
+from sleipnir.client import forks
+from sleipnir.errors import RecordUnreadable, RunNotFound, SleipnirError, StoreUnavailable
+from sleipnir.graph.model import Graph
 from sleipnir.runs.initial_state import state_at_start
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import (
     AskSlot,
+    AwaitSignal,
+    DeclineSignal,
+    ForkRow,
     FreeSlot,
+    LeaveSignal,
     RetryChild,
     RetryRow,
+    SpreadSignals,
     StartChild,
     StartRow,
     TellBatch,
@@ -34,12 +42,14 @@ from sleipnir.runs.transitions import (
     TellRun,
 )
 from sleipnir.store.connect import is_lasting
-from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect
+from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect, RowBeginning
 from sleipnir.store.scripts import RedisCommand
 from sleipnir_scheduler.child_run import child_run
 from sleipnir_scheduler.graphs import Graphs
 
 AT_ONCE = 100  # effects that share their round trips; whether they are still owed is checked once for all of them
+
+FORKS_AT_ONCE = 20  # rows of a partition that become forks in a round: each reads the journal of its source
 
 AGAIN_S = 60.0  # between checks of skipped effects
 MOST_REASON = 2_000  # stored characters of a reason
@@ -49,7 +59,7 @@ _FIRST = "0-0"
 
 
 class Deliveries:
-    """`max_state_bytes` bounds a child's first state."""
+    """`max_state_bytes` bounds a child's first state, and the state that it returns."""
 
     def __init__(
         self,
@@ -77,7 +87,7 @@ class Deliveries:
             self._passed, self._again_s = {}, self._clock() + AGAIN_S
         self._passed = {partition: self._passed.get(partition, _FIRST) for partition in partitions}
         try:
-            owed = self._store.read(self._passed, limit=AT_ONCE, block_ms=block_ms)
+            owed = _without_many_forks(self._store.read(self._passed, limit=AT_ONCE, block_ms=block_ms))
             for at in range(0, len(owed), AT_ONCE):
                 self._deliver(owed[at : at + AT_ONCE])
         except BaseException:
@@ -105,7 +115,7 @@ class Deliveries:
         becomes a dead letter. False: some were not delivered, because an earlier one to the same target became a dead
         letter."""
         try:
-            refused = self._store.deliver(self._deliveries(known))
+            refused = self._store.deliver(self._deliveries(known), self._max_state_bytes)
         except Exception as error:
             if not is_lasting(error):
                 raise
@@ -126,9 +136,10 @@ class Deliveries:
         ended = [each.run for each in known if isinstance(each.effect, TellParent | TellBatch)]
         notifying = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot | RetryChild)]
         specs = self._store.specs({*parents, *notifying})
-        specs |= self._store.specs_of_rows({each.run for each in known if isinstance(each.effect, StartRow)})
-        ends, batches = self._store.ends(ended), self._store.batches_of(parents)
-        return [Delivery(each, self._command(each, specs, ends, batches)) for each in known]
+        specs |= self._store.specs_of_rows({each.run for each in known if isinstance(each.effect, StartRow | ForkRow)})
+        ends, batches = self._store.with_states(self._store.ends(ended), specs), self._store.batches_of(parents)
+        begins = self._store.forks_of_rows({each.run for each in known if isinstance(each.effect, ForkRow)})
+        return [Delivery(each, self._command(each, specs, ends, batches, begins)) for each in known]
 
     def _bury(self, owed: OwedEffect, why: str, passed: list[OwedEffect]) -> bool:
         if self._store.dead_letters.bury(owed.partition, owed.id, why[:MOST_REASON]):
@@ -147,7 +158,12 @@ class Deliveries:
             self._log.warning("an effect is skipped", entry=owed.id, run=owed.run, reason=why)
 
     def _command(
-        self, owed: OwedEffect, specs: Mapping[str, RunSpec], ends: Mapping[str, EndedRun], batches: Mapping[str, str]
+        self,
+        owed: OwedEffect,
+        specs: Mapping[str, RunSpec],
+        ends: Mapping[str, EndedRun],
+        batches: Mapping[str, str],
+        begins: Mapping[str, RowBeginning],
     ) -> RedisCommand | None:
         """The command that delivers an effect; None: nothing to do, because its run has expired or continues."""
         spec = specs.get(owed.run)
@@ -156,27 +172,32 @@ class Deliveries:
                 return self._start(owed.run, spec, owed.effect, batches.get(owed.run, ""))
             case StartRow() if spec is not None:
                 return self._start_row(spec, owed.effect)
+            case ForkRow() if spec is not None and owed.run in begins:
+                return self._fork_row(spec, owed.effect, begins[owed.run])
             case RetryRow(batch, row, version):
                 return self._store.retry_row(batch, row, version)
             case TellBatch(place, version) if owed.run in ends:
                 return self._store.notify_batch(place, version, ends[owed.run])
-            case RetryChild(child, agent, seq, attempt):
-                name = spec.sessions.get(agent) if spec is not None else None
+            case RetryChild(child, agent, seq, attempt, isolated):
+                name = spec.sessions.get(agent) if spec is not None and not isolated else None
                 return self._store.retry(
                     owed.run, child, seq, attempt, None if name is None else SessionName(agent, name)
                 )
-            case TellChild(child, what, by, keeps):
-                return self._store.notify_child(owed.fence, child, what, by or f"run {owed.run}", keeps=keeps)
+            case TellChild(child, what, by, keeps, due_ms):
+                by = by or f"run {owed.run}"
+                return self._store.notify_child(owed.fence, child, what, by, keeps=keeps, due_ms=due_ms)
             case AskSlot(agent, key, limit, ticket):
                 return self._store.slots.ask(owed.slot_fence, owed.run, agent, key, ticket, limit)
             case FreeSlot(agent, key, ticket):
                 return self._store.slots.free(owed.slot_fence, owed.run, agent, key, ticket)
+            case AwaitSignal() | LeaveSignal() | DeclineSignal() | SpreadSignals():
+                return self._store.signals.deliver(owed.slot_fence, owed.run, owed.effect)
             case TellRun(run, what, data):
                 return self._store.notify_run(owed.fence, run, what, data)
             case TellRoot(type_, data) if spec is not None and spec.root is not None:
                 return self._store.notify_watchers(owed.fence, spec.root, type_, data)
             case TellParent() if spec is not None and owed.run in ends:
-                return self._store.notify_parent(spec, ends[owed.run])
+                return self._store.notify_parent(spec, ends[owed.run], self._max_state_bytes)
         return None
 
     def _start(self, parent: str, above: RunSpec, effect: StartChild, batch: str) -> RedisCommand:
@@ -195,7 +216,7 @@ class Deliveries:
         place = place_of(effect.batch, effect.row)
         try:
             prompt, given = row_of(effect.text)
-            graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
+            graph = self._graph_of(spec)
             # Schemas were applied when the row was added, and by `validate` to the graph's values: not again here.
             state = state_at_start(graph, prompt, given, self._max_state_bytes, unchecked=graph.state)
             return self._store.start(row_run_id(effect.batch, effect.row), spec, state, place)
@@ -205,6 +226,42 @@ class Deliveries:
             if not isinstance(error, SleipnirError):
                 self._log.exception("a row cannot be started", batch=effect.batch, row=effect.row)
             return self._store.refuse_row(place, _why(error), effect.text)
+
+    def _graph_of(self, spec: RunSpec) -> Graph:
+        return self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
+
+    def _fork_row(self, spec: RunSpec, effect: ForkRow, beginning: RowBeginning) -> RedisCommand | None:
+        """Make the fork that a row is; None: done. Where it begins depends on its source, which is read now."""
+        place = place_of(effect.batch, effect.row)
+        try:
+            source = source_of(effect.text)
+            graph = self._graph_of(spec)
+            fork, values = beginning
+            wanted = forks.WantedFork(source, fork.at, fork.before, values, fork.agent, fork.model)
+            run_id = row_run_id(effect.batch, effect.row)
+            of_source = self._store.runs.spec(source)
+            forks.submit(self._store.runs, wanted, of_source, spec, graph, run_id, graph_of=self._graph_of, place=place)
+            return None
+        except RunNotFound as error:
+            return self._store.refuse_row(place, f"the run to go on from has expired: {error}", effect.text)
+        except StoreUnavailable:
+            raise  # not an error of the row
+        except Exception as error:
+            if not is_lasting(error) or (isinstance(error, RecordUnreadable) and error.newer):
+                raise
+            if not isinstance(error, SleipnirError):
+                self._log.exception("a row cannot be forked", batch=effect.batch, row=effect.row)
+            return self._store.refuse_row(place, _why(error), effect.text)
+
+
+def _without_many_forks(owed: Sequence[OwedEffect]) -> list[OwedEffect]:
+    """The effects before the first fork of a partition that is one too many; the others are read again next time."""
+    forks_of, kept = Counter[int](), []
+    for each in owed:
+        forks_of[each.partition] += isinstance(each.effect, ForkRow)
+        if forks_of[each.partition] <= FORKS_AT_ONCE:
+            kept.append(each)
+    return kept
 
 
 def _why(error: Exception) -> str:

@@ -18,6 +18,7 @@ their place and are not published; those of a paused deployment are not checked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from sleipnir.store.fleet import QueueBacklog
@@ -49,7 +50,9 @@ class Outbox:
         lines = dict(self._dispatcher.look(self._queues))
         lost_from = self._empty_twice(lines)
         count = 0
-        for partition in partitions:
+        for partition, check_ms in self._store.next_checks_ms(partitions).items():
+            if check_ms == math.inf:
+                continue
             dues = self._store.due(partition, now_ms, DUE_AT_ONCE)
             if new := {due.queue for due in dues} - self._queues:
                 self._queues |= new

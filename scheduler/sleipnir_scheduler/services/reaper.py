@@ -32,4 +32,5 @@ def run_once(
         for partition in partitions:
             store.shorten_leases(partition, now_ms + 2 * lease_ms, limit)
         return 0
-    return sum(store.take_back(partition, now_ms, now_ms + gap_ms, limit) for partition in partitions)
+    lapsed = store.with_lapsed(partitions, now_ms)
+    return sum(store.take_back(partition, now_ms, now_ms + gap_ms, limit) for partition in lapsed)

@@ -9,4 +9,4 @@ from sleipnir.store.partitions.timers import Timers
 
 def run_once(store: Timers, partitions: Iterable[int], limit: int = 500) -> int:
     """Move due timers into the inbox. A timer fires once, even if several services run."""
-    return sum(store.fire_timers(partition, limit) for partition in partitions)
+    return sum(store.fire_timers(partition, limit) for partition in store.with_due_timers(partitions))

@@ -87,4 +87,4 @@ def _run(options: GlobalOptions, run_id: str) -> tuple[Graph, RunProgress]:
 
     with options.connected(workers=False) as client:
         run = client.run(run_id)
-        return run.graph(), progress_of(run.info(), run.history(), client.now_ms())
+        return run.graph(), progress_of(run.info(), run.history(), client.now_ms(), run.past_steps())

@@ -11,11 +11,13 @@ import click
 from sleipnir.cli import exit_codes
 from sleipnir.cli.batches import results as batch_results
 from sleipnir.cli.batches import view as batch_view
+from sleipnir.cli.batches.fork import fork
 from sleipnir.cli.batches.submit import submit
 from sleipnir.cli.completion import complete_batch
 from sleipnir.cli.knowledge.building import counted
-from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, Amount, GlobalOptions, Seconds, pass_options
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, notes, patience_s
+from sleipnir.cli.runs.run_options import SteeringView
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_fields, print_json, print_json_line, print_table
 from sleipnir.cli.terminal.terminal import MARK
@@ -37,6 +39,7 @@ def batch() -> None:
 
 
 batch.add_command(submit)
+batch.add_command(fork)
 
 _BATCH = click.argument("batch_id", metavar="BATCH", shell_complete=complete_batch)
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
@@ -124,14 +127,27 @@ def _say_it_goes_on(batch_id: str, options: GlobalOptions) -> None:
 
 @batch.command()
 @_BATCH
+@click.option(
+    "--timeout", "timeout_s", type=Seconds(min=0),
+    help="Pause active rows too, and stop visits that still run after this time; they run again later.",
+)  # fmt: skip
+@click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 @pass_options
-def pause(options: GlobalOptions, batch_id: str) -> None:
-    """Start no more rows; active rows continue."""
+def pause(options: GlobalOptions, batch_id: str, timeout_s: float | None, as_data: bool) -> None:
+    """Start no more rows; active rows continue, or with --timeout are paused as single runs are.
+
+    `batch resume` resumes the rows that this has paused.
+    """
     with options.connected(workers=False) as client:
         paused = client.open_batch(batch_id)
-        paused.pause()
+        with SteeringView("pausing") as view:
+            rows = paused.pause(timeout=timeout_s, on_progress=view.see).requested
         active = paused.info().active
-    still = f"; {counted(active, 'row')} active will end" if active else ""
+    if as_data:
+        print_json({"batch": paused.id, "active": active, "paused_rows": rows})
+        return
+    still = f"; {counted(active, 'row')} active will end" if active and timeout_s is None else ""
+    still = f"; {counted(rows, 'active row')} will pause" if timeout_s is not None else still
     terminal.note(f"batch {paused.id} is paused{still}")
 
 

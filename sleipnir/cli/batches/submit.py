@@ -12,12 +12,12 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -29,8 +29,12 @@ from sleipnir.cli.runs import agent_warnings
 from sleipnir.cli.runs.parameters import (
     AGENT,
     AGENT_VARIABLE,
+    BREAK_AFTER,
+    BREAK_BEFORE,
     CONTEXT,
     CWD,
+    OVERRIDE,
+    PATCH,
     RECURSION_LIMIT,
     STRICT,
     VAR,
@@ -38,6 +42,7 @@ from sleipnir.cli.runs.parameters import (
 )
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
+from sleipnir.cli.terminal.rows_bar import rows_bar
 from sleipnir.cli.terminal.terminal import MARK
 from sleipnir.errors import SleipnirError, UsageError
 from sleipnir.runs.plain_text import printable
@@ -52,6 +57,8 @@ if TYPE_CHECKING:
 SAY_S: Final = 10.0
 DRAW_S: Final = 0.1
 STDIN: Final = "-"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -107,30 +114,46 @@ class BatchRequest(RunParameters):
             )
 
 
+def plan_options(command: Command) -> Command:
+    """The options of all commands that make a batch."""
+    for option in reversed(_PLAN_OPTIONS):
+        command = option(command)
+    return command
+
+
+_PLAN_OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
+    click.option(
+        "--parallel", type=COUNT, metavar="N",
+        help=f"Maximum number of simultaneously active rows. Default: {DEFAULT_PARALLEL:,}.",
+    ),
+    click.option(
+        "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=DEFAULT_PRIORITY, show_default=True,
+        help="Its share relative to other batches: priority 3 gets three rows for each row of priority 1.",
+    ),
+    click.option("--canary", type=COUNT, metavar="N", help="Run N rows, then wait for `batch resume`."),
+    click.option(
+        "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
+        help="Start no more rows when ended rows have cost this amount.",
+    ),
+    click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers."),
+)  # fmt: skip
+
+
 @click.command()
 @AGENT
 @click.argument("rows", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--key", metavar="COLUMN", help="The column that identifies rows. Default: their numbers.")
 @click.option("--name", default="", help="The name of the batch. A new name creates another batch of the same rows.")
-@click.option(
-    "--parallel", type=COUNT, metavar="N",
-    help=f"Maximum number of simultaneously active rows. Default: {DEFAULT_PARALLEL:,}.",
-)  # fmt: skip
-@click.option(
-    "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=DEFAULT_PRIORITY, show_default=True,
-    help="Its share relative to other batches: priority 3 gets three rows for each row of priority 1.",
-)  # fmt: skip
-@click.option("--canary", type=COUNT, metavar="N", help="Run N rows, then wait for `batch resume`.")
-@click.option(
-    "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
-    help="Start no more rows when ended rows have cost this amount.",
-)  # fmt: skip
-@click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
+@plan_options
 @VAR
 @AGENT_VARIABLE
 @CONTEXT
 @CWD
 @RECURSION_LIMIT
+@BREAK_BEFORE
+@BREAK_AFTER
+@OVERRIDE
+@PATCH
 @STRICT
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of the id.")
 @pass_options
@@ -166,10 +189,10 @@ def submit(options: GlobalOptions, /, as_data: bool, **given: Any) -> int:
             if view.so_far is not None:
                 _say_it_is_unfinished(batch_id, source, view, options)
             raise
-    return _print_submitted(batch, options, as_data=as_data)
+    return print_submitted(batch, options, as_data=as_data)
 
 
-def _print_submitted(batch: Batch, options: GlobalOptions, *, as_data: bool) -> int:
+def print_submitted(batch: Batch, options: GlobalOptions, *, as_data: bool) -> int:
     """Returns the exit code."""
     submitted = batch.submitted
     assert submitted is not None, "this process has submitted it"
@@ -230,7 +253,8 @@ class SubmitView:
     """A context manager. On a terminal it shows the read part of the file as a bar, otherwise a line every SAY_S
     seconds; bad rows are reported immediately."""
 
-    def __init__(self, source: RowSource) -> None:
+    def __init__(self, source: RowSource | None = None) -> None:
+        """`source` None: the rows come from no file."""
         self._source, self._began_s = source, time.monotonic()
         self._said_s, self._drawn_s = self._began_s, 0.0
         self._progress: Progress | None = None
@@ -260,11 +284,10 @@ class SubmitView:
 
     def _draw(self, amount: str) -> None:
         if self._progress is None:
-            self._progress = _progress()
-            self._progress.add_task("submitting", total=self._source.size, amount=amount)
+            self._progress = rows_bar("submitting", self._source.size if self._source is not None else None)
             self._progress.start()
         [bar] = self._progress.task_ids
-        read = self._source.file.tell() if self._source.size is not None else 0
+        read = 0 if self._source is None or self._source.size is None else self._source.file.tell()
         self._progress.update(bar, completed=read, amount=amount, refresh=True)
 
     def hide(self) -> None:
@@ -279,13 +302,3 @@ class SubmitView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.hide()
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = Console(stderr=True, color_system="auto" if terminal.wants_colour(sys.stderr) else None)
-    amount = TextColumn("{task.fields[amount]}", markup=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount)
-    return Progress(*columns, console=console, transient=True, auto_refresh=False)

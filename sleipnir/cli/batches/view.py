@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
-    from sleipnir.batches.records import BatchInfo
+    from sleipnir.batches.records import BatchFork, BatchInfo
 
 SAY_S: Final = 10.0
 BAR_WIDTH: Final = 60
@@ -88,6 +88,16 @@ def line(info: BatchInfo) -> str:
     return f"{info.state}: {'; '.join(filter(None, parts))}"
 
 
+def fork_in_words(fork: BatchFork) -> str:
+    """`of batch 61x1, before node 'third', with agent ., limit`."""
+    where = "" if fork.at is None else f", after step {fork.at}"
+    where = where or ("" if fork.before is None else f", before node {fork.before!r}")
+    given = [f"agent {fork.agent}"] if fork.agent is not None else []
+    given += [f"model {fork.model}"] if fork.model is not None else []
+    changed = [*given, *fork.state]
+    return f"of batch {fork.batch}{where}" + (f", with {', '.join(changed)}" if changed else "")
+
+
 def fields(info: BatchInfo, options: GlobalOptions) -> Iterator[tuple[str, str]]:
     """The fields of `batch show`."""
     plan = info.plan
@@ -106,6 +116,8 @@ def fields(info: BatchInfo, options: GlobalOptions) -> Iterator[tuple[str, str]]
         yield "pace", pace
     if usage := cost_in_words(info):
         yield "usage", usage
+    if plan.fork is not None:
+        yield "forks", fork_in_words(plan.fork)
     yield "priority", str(plan.priority)
     if plan.parallel is not None:
         yield "parallel", f"{plan.parallel:,} rows at once"

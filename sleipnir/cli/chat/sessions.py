@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sleipnir.cli.completion import complete_agent
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import GlobalOptions, name_of, pass_options
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
@@ -35,7 +34,7 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 def ls(options: GlobalOptions, agent: str, as_data: bool) -> None:
     """List the sessions of AGENT, the one used last first."""
     with options.connected(workers=False) as client:
-        infos = client.sessions(_name_of(agent))
+        infos = client.sessions(name_of(agent))
     if as_data:
         print_json(infos)
     elif infos:
@@ -52,7 +51,7 @@ def ls(options: GlobalOptions, agent: str, as_data: bool) -> None:
 @pass_options
 def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
     """Print the messages of the session NAME of AGENT."""
-    agent = _name_of(agent)
+    agent = name_of(agent)
     with options.connected(workers=False) as client:
         session_info, messages = client.session(agent, name), client.said(agent, name)
     if session_info is None:
@@ -74,7 +73,7 @@ def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
 @pass_options
 def rm(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
     """Delete the session NAME of AGENT."""
-    agent = _name_of(agent)
+    agent = name_of(agent)
     with options.connected(workers=False) as client:
         if not client.remove_session(agent, name):
             raise _unknown(agent, name)
@@ -92,12 +91,6 @@ def spoken(message: dict[str, Any]) -> list[str]:
     lines = [f"{role}: {content}"] if content else []
     called = [call["function"] for call in message.get("tool_calls") or ()]
     return [*lines, *(f"  calls {each['name']} {one_line(each['arguments'], 200)}" for each in called)]
-
-
-def _name_of(agent: str) -> str:
-    """An agent that no longer exists may still have sessions: its name is not looked up. Of a path, only
-    the name counts."""
-    return Path(agent).absolute().name if "/" in agent or agent == "." else agent
 
 
 def _unknown(agent: str, name: str) -> UsageError:

@@ -33,7 +33,7 @@ class RemovedGarbage:
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
-@click.option("--sessions", is_flag=True, help="Also sessions of agents that are not found here.")
+@click.option("--sessions", is_flag=True, help="Also sessions and threads of agents that are not found here.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
 def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> int:

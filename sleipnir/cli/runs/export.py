@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +10,8 @@ import click
 
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.runs.whole_file import whole_file
 from sleipnir.cli.terminal.terminal import result
-from sleipnir.errors import UsageError
 
 
 @click.command()
@@ -33,7 +32,8 @@ def export(options: GlobalOptions, run_id: str, file: Path | None, children: boo
         if file is None:
             print_lines(lines)
         else:
-            _write(file, lines)
+            with whole_file(file) as content:
+                content.writelines(lines)
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -45,16 +45,3 @@ def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stdout.buffer.write(line.encode())
     sys.stdout.buffer.flush()
-
-
-def _write(file: Path, lines: Iterable[str]) -> None:
-    """Writes a temporary file and renames it."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("w", encoding="utf-8") as content:
-            content.writelines(lines)
-        beside.replace(file)
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from error
-    finally:
-        beside.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from sleipnir.cli import exit_codes
+from sleipnir.cli.runs.breakpoints import OnStop, StopWatch, ignore
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.runs.gate_answers import NoAnswer
 from sleipnir.cli.runs.narrate import Narrator
@@ -40,6 +41,8 @@ class FollowedRun(Protocol):
 
     def gates(self) -> list[GateInfo]: ...
 
+    def active(self) -> list[RunInfo]: ...
+
     def missing(self) -> MissingProcesses: ...
 
     def stream(self, modes: Collection[StreamMode] | None = ...) -> Iterator[StreamEvent]: ...
@@ -60,6 +63,7 @@ def follow(
     as_data: bool = False,
     brief: bool = False,
     options: GlobalOptions | None = None,
+    on_stop: OnStop = ignore,
 ) -> None:
     """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question when it opens.
 
@@ -68,17 +72,20 @@ def follow(
     reported on stderr; `options` are for its hints. With `as_data` all events are also printed as one JSON object per
     line on stdout, including text of models.
 
+    `on_stop` is called with the runs that stand at a breakpoint when nothing else is under way.
+
     If `on_gate` raises NoAnswer, other branches continue. The exception is raised to the caller when the run only
     waits.
     """
     lines_of_data = bool(stream) and as_data
     with_texts = terminal.can_redraw() if stream is None else stream
     narrator, questions = Narrator(every_tenth=not terminal.can_redraw(), brief=brief), _Questions(run, on_gate)
+    stops = StopWatch(run, on_stop)
     with (
         StatusArea(as_lines=with_texts and not as_data) as bottom,
         DelayNotice(lambda: missing_in_words(run.missing(), options), bottom.say, patience_s(options)) as delays,
     ):
-        for event in run.stream(None if with_texts else ("events", "updates", "tools")):
+        for event in run.stream(None if with_texts else ("events", "updates", "tools", "custom")):
             delays.moved()
             if lines_of_data:
                 print_json_line(event)
@@ -91,6 +98,7 @@ def follow(
             elif event.type in ("gate_answered", "gate_expired"):
                 questions.forget(event)
             questions.leave_if_stuck()
+            stops.see(event)
 
 
 class _Questions:
@@ -151,6 +159,7 @@ def gate_of(run_id: str, event: RunEvent) -> GateInfo:
         attempt=data.get("attempt", 1),
         path=tuple(data.get("path") or ()),
         key=data.get("key"),
+        twin=data.get("twin"),
     )
 
 

@@ -164,7 +164,7 @@ def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[G
     own_words = _OWN_WORDS.get(gate.kind, "your answer")
     samples = [*gate.options] if gate.kind == "confirm" else [*gate.options, own_words]
     commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
-    headline = f"run {gate.run} waits for an answer to {gate.node!r}: {first_line(gate.question)}"
+    headline = f"run {gate.run} waits for an answer to {gate.place!r}: {first_line(gate.question)}"
     return "\n".join([headline, *commands])
 
 

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
-def gates(options: GlobalOptions, as_data: bool) -> None:
-    """List the open questions of all runs."""
+def gates(options: GlobalOptions, run_id: str | None, as_data: bool) -> None:
+    """List the open questions of all runs, or of RUN and the runs below it that it waits for."""
     with options.connected(workers=False) as client:
-        open_gates = client.gates()
+        open_gates = client.gates() if run_id is None else client.run(run_id).gates()
     if as_data:
         print_json(open_gates)
     elif open_gates:
@@ -48,19 +49,24 @@ def gates(options: GlobalOptions, as_data: bool) -> None:
     type=click.File(encoding="utf-8"),
     help="Answer several questions: a JSON object by GATE ('-': stdin).",
 )
+@click.option(
+    "--ahead", is_flag=True, help="With --map: wait for questions that are not open yet, until each answer is used."
+)
 @pass_options
-def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...], file: TextIO | None) -> int:
+def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...], file: TextIO | None, ahead: bool) -> int:
     """Answer an open question of RUN with TEXT; of several runs with the same TEXT, if RUN is RUN,RUN,...
 
-    GATE is the key of an interrupt, the id of the node that asks, the path to it through child runs (review/approve),
-    or the number of its visit; it can be omitted if only one question is open in RUN and the runs that it waits for. An
-    approval accepts the exact text of an option, or any other text as free text. TEXT may be empty ('') for an input's
-    default. For an interrupt TEXT is JSON; what is no JSON is a text.
+    GATE is the key of an interrupt, or the id of the node that asks, alone or after the path through child runs
+    (review/approve, each[3]/sure), or the number of its visit; it can be omitted if only one question is open in RUN
+    and the runs that it waits for. An approval accepts the exact text of an option, or any other text as free text.
+    TEXT may be empty ('') for an input's default. For an interrupt TEXT is JSON; what is no JSON is a text.
     """
     if len(words) > 2:
         raise click.UsageError("TEXT must be one argument; put it in quotes")
     if (file is None) == (not words):
         raise click.UsageError("give either TEXT or --map FILE")
+    if ahead and file is None:
+        raise click.UsageError("--ahead needs --map FILE, which names the questions")
     run_ids = [each for each in run_id.split(",") if each] or [run_id]
     *named, text = words or ("",)
     name = named[0] if named else None
@@ -72,9 +78,9 @@ def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...], file: Te
 
     def take(run: Run) -> None:
         if values is not None:
-            run.answer_all(values)
+            run.answer_all(values, ahead=ahead)
             return
-        meant = [gate for gate in run.gates() if name in (None, gate.key, gate.node, gate.place, str(gate.seq))]
+        meant = [gate for gate in run.gates() if name is None or name == str(gate.seq) or name in gate.names]
         if len(meant) == 1:
             _mention_free_text(meant[0], text)
             run.answer(typed_answer(meant[0], text), meant[0])

@@ -133,11 +133,13 @@ def _by(entry: StepInfo) -> str:
 
 
 def _kind(entry: StepInfo) -> str:
-    """`llm`, `llm, turn 2: search, fetch`, `llm, turn 3, continues`, `llm, search of turn 2`, `script, item 7`."""
+    """`llm`, `llm, turn 2: search, fetch`, `llm, turn 3, continues`, `llm, search of turn 2`, `script, item 7`,
+    `script, skipped`, `script, cached`."""
     of_item = f", item {entry.item[1]}" if entry.item else ""
     part = entry.part
     if part is None:
-        return f"{entry.kind}{of_item}"
+        how = ", cached" if entry.cached else "" if entry.skipped is None else ", skipped"
+        return ", ".join((f"{entry.kind}{of_item}{how}", *entry.callbacks))
     asked = f": {', '.join(entry.calls)}" if entry.calls else ", continues" if entry.goes_on else ""
     turn = f"turn {part.turn + 1}"
     return f"{entry.kind}{of_item}, " + (f"{turn}{asked}" if part.call is None else f"{part.tool} of {turn}")
@@ -151,6 +153,7 @@ def _items_row(steps: Sequence[StepInfo], names: Mapping[int, str | None]) -> Ro
     span = f"items {min(numbers)}-{max(numbers)}" if len(numbers) > 1 else f"item {min(numbers)}"
     parts = [f"{span}: {len(steps):,} visits"] if len(steps) > 1 else [f"{span}: 1 visit"]
     parts += [f"{len(failed):,} failed"] if failed else []
+    parts += [f"{cached:,} cached"] if (cached := sum(step.cached for step in steps)) else []
     parts += [f"slowest {duration(max(step.took_ms for step in steps))}"]
     return _EMPTY | {
         "step": f"{first.step}-{last.step}" if first is not last else str(first.step),

@@ -58,13 +58,19 @@ def follow_in_process(
 
 
 def _leave(run: AgentRun, *, as_data: bool, stream: bool | None) -> int:
-    """The run waits for answers that the command cannot get: say which, and how to give them to the next run."""
+    """The run waits for answers that the command cannot get: say which, and how to give them to the next run. Or it is
+    at a breakpoint."""
     for gate in run.gates():
         question = terminal.first_line(gate.question)
         terminal.note(
             f"run {run.id} waited for an answer to {gate.node!r}, and is gone: {question}\n"
             f"  give it with: --answer {gate.node}=TEXT"
         )
+    for info in run.active():
+        for point in info.breakpoints:
+            terminal.note(
+                f"run {info.id} had stopped at a breakpoint {point.in_words}, and is gone: a deployment keeps such runs"
+            )
     if as_data:
         print_result_data(run, run.info(), stream=stream)
     return exit_codes.WAITING

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.cli.terminal.terminal import MARK, first_line
 from sleipnir.runs.plain_text import printable
 from sleipnir.runs.reasons import slot_in_words
+from sleipnir.runs.run import Breakpoint
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunEvent
@@ -40,8 +41,8 @@ Data = Mapping[str, Any]
 class Narrator:
     """Makes lines of the events of one run, in their order. It may start in the middle.
 
-    `every_tenth`: a map's progress is reported about ten times, else only at its end. `brief`: for an agent that is a
-    single loop, events of the surrounding nodes are omitted, unless they fail.
+    `every_tenth`: the progress of a map, or that a node emits, is reported about ten times, else only a map's end.
+    `brief`: for an agent that is a single loop, events of the surrounding nodes are omitted, unless they fail.
     """
 
     def __init__(self, *, every_tenth: bool = True, brief: bool = False) -> None:
@@ -49,6 +50,7 @@ class Narrator:
         self._live: dict[int, str] = {}
         self._parallel = False  # visits are, or since some time was last none live were, live at once
         self._reported: dict[int, int] = {}
+        self._emitted: dict[int, tuple[int, int]] = {}  # by visit: the attempt, and its reported tenths
 
     def lines(self, event: RunEvent) -> list[str]:
         """The lines to print for the next event, without line ends; none for events that are not narrated."""
@@ -56,6 +58,8 @@ class Narrator:
         if event.type == "visit_opened":
             self._open(data)
         if write is None or (event.type == "map_progress" and not self._is_due(data)):
+            return []
+        if event.type == "custom" and not self._is_progress(data):
             return []
         if event.type in ("turn_ended", "tool_called", "tool_ended") and "item" in data:
             return []  # of an item, as of all that items do, the map tells
@@ -80,7 +84,7 @@ class Narrator:
     def _named(self, type_: str, data: Data) -> Data:
         """Adds the visit's name as `of`, if a line has to identify its visit."""
         if "path" in data:  # of a run below
-            return {**data, "of": "/".join((*data["path"], data["node"]))}
+            return {**data, "of": "/".join((*data["path"], *([data["node"]] if "node" in data else [])))}
         seq, name = data.get("seq"), data.get("node")
         own = self._live.get(seq) if isinstance(seq, int) else None
         if own and type_ in ("visit_opened", "visit_closed"):
@@ -95,6 +99,15 @@ class Narrator:
         tenths = done * 10 // total
         self._reported[data["seq"]] = tenths
         return done == total or (self._every_tenth and tenths > reported)
+
+    def _is_progress(self, data: Data) -> bool:
+        """Whether an emission is progress that is enough for a line; an attempt begins anew."""
+        if data.get("category") != "progress" or not self._every_tenth:
+            return False
+        tenths, before = int(data["progress"] // 10), self._emitted.get(data["seq"])
+        reported = before[1] if before is not None and before[0] == data["attempt"] else -1
+        self._emitted[data["seq"]] = data["attempt"], max(tenths, reported)
+        return tenths > reported
 
 
 def _run_started(data: Data) -> list[str]:
@@ -111,7 +124,14 @@ def _run_retried(data: Data) -> list[str]:
 
 def _run_paused(data: Data) -> list[str]:
     reason = f": {data['reason']}" if data.get("reason") else ""
-    return [f"{MARK}paused by {data['by']}{reason}"]
+    in_ms = data.get("stops_in_ms")
+    stops = "" if in_ms is None else f", what runs is stopped {f'after {in_ms / 1000:g}s' if in_ms else 'now'}"
+    return [f"{MARK}paused by {data['by']}{reason}{stops}"]
+
+
+def _run_stopped(data: Data) -> list[str]:
+    stop = f"stopped {Breakpoint(data['phase'], tuple(data['nodes']), tuple(data['planned'])).in_words}"
+    return _detail(data, stop) if "path" in data else [f"{MARK}{stop}"]
 
 
 def _run_resumed(data: Data) -> list[str]:
@@ -146,6 +166,11 @@ def _routed(data: Data) -> list[str]:
 def _map_progress(data: Data) -> list[str]:
     failed = f", {data['failed']} failed" if data.get("failed") else ""
     return _detail(data, f"map {data['done']}/{data['total']}{failed}")
+
+
+def _emitted_progress(data: Data) -> list[str]:
+    message = f": {first_line(data['message'])}" if data["message"] else ""
+    return _detail(data, f"{data['progress']:.0f} %{message}")
 
 
 def _visit_put_off(data: Data) -> list[str]:
@@ -183,6 +208,23 @@ def _gate_expired(data: Data) -> list[str]:
     return _detail(data, "there was no answer in time")
 
 
+def _signal_awaited(data: Data) -> list[str]:
+    return _detail(data, f"waiting for event {data['name']}")
+
+
+def _signal_declined(data: Data) -> list[str]:
+    why = f": {data['error']}" if data.get("error") else ""
+    return _detail(data, f"event {data['id']} does not match the filter{why}")
+
+
+def _signal_missed(data: Data) -> list[str]:
+    return _detail(data, "there was no event in time")
+
+
+def _skip_refused(data: Data) -> list[str]:
+    return [f"{MARK}a skip was refused: {data['error']}"]
+
+
 def _child_started(data: Data) -> list[str]:
     return _detail(data, f"agent {data['agent']} runs as {data['child']}")
 
@@ -212,6 +254,10 @@ def _visit_handed_back(data: Data) -> list[str]:
     return _detail(
         data, f"attempt {data['attempt']} was handed back by {data.get('worker') or '(unknown)'}, which stops"
     )
+
+
+def _visit_stopped(data: Data) -> list[str]:
+    return _detail(data, f"attempt {data['attempt']} was stopped by the pause; it runs again later")
 
 
 def _turn_ended(data: Data) -> list[str]:
@@ -280,20 +326,27 @@ _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "slot_asked": _slot_asked,
     "run_retried": _run_retried,
     "run_paused": _run_paused,
+    "run_stopped": _run_stopped,
     "run_resumed": _run_resumed,
     "visit_opened": _visit_opened,
     "visit_started": _visit_started,
     "visit_closed": _visit_closed,
     "routed": _routed,
     "map_progress": _map_progress,
+    "custom": _emitted_progress,
     "visit_put_off": _visit_put_off,
     "max_steps": _max_steps,
     "join_starved": _join_starved,
     "gate_opened": _gate_opened,
     "visit_retrying": _visit_retrying,
     "visit_handed_back": _visit_handed_back,
+    "visit_stopped": _visit_stopped,
     "gate_answered": _gate_answered,
     "gate_expired": _gate_expired,
+    "signal_awaited": _signal_awaited,
+    "signal_declined": _signal_declined,
+    "signal_missed": _signal_missed,
+    "skip_refused": _skip_refused,
     "child_started": _child_started,
     "child_retried": _child_retried,
     "child_ended": _child_ended,

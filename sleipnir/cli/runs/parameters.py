@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from sleipnir.cli.completion import complete_agent, complete_state_key
+from sleipnir.cli.completion import complete_agent, complete_node, complete_state_key
 from sleipnir.cli.knowledge.building import BuildView, asker
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions
 from sleipnir.cli.runs.gate_answers import variable_asker
@@ -51,8 +51,58 @@ def _value(ctx: click.Context, param: click.Parameter, name: str, text: str) -> 
         raise click.BadParameter(f"the value of {name!r} is not JSON; {hint}", ctx, param) from None
 
 
+def json_value(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
+    """An option that is one JSON value; None: it was left out."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        hint = (
+            f"a text is written in quotes: {param.opts[0]} {shlex.quote(json.dumps(text, ensure_ascii=False))}"
+            if text[:1] not in tuple('{["-0123456789')
+            else str(error)
+        )
+        raise click.BadParameter(f"it is not JSON; {hint}", ctx, param) from None
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def override_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """`NODE.FIELD=VALUE` as values by path and field. VALUE is JSON; what is none is a text."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, text in pairs(ctx, param, values):
+        path, dot, field = name.rpartition(".")
+        if not path or not dot or not field:
+            raise click.BadParameter(f"{name!r} names no field: write it as {param.metavar}", ctx, param)
+        found.setdefault(path, {})[field] = _json_or_text(text)
+    return found
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return text
+
+
+def patch_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """`NODE#SURFACE=VALUE` as values by surface: names of tools are a list, and `@FILE` stands for a file's text."""
+    found: dict[str, Any] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not name or not equals or "#" not in name:
+            raise click.BadParameter(f"{value[:60]!r} is not of the form {param.metavar}", ctx, param)
+        if text.startswith("@"):
+            try:
+                text = Path(text[1:]).read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise click.BadParameter(f"{text[1:]!r} cannot be read: {error}", ctx, param) from None
+        is_list = name.rpartition("#")[2].rstrip("+") == "tools"
+        found[name] = [tool.strip() for tool in text.split(",") if tool.strip()] if is_list else text
+    return found
 
 
 AGENT = click.argument("agent", shell_complete=complete_agent)
@@ -107,11 +157,31 @@ RECURSION_LIMIT = click.option(
     "--recursion-limit", type=COUNT, metavar="N",
     help="Fail the run of a graph.py after N super-steps, as the key of that name in a configuration of LangGraph.",
 )  # fmt: skip
+BREAK_BEFORE = click.option(
+    "--break-before", "break_before", multiple=True, metavar="NODE", shell_complete=complete_node,
+    help="Stop the run before NODE until `resume`; repeatable. '*': every node. It replaces the graph's "
+    "`interrupt_before` and `interrupt: before`.",
+)  # fmt: skip
+BREAK_AFTER = click.option(
+    "--break-after", "break_after", multiple=True, metavar="NODE", shell_complete=complete_node,
+    help="The same after NODE has ended.",
+)  # fmt: skip
+OVERRIDE = click.option(
+    "--override", "overrides", multiple=True, metavar="NODE.FIELD=VALUE", callback=override_values,
+    help="Another setting of an llm node for this run, as in 'expert/ask.temperature=0'; repeatable. '*.FIELD': of all "
+    "llm nodes. NODE may be a path through agent nodes.",
+)  # fmt: skip
+PATCH = click.option(
+    "--patch", "patches", multiple=True, metavar="NODE#SURFACE=VALUE", callback=patch_values,
+    help="What an llm node says or may call in this run: 'ask#instruction=@FILE', 'ask#model=...', 'ask#tools=a,b', "
+    "'ask#tools+=c'; repeatable.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RunParameters:
-    """The parameters of all commands that start runs: VAR, AGENT_VARIABLE, CWD, STRICT, CONTEXT and RECURSION_LIMIT."""
+    """The parameters of all commands that start runs: VAR, AGENT_VARIABLE, CWD, STRICT, CONTEXT, RECURSION_LIMIT,
+    BREAK_BEFORE, BREAK_AFTER, OVERRIDE and PATCH."""
 
     variables: Pairs
     agent_variables: Pairs
@@ -119,6 +189,10 @@ class RunParameters:
     strict: bool | None
     context: dict[str, Any]
     recursion_limit: int | None
+    break_before: tuple[str, ...]
+    break_after: tuple[str, ...]
+    overrides: dict[str, dict[str, Any]]
+    patches: dict[str, Any]
 
     def options(self, view: BuildView | None) -> RunOptions:
         """What the client is given: on a terminal, missing values are asked for; `view` shows builds of bases, None:
@@ -129,6 +203,10 @@ class RunParameters:
             "strict": self.strict,
             "config": None if self.recursion_limit is None else {"recursion_limit": self.recursion_limit},
             "context": self.context or None,
+            "interrupt_before": "*" if self.break_before == ("*",) else self.break_before,
+            "interrupt_after": "*" if self.break_after == ("*",) else self.break_after,
+            "overrides": self.overrides or None,
+            "patches": self.patches or None,
             "ask_variable": variable_asker(),
         }
         if view is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sleipnir.cli.completion import complete_agent, complete_batch
-from sleipnir.cli.options import COUNT, MOMENT, GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
+from sleipnir.cli.runs.run_options import chosen, refuse_both, selecting
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.runs.failure_text import in_one_line
@@ -25,21 +25,7 @@ MOST_PLACES = 3
 @click.command()
 @click.option("-a", "--all", "ended_too", is_flag=True, help="Also runs that have ended.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeatable.")
-@click.option("--children", is_flag=True, help="Also runs that other runs have started.")
-@click.option("--batch", "batch", metavar="BATCH", shell_complete=complete_batch, help="Only the runs of this batch.")
-@click.option(
-    "--agent",
-    "agents",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=complete_agent,
-    help="Only of this one; repeatable.",
-)
-@click.option(
-    "--since", "since_ms", type=MOMENT, help="Only runs created since then: 90s, 2h, 3d ago, or 2026-11-22T10:00."
-)
-@click.option("--before", "before_ms", type=MOMENT, help="Only runs created before then.")
-@click.option("--rows", is_flag=True, help="Also rows of batches.")
+@selecting
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number, the newest first.")
 @click.option(
     "--among", type=COUNT, default=10_000, show_default=True, metavar="N",
@@ -49,30 +35,21 @@ MOST_PLACES = 3
 @pass_options
 def ps(
     options: GlobalOptions,
+    /,
     ended_too: bool,
     statuses: tuple[str, ...],
-    children: bool,
-    batch: str | None,
-    agents: tuple[str, ...],
-    since_ms: int | None,
-    before_ms: int | None,
-    rows: bool,
     limit: int,
     among: int,
     as_data: bool,
+    **given: Any,
 ) -> None:
     """List unfinished runs, the newest first; rows of batches only with --rows or --batch."""
-    if batch is not None and children:
-        raise click.UsageError("--batch lists only the runs of rows; omit --children")
+    refuse_both(given)
     wanted = set(statuses or (STATUSES if ended_too else UNFINISHED))
     with options.connected(workers=False) as client:
-        batch_id = None if batch is None else client.open_batch(batch).id
-        infos = client.runs(
-            limit, wanted, children=children, batch=batch_id, among=among, agents=agents, since_ms=since_ms,
-            before_ms=before_ms, rows=rows,
-        )  # fmt: skip
+        infos = client.runs(limit, wanted, among=among, **chosen(client, given))
         now_ms = client.now_ms()
-        total = client.run_count() if batch is None and len(infos) < limit else 0
+        total = client.run_count() if given["batch"] is None and len(infos) < limit else 0
     if as_data:
         print_json(infos)
     elif infos:
@@ -82,7 +59,8 @@ def ps(
         ]
         print_table(("run", "agent", "status", "created", "took", "at"), table)
     else:
-        terminal.note(_none_found(wanted, total, narrowed=bool(agents or since_ms or before_ms or batch)))
+        narrowed = any(given[name] for name in ("agents", "since_ms", "before_ms", "batch"))
+        terminal.note(_none_found(wanted, total, narrowed=narrowed))
     if total > among:
         terminal.note(f"read the newest {among:,} of {total:,} runs; --among N looks at more")
 

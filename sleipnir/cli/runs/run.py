@@ -13,7 +13,7 @@ import click
 from sleipnir.cli import exit_codes
 from sleipnir.cli.knowledge.building import BuildView
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.runs import agent_warnings
+from sleipnir.cli.runs import agent_warnings, breakpoints
 from sleipnir.cli.runs.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
 from sleipnir.cli.runs.gate_answers import (
     NoAnswer,
@@ -26,11 +26,15 @@ from sleipnir.cli.runs.in_process import follow_in_process
 from sleipnir.cli.runs.parameters import (
     AGENT,
     AGENT_VARIABLE,
+    BREAK_AFTER,
+    BREAK_BEFORE,
     CONTEXT,
     CWD,
     FILE,
     MAX_COST,
     MAX_TOKENS,
+    OVERRIDE,
+    PATCH,
     PROMPT,
     RECURSION_LIMIT,
     STATE,
@@ -42,6 +46,7 @@ from sleipnir.cli.runs.parameters import (
 )
 from sleipnir.cli.runs.session import NO_SESSION, SESSION, refuse_session, session_of
 from sleipnir.cli.runs.tape import connected_to_run, with_tape
+from sleipnir.cli.runs.thread import THREAD, refuse_thread, tell_of_last_turn
 from sleipnir.cli.runs.timings import summary
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
@@ -71,6 +76,7 @@ class RunRequest(RunParameters):
     state: dict[str, Any]
     session: str | None
     without_session: bool
+    thread: str | None
     max_cost_usd: float | None
     max_tokens: int | None
 
@@ -82,6 +88,7 @@ class RunRequest(RunParameters):
         settings = options.settings()
         agent = look_up(self.agent, settings)
         refuse_session(self.session, self.without_session, agent)
+        refuse_thread(self.thread, agent)
         agent_warnings.warn(self.agent, agent, settings)
         check_budget(self.max_cost_usd, self.max_tokens)
         return prompt_text(self.prompt, self.file, sys.stdin)
@@ -93,6 +100,8 @@ class RunRequest(RunParameters):
 
         if self.session is not None:
             raise UsageError("--session needs a deployment, which keeps sessions: leave out --in-process")
+        if self.thread is not None:
+            raise UsageError("--thread needs a deployment, which keeps threads: leave out --in-process")
         return AgentRun(
             self.agent,
             prompt,
@@ -108,15 +117,19 @@ class RunRequest(RunParameters):
         """Start the run; on a terminal, ask for missing values and show the progress of building bases."""
         agent_warnings.tell_warnings(client, self.agent, self.state)
         with BuildView() as view:
-            return client.submit(
+            run = client.submit(
                 self.agent,
                 prompt,
                 state=self.state,
                 session=_kept_session(client, self.agent, self.session, self.without_session),
+                thread=self.thread,
                 max_cost_usd=self.max_cost_usd,
                 max_tokens=self.max_tokens,
                 **self.options(view),
             )
+        if self.thread is not None:
+            tell_of_last_turn(client, run)
+        return run
 
 
 def _wanted(command: Command) -> Command:
@@ -133,9 +146,14 @@ def _wanted(command: Command) -> Command:
         MAX_COST,
         MAX_TOKENS,
         RECURSION_LIMIT,
+        BREAK_BEFORE,
+        BREAK_AFTER,
+        OVERRIDE,
+        PATCH,
         STRICT,
         SESSION,
         NO_SESSION,
+        THREAD,
     )
     for parameter in reversed(shared):
         command = parameter(command)
@@ -176,10 +194,10 @@ def run(
     Without PROMPT, text piped into the command is the prompt; `-` reads it from a terminal too. Variables of the agent
     that have no value are asked for on the terminal. Questions are answered by --answer, else asked on the terminal.
     Without a terminal the run keeps waiting, and the command for the answer is printed. With --in-process it is gone
-    then, and with every other end of this command.
+    then, and with every other end of this command. At a breakpoint the command ends, and the run waits for `resume`.
 
-    Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer, 130
-    interrupted (the run continues).
+    Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer or at a
+    breakpoint, 130 interrupted (the run continues).
     """
     order = RunRequest(**wanted)
     prompt = order.checked_prompt(options)
@@ -239,8 +257,18 @@ def _in_foreground(
     run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool, stream: bool | None
 ) -> int:
     try:
-        follow(run, lambda gate: answer_gate(run, gate, answers), stream=stream, as_data=as_data, options=options)
+        follow(
+            run,
+            lambda gate: answer_gate(run, gate, answers),
+            stream=stream,
+            as_data=as_data,
+            options=options,
+            on_stop=breakpoints.leave,
+        )
     except NoAnswer:
+        return leave_waiting(run, options, as_data=as_data, stream=stream)
+    except breakpoints.AtBreakpoint as stop:
+        breakpoints.say(stop.stopped, options)
         return leave_waiting(run, options, as_data=as_data, stream=stream)
     except KeyboardInterrupt:
         say_it_goes_on(run.id, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,17 +11,28 @@ from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import tree
 from sleipnir.cli.runs.gate_answers import how_to_answer
+from sleipnir.cli.runs.lineage import lines_of
 from sleipnir.cli.runs.ps import status_of, took
 from sleipnir.cli.terminal.render import change_in_words, moment, print_fields, print_json
 from sleipnir.runs.plain_text import one_line
-from sleipnir.runs.reasons import failed_in_words, places, retry_in_words, stopped_in_words, usage_in_words
+from sleipnir.runs.reasons import (
+    failed_in_words,
+    fork_in_words,
+    overrides_in_words,
+    places,
+    retry_in_words,
+    stopped_in_words,
+    usage_in_words,
+)
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Run
     from sleipnir.runs.run import Parked
-    from sleipnir.runs.views import HoldInfo, RunInfo
+    from sleipnir.runs.views import HoldInfo, Lineage, RunInfo
 
 MOST_PLACES = 12
+MOST_FORKS = 5
+MOST_FORKS_AS_DATA = 100
 
 
 @click.command()
@@ -38,11 +49,18 @@ def show(options: GlobalOptions, run_id: str, as_data: bool, only_state: bool) -
 
             state = {"state": run.state()} if only_state else {}
             more = {"late_results": run.late_results(), "children": tree.data_of(run.tree())}
+            if errors := run.execution_errors():
+                more["execution_errors"] = errors
+            more["forks"] = _forks_data(run.forks(limit=MOST_FORKS_AS_DATA))
             print_json(result_data(run, run.info()) | more | state)
         elif only_state:
             print_json(run.state())
         else:
             print_fields(_fields(run, options, client.now_ms()))
+
+
+def _forks_data(lineage: Lineage) -> dict[str, Any]:
+    return {"count": lineage.count, "runs": [fork.id for fork in lineage.forks]}
 
 
 def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -56,10 +74,19 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "unreadable", f"this release cannot read its records: {info.unreadable}"
     if info.session:
         yield "session", info.session
+    if info.event_scope:
+        yield "event scope", info.event_scope
     if info.parent:
         yield "parent", info.parent + (f" (of {info.root})" if info.root != info.parent else "")
+    if info.thread:
+        after = f", after run {info.previous}" if info.previous else ""
+        yield "thread", f"{info.thread}, turn {info.turn:,}{after}"
     if info.forked_from:
-        yield "forked", f"from {info.forked_from} after step {info.forked_at}"
+        yield "forked", f"from {info.forked_from} {fork_in_words(info)}"
+    if info.overrides:
+        yield "overrides", overrides_in_words(info)
+    if (forks := run.forks(limit=MOST_FORKS)).count:
+        yield "forks", "\n".join(lines_of(forks, info.id))
     yield "created", moment(info.created_ms)
     if info.ended_ms is not None:
         yield "ended", moment(info.ended_ms)
@@ -82,6 +109,10 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "question", f"{gate.question}\n\n{how_to_answer(gate, options, still_open)}"
     if info.failed_visits.count:
         yield "failed", _failed_visits(info)
+    if errors := run.execution_errors():
+        yield "recorded", f"{len(errors):,} failure{'' if len(errors) == 1 else 's'}: `show --json` has them"
+    if info.cached_visits:
+        yield "cached", f"{info.cached_visits:,} visit{'' if info.cached_visits == 1 else 's'}"
     if info.usage.calls:
         yield "usage", usage_in_words(info.usage)
     if info.error:
@@ -120,6 +151,10 @@ def _parked(mark: Parked) -> str:
 
 
 def _held(hold: HoldInfo) -> str:
-    """`by ann@host (cli) since 10:20:01: costs`, `with the deployment, by ...`."""
+    """`by ann@host (cli) since 10:20:01: costs`, `with the deployment, by ...`, `by a breakpoint before 'pay' ...`."""
+    if hold.breakpoint is not None:
+        planned = hold.breakpoint.in_words.partition("; ")[2]
+        return f"by {hold.in_words} since {moment(hold.at_ms)}; {planned}; `sleipnir resume` goes on"
     what = "with the deployment, " if hold.owner == "deployment" else ""
-    return f"{what}by {hold.in_words} since {moment(hold.at_ms)}" + (f": {hold.reason}" if hold.reason else "")
+    stops = "" if hold.due_ms is None else f", what ran {'was' if hold.forced else 'is'} stopped {moment(hold.due_ms)}"
+    return f"{what}by {hold.in_words} since {moment(hold.at_ms)}{stops}" + (f": {hold.reason}" if hold.reason else "")

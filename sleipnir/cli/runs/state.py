@@ -15,7 +15,7 @@ from sleipnir.runs.plain_text import one_line
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Run
-    from sleipnir.runs.journal import StateDifference
+    from sleipnir.runs.state_differences import StateDifference
 
 SHOWN = 100  # characters of a value in a table, in that of a difference half of it
 

@@ -14,6 +14,7 @@ import click
 from sleipnir.cli import exit_codes
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, Seconds, pass_options
+from sleipnir.cli.runs import breakpoints
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, notes, patience_s
 from sleipnir.cli.runs.follow import STREAM, follow, print_result, say_it_goes_on
 from sleipnir.cli.runs.gate_answers import how_to_answer
@@ -44,6 +45,7 @@ def watch(options: GlobalOptions, run_id: str, as_data: bool, stream: bool | Non
                 stream=stream,
                 as_data=as_data,
                 options=options,
+                on_stop=lambda stopped: breakpoints.say(stopped, options),
             )
         except KeyboardInterrupt:
             say_it_goes_on(run.id, options)
@@ -69,7 +71,7 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
     """Wait until every RUN has ended.
 
     Exit codes: 0 all completed, 1 one failed, was cancelled or did not end in time, 3 one was still waiting
-    for an answer when the time was up.
+    for an answer, or at a breakpoint, when the time was up.
     """
     with options.connected(workers=True) as client:
         from sleipnir.client.run import missing_for
@@ -90,7 +92,7 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
         print_json(infos)
     for info in infos:
         _say_how_it_ended(info)
-    return _worst(["waiting" if info.is_over_budget else info.status for info in infos])
+    return _worst(["waiting" if info.is_over_budget or info.breakpoints else info.status for info in infos])
 
 
 def _as_they_end(
@@ -120,6 +122,11 @@ def _say_once(run: Run, announced: set[tuple[str, int]], options: GlobalOptions)
         if (run.id, gate.seq) not in announced:
             announced.add((run.id, gate.seq))
             terminal.note(how_to_answer(gate, options, still_open))
+    for info in run.active():
+        since_ms = [hold.at_ms for hold in info.holds if hold.breakpoint is not None]
+        if since_ms and (info.id, max(since_ms)) not in announced:
+            announced.add((info.id, max(since_ms)))
+            terminal.note(breakpoints.how_to_resume(info, options))
 
 
 def _say_how_it_ended(info: RunInfo) -> None:

@@ -1,4 +1,4 @@
-"""Streamed text of models, as lines at the bottom of a terminal or lines of a log.
+"""Streamed text of models, and text that nodes emit, as lines at the bottom of a terminal or lines of a log.
 
 Both omit obsolete text: a text that restarts replaces the previous one, and text after the end of its visit is not
 shown, because the narration then has the result.
@@ -39,6 +39,13 @@ class ModelText:
         self.over = data["last"]
 
 
+def text_of(event: RunEvent) -> Data | None:
+    """The data of an event that has streamed text: of a model, or emitted by other code of a node."""
+    if event.type == "custom" and event.data.get("category") == "text":
+        return {"turn": 0, "draft": 1, "last": False, **event.data}
+    return event.data if event.type == "text" else None
+
+
 def draft_of(data: Data) -> tuple[int, int, int]:
     """Which text of its visit a piece belongs to."""
     return data["attempt"], data["turn"], data["draft"]
@@ -56,8 +63,8 @@ class ModelTexts:
 
     def see(self, event: RunEvent) -> bool:
         """Process an event. Returns whether it changes the display."""
-        if event.type == "text":
-            return self._add(event.data)
+        if (data := text_of(event)) is not None:
+            return self._add(data)
         before = len(self._texts)
         if event.type == "visit_closed":
             self._closed.add(event.data["seq"])
@@ -140,8 +147,8 @@ class TextLines:
 
     def see(self, event: RunEvent) -> list[str]:
         """The lines that an event completes."""
-        if event.type == "text":
-            return self._more(event.data)
+        if (data := text_of(event)) is not None:
+            return self._more(data)
         if event.type == "visit_closed":
             self._closed.add(event.data["seq"])
             return self._rest(event.data["seq"])

@@ -130,5 +130,6 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def change_in_words(change: Change) -> str:
     """`by ann@desk (cli) at 10:20:01: costs`, `'yes' by ann@desk (cli) at ...`; of older releases without `by ...`."""
     answer = "" if change.answer is None else f"{one_line(change.answer, 60)!r} "
+    answer = answer if change.node is None else f"{one_line(change.node, 60)} "
     by = f"by {change.by} " if change.by else ""
     return f"{answer}{by}at {moment(change.at_ms)}" + (f": {change.reason}" if change.reason else "")

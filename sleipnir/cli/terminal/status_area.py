@@ -1,4 +1,5 @@
-"""The bottom of the terminal while a run is followed: streamed text of models, and bars of its maps.
+"""The bottom of the terminal while a run is followed: streamed text of models and nodes, and bars of
+its maps and of nodes that report progress.
 
 Rules. Lines of the narration are written above it, and the text that they replace is removed in the same write. It is
 redrawn only after a change, at most ten times a second. Without a terminal it is not drawn, and texts are lines, if
@@ -15,8 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.bars import Bars
 from sleipnir.cli.terminal.live import ModelTexts, TextLines
-from sleipnir.cli.terminal.map_bars import MapBars
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -33,7 +34,7 @@ class StatusArea:
 
     def __init__(self, *, as_lines: bool = False) -> None:
         self._can_draw = terminal.can_redraw()
-        self._texts, self._bars = ModelTexts(), MapBars()
+        self._texts, self._bars = ModelTexts(), Bars()
         self._lines = TextLines() if as_lines and not self._can_draw else None
         self._live: Live | None = None
         self._stopped = threading.Event()

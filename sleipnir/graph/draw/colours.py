@@ -66,6 +66,7 @@ LIGHT: Final = Palette(
         "router": Colour("#eef0e2", "#7d8340", "#343712"),
         "join": Colour("#e8ebef", "#52606d", "#1f2933"),
         "wait": Colour("#e4f1f9", "#3a7ca5", "#12364d"),
+        "tools": Colour("#f7ece4", "#96694a", "#3f2817"),
         "end": Colour("#e4e7eb", "#3e4c59", "#1f2933"),
     },
     states=STATES,
@@ -92,6 +93,7 @@ DARK: Final = Palette(
         "router": Colour("#282a14", "#a9b066", "#ecefc8"),
         "join": Colour("#252b33", "#9aa5b3", "#e3e8ee"),
         "wait": Colour("#12293a", "#5fa8d3", "#cde6f5"),
+        "tools": Colour("#2e2219", "#c39a7a", "#f2e2d5"),
         "end": Colour("#2a313a", "#c5ced8", "#f1f4f8"),
     },
     states={

@@ -22,6 +22,7 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
     "router": ("cds", ""),
     "join": ("invtrapezium", ""),
     "wait": ("octagon", ""),
+    "tools": ("tab", ""),
     "end": ("box", "rounded,bold"),
     FINISH: ("doublecircle", ""),
     BAR: ("underline", ""),

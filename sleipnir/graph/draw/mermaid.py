@@ -24,6 +24,7 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
     "router": (">", "]"),
     "join": ("[\\", "/]"),
     "wait": ("[\\", "\\]"),
+    "tools": ("[", "]"),
     "end": ("([", "])"),
     FINISH: ("(((", ")))"),
     BAR: ("((", "))"),

@@ -39,10 +39,12 @@ FINISH: Final = "finish"
 BAR: Final = "bar"
 MISSING: Final = "missing"
 
-_CONDITIONAL = ("fallback", "on_error", "on_timeout", "branch", "default", "routers")
+_CONDITIONAL = ("tools_node", "tools", "fallback", "on_error", "on_timeout", "branch", "default", "routers")
 _LABELS: Mapping[str, str] = {
     "on_other": "other",
     "fallback": "fallback",
+    "tools_node": "tools",
+    "tools": "tools",
     "on_error": "error",
     "on_timeout": "no answer",
 }
@@ -141,7 +143,7 @@ class _Sketch:
         node = self.graph.nodes.get(node_id)
         if node is not None:
             kind = AgentNode.kind if isinstance(node, GraphNode) else node.kind
-            return Shape(name, kind, node_id, _subtitle(node))
+            return Shape(name, kind, node_id, " · ".join([_subtitle(node), *self._stops(node_id)]))
         return Shape(FINISH, FINISH, END) if name == FINISH else Shape(name, MISSING, node_id, MISSING)
 
     def _arrow(self, edge: Edge) -> Arrow:
@@ -157,6 +159,11 @@ class _Sketch:
             yield Arrow(self.names[source], meeting.bar or target, taken=ended)
         if meeting.bar:
             yield Arrow(meeting.bar, target, taken=meeting.target in marks)
+
+    def _stops(self, node_id: str) -> Iterator[str]:
+        """`stops before and after`: the breakpoint of a node."""
+        if phases := [phase for phase, nodes in self.graph.breakpoints.items() if node_id in nodes]:
+            yield f"stops {' and '.join(phases)}"
 
     def _undeclared_ways(self) -> Iterator[Arrow]:
         """The edges that the run took and the file does not declare."""

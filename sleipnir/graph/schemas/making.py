@@ -17,20 +17,22 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from sleipnir.graph.model import (
     LOKI_NODE_TYPES,
     NODE_TYPES,
-    SLEIPNIR_KEYS,
     Branch,
     Duration,
     Flag,
     Graph,
     Json,
+    LlmNode,
+    LookBack,
     MapNode,
     Number,
     Retry,
     Variable,
     WaitTime,
+    sleipnir_keys,
 )
 from sleipnir.graph.schemas import FILES
-from sleipnir.graph.shape import FIELDS, SPELLINGS, declared, is_required
+from sleipnir.graph.shape import FIELDS, REQUIRED_BY_LOKI, SPELLINGS, declared, is_required
 
 Schema = dict[str, Any]
 
@@ -40,6 +42,7 @@ _SCALAR: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
 _TEXT: Final[Schema] = {"type": "string"}
 _TEXTS: Final[Schema] = {"type": "array", "items": _TEXT}
 _NAMES: Final[Schema] = {"anyOf": [_TEXT, {**_TEXTS, "minItems": 1}]}
+_UPDATE: Final[Schema] = {"type": ["string", "number", "boolean", "null", "array", "object"]}
 _JOIN: Final[Schema] = {
     "anyOf": [
         {**_TEXTS, "minItems": 1},
@@ -68,6 +71,8 @@ SHORT_FORMS: Final[Mapping[str, Schema]] = {
     "ends": {"anyOf": [{"type": "object", "additionalProperties": _TEXT}, {**_TEXTS, "minItems": 1}]},
     "wait_for": {"anyOf": [_JOIN, {"type": "array", "items": _JOIN, "minItems": 1}]},
     "retry": _RETRY,
+    "tool_retry": _RETRY,
+    "parallel": {"anyOf": [{"type": "boolean"}, {"$ref": "#/definitions/ToolConcurrency"}]},
 }
 """Keys of nodes with more written forms than the model holds."""
 
@@ -118,7 +123,13 @@ def _node(kind: str, is_strict: bool) -> Schema:
     for key, form in SHORT_FORMS.items():
         if key in properties and not (model is MapNode and key == "branch"):
             properties[key] = _optional(form)
-    return {**made, "properties": properties, "required": ["type", *made["required"]]}
+    required = ["type", *made["required"]]
+    if is_strict:
+        properties["state_updates"] = _optional({"type": "object", "additionalProperties": _UPDATE})
+    elif model is LlmNode:
+        required.append("prompt")
+        properties["prompt"] = _TEXT
+    return {**made, "properties": properties, "required": required}
 
 
 def _object(model: type[Any], is_strict: bool) -> Schema:
@@ -127,8 +138,9 @@ def _object(model: type[Any], is_strict: bool) -> Schema:
     required = [name for name, field in own.items() if is_required(field)]
     properties = {key: _property(hints[field.name], field) for key, field in own.items()}
     schema: Schema = {"type": "object", "properties": properties, "required": required}
+    required += () if is_strict else REQUIRED_BY_LOKI.get(model, ())
     if not is_strict:
-        properties |= {key: {"type": "null"} for key in SLEIPNIR_KEYS.get(model, ())}
+        properties |= {key: {"type": "null"} for key in sleipnir_keys(model)}
     if model is MapNode:
         schema = _map(schema, hints)
     if model is Branch:
@@ -177,7 +189,7 @@ def _optional(schema: Schema) -> Schema:
 
 def _schema_of(hint: Any) -> Schema:
     """The schema of a type of the model."""
-    if hint in (Duration, WaitTime):
+    if hint in (Duration, WaitTime, LookBack):
         return {"anyOf": [{"type": "string", "pattern": _DURATION}, {"type": "number", "minimum": 0}]}
     if hint == Number:
         return {"type": "number"}

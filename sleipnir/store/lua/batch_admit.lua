@@ -12,6 +12,7 @@
 -- ARGV[3] rev      int     the revision of the batch on which the decision is based
 -- ARGV[4] most     int     the number of rows to admit
 -- ARGV[5] now_ms   int
+-- ARGV[6] do_      str     the effect that starts a row: start_row, or fork_row
 --
 -- Returns how many rows were admitted, at most 250 rows, and about half a megabyte of their texts
 --         -1 the epoch no longer owns this partition
@@ -20,6 +21,7 @@
 -- separately, are skipped.
 local batch, rows, states, owner, effects, failures, changed = unpack(KEYS)
 local id, epoch, rev, most, now_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local do_ = ARGV[6]
 local LOOKED_AT, TEXT_BYTES = 250, 2 ^ 19
 
 if tonumber(redis.call('HGET', owner, 'epoch')) ~= epoch then return -1 end
@@ -33,7 +35,7 @@ for _ = 1, LOOKED_AT do
   local row, text = string.match(element, '^(%d+) ?(.*)$')
   if redis.call('GETRANGE', states, row, row) == 'w' then
     redis.call('SETRANGE', states, row, 'a')
-    local effect = '{"do":"start_row","batch":"' .. id .. '","row":' .. row .. ',"text":' .. cjson.encode(text) .. '}'
+    local effect = '{"do":"' .. do_ .. '","batch":"' .. id .. '","row":' .. row .. ',"text":' .. cjson.encode(text) .. '}'
     if text == '' then
       local version = cjson.decode(redis.call('HGET', failures, row) or '{}').version
       effect = '{"do":"retry_row","batch":"' .. id .. '","row":' .. row .. ',"version":' .. (version or 'null') .. '}'

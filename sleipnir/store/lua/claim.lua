@@ -25,13 +25,14 @@
 -- ARGV[11] reads    int     the greatest version of a record that the caller reads
 -- ARGV[12...] wanted  state keys
 --
--- Returns  {1, spec, started_ms, item, overlay, part, talk, step, key, JSON text, ...}  claimed (a missing key is left out).
+-- Returns  {1, spec, started_ms, item, overlay, part, talk, step, limited_from, key, JSON text, ...}  claimed (a missing key is left out).
 --                `item` is the visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or
 --                ''; `part` its runs.Part as JSON, or ''; `talk` the conversation of its loop: for a turn the first
 --                messages to the model ('' in turn 0) and for each earlier turn {reply, result, ...}, followed, if it had
 --                no calls, by the next messages to the model; in turn 0 of a run in a session, the session's messages as
---                a JSON list; for a call {{reply}}; for a visit that is given a value, that value; `step` the number of
---                its super-step
+--                a JSON list; for a call {{reply}}; for a visit that is given a value, that value, before the {reply} of a
+--                call; `step` the number of its super-step, and for a visit that sees an
+--                earlier state `@` and the journal step of that, `limited_from` that of the run
 --          {0, 'gone'}    the visit or its run is over, or the visit is not for workers now
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
@@ -68,12 +69,13 @@ end
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local about = redis.call('HMGET', run, 'status', 'limited_from')
 local claimed = redis.call('HGET', claims, seq)
 local claim = claimed and cjson.decode(claimed)
 if claim and claim.attempt == attempt then
   if claim.token ~= token or claim.delivered or claim.lost then return {0, 'taken'} end
 else
-  if redis.call('HGET', run, 'status') == 'paused' or redis.call('EXISTS', paused) == 1 then return {0, 'paused'} end
+  if about[1] == 'paused' or redis.call('EXISTS', paused) == 1 then return {0, 'paused'} end
   if visit.generation then
     local found = redis.call('HMGET', generation, 'data', 'server')
     if found[2] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then return {0, 'unsettled'} end
@@ -86,6 +88,7 @@ else
     end
   end
   claim = {attempt = attempt, worker = worker, token = token, started_ms = now_ms}
+  if visit.lineage then claim.step = tonumber(redis.call('HGET', run, 'step') or 0) end  -- of a `dag`: what it sees
   redis.call('HSET', claims, seq, cjson.encode(claim))
   redis.call('ZREM', outbox, member)
   if not visit.item and not visit.part then  -- maps and loops report their progress; a line each would hide other events
@@ -99,6 +102,7 @@ local overlay = visit.overlay and redis.call('HGET', items, visit.overlay) or ''
 local talk, part = {}, visit.part
 if visit.given then
   talk[1] = redis.call('HGET', items, visit.given) or ''
+  if part and visit.role == 'tool' then talk[2] = {redis.call('HGET', items, part.loop .. '.' .. part.turn)} end
 elseif part and part.call then
   talk = {{redis.call('HGET', items, part.loop .. '.' .. part.turn)}}
 elseif part then
@@ -119,7 +123,8 @@ elseif part then
 end
 local reply = {
   1, submitted, claim.started_ms, visit.item and cjson.encode(visit.item) or '', overlay,
-  part and cjson.encode(part) or '', talk, visit.depth or 0,
+  part and cjson.encode(part) or '', talk,
+  visit.sees and (visit.depth or 0) .. '@' .. visit.sees or visit.depth or 0, tonumber(about[2] or 0),
 }
 if all then
   local pairs_ = redis.call('HGETALL', state)

@@ -22,11 +22,14 @@
 -- KEYS[20] windows     HASH    ...:windows
 -- KEYS[21] children    HASH    ...:children
 -- KEYS[22] effects     STREAM  slp:{p07}:effects
--- KEYS[23] session     HASH    slp:{p07}:session:<agent>/<name>; of a run without one a key that does not exist
+-- KEYS[23] session     HASH    slp:{p07}:session:<agent>/<name>, or slp:{p07}:thread:<agent>/<name>; of a run in neither a
+--                              key that does not exist
 -- KEYS[24] messages    LIST    ...:messages; the same
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
---                        `gone` are visits to close without claims and questions, `drops` fields of items.
+--                        `gone` are visits to close without claims and questions, `drops` fields of items. With
+--                        `stops`, claimed visits are taken from their workers, which notice at their next heartbeat; the
+--                        inbox gets a `lease_lost` for each, with the journal step that it had `seen`.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
 --                   of control.items the text of a fill, those of a put; of control.steps its header and then state
 --                   key, JSON text, ...; state key, JSON text, ... of control.folded; key, JSON text, ... of
@@ -47,6 +50,7 @@ local items, windows, children, effects, session, messages = unpack(KEYS, 19, 24
 local control = cjson.decode(ARGV[1])
 local none, taken = {}, 1
 local OVERLAYS, OVERLAY_END, SAID = '_next', '\30', '_said'  -- as in messages.py
+local HELD_MS = '9007199254740991'  -- as in runs/threads.py
 local INSTRUCTIONS = '_instructions'  -- as in graph/tools.py
 local in_session = control.session and redis.call('HGET', session, 'run') == control.run
 local function text()
@@ -203,6 +207,10 @@ delete(items, control.drops or none)
 local no_state = {[OVERLAYS] = true, [SAID] = control.session ~= nil}
 for _, step in ipairs(control.steps) do
   local entry = {text()}
+  if step.keeps_commands then  -- a fork may go on with them; afterwards the values of single visits are dropped
+    local overlays = cjson.encode(redis.call('HGET', delta, OVERLAYS) or '')
+    entry[1] = string.format('%s,"overlays":{"%d":%s}}', string.sub(entry[1], 1, -2), step.keeps_commands, overlays)
+  end
   local function write(key, value)
     if not step.held then redis.call('HSET', state, key, value) end
     entry[#entry + 1] = cjson.encode(key)
@@ -304,16 +312,46 @@ for _ = 1, control.effects or 0 do
   if child ~= '' then redis.call('HSET', children, child, child_record) end
 end
 redis.call('XDEL', inbox, control.event)
+
+if control.stops then
+  -- The number of the last journal step that had reached the inbox at a time, for claims that do not have the number
+  -- of the last one. The steps are in the order of their times.
+  local function last_step_at(ms)
+    local first, last = 0, redis.call('LLEN', journal) - 1
+    while first < last do
+      local middle = math.ceil((first + last) / 2)
+      local at = string.match(redis.call('LINDEX', journal, middle), '"at_ms": ?(%d+)')
+      if tonumber(at or 0) <= ms then first = middle else last = middle - 1 end
+    end
+    return first
+  end
+  local taken_back = redis.call('HGETALL', claims)
+  for i = 1, #taken_back, 2 do
+    local seq, claim = taken_back[i], cjson.decode(taken_back[i + 1])
+    if not claim.delivered and not claim.lost then
+      claim.lost = true
+      redis.call('HSET', claims, seq, cjson.encode(claim))
+      redis.call('ZREM', leases, control.run .. '/' .. seq .. '/' .. claim.attempt)
+      redis.call('XADD', inbox, '*', 't', 'lease_lost', 'run', control.run, 'seq', seq, 'attempt', claim.attempt,
+        'worker', claim.worker, 'reason', 'stopped', 'seen', claim.step or last_step_at(claim.started_ms))
+    end
+  end
+end
 if control.continues then redis.call('XADD', inbox, '*', 't', 'continued', 'run', control.run) end
 
 if control.expire_ms then
   redis.call('DEL', claims, gates)
   -- the data that `retry` needs is kept as long as the rest
   if not control.keeps then redis.call('DEL', frontier, items, windows) end
-  for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows, children}) do
-    redis.call('PEXPIRE', key, control.expire_ms)
+  if in_session and control.session.thread then  -- its state is what the thread goes on from
+    redis.call('ZADD', expiring, HELD_MS, control.run)
+    redis.call('HSET', session, 'expire_ms', control.expire_ms)
+  else
+    for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows, children}) do
+      redis.call('PEXPIRE', key, control.expire_ms)
+    end
+    redis.call('ZADD', expiring, control.expires_at_ms, control.run)
   end
-  redis.call('ZADD', expiring, control.expires_at_ms, control.run)
   redis.call('XADD', ended, 'MAXLEN', '~', 10000, '*', 'run', control.run)
   if in_session then
     redis.call('HDEL', session, 'busy')

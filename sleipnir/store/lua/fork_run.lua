@@ -1,4 +1,5 @@
--- fork_run: accept a run that goes on from a checkpoint of another one, its source, in the same partition.
+-- fork_run: accept a run that goes on from a checkpoint of another one, its source, in the same partition; that of
+-- a row of a batch, or of a thread, may be in another one. With `name` it becomes the next turn of that thread.
 --
 -- KEYS[1] source   HASH    slp:{p07}:run:<source>
 -- KEYS[2] past     HASH    ...:state of the source
@@ -8,25 +9,69 @@
 -- KEYS[6] inbox    STREAM  slp:{p07}:inbox
 -- KEYS[7] runs     ZSET    slp:{p07}:runs
 -- KEYS[8] specs    STRING  ...:spec
+-- KEYS[9] forks    HASH    ...:children of the source
+-- KEYS[10] timers  ZSET    slp:{p07}:timers
+-- KEYS[11] source_inbox STREAM slp:{p12}:inbox of the source
+-- KEYS[12] thread  HASH    slp:{p07}:thread:<agent>/<name>; as those below, not used if `name` is ''
+-- KEYS[13] threads ZSET    slp:{p07}:threads
+-- KEYS[14] expiring ZSET   slp:{p07}:expiring
+-- KEYS[15] last_state HASH ...:state of the last run of the thread; as those below, not used if `before` is ''
+-- KEYS[16] last_run HASH   slp:{p07}:run:<before>
+-- KEYS[17] last_spec  STRING  ...:spec of the last run
+-- KEYS[18] last_journal  LIST  ...:journal of the last run
+-- KEYS[19] last_events  STREAM  ...:events of the last run
+-- KEYS[20] last_output  STRING  ...:output of the last run
+-- KEYS[21] last_frontier  HASH  ...:frontier of the last run
+-- KEYS[22] last_items  HASH  ...:items of the last run
+-- KEYS[23] last_windows  HASH  ...:windows of the last run
+-- KEYS[24] last_children  HASH  ...:children of the last run
+-- KEYS[25] items    HASH   ...:items of the run
 -- ARGV[1] run_id   str
 -- ARGV[2] spec     JSON    runs.RunSpec; opaque here
--- ARGV[3] step     JSON    header of journal step 0; gets the time here
--- ARGV[4] at       int     the state of the source is copied here if this is its last journal step; -1: `values` are the state
--- ARGV[5] fields   int     number of pairs of fields of `run` that follow, then number of pairs of `values`
--- ARGV[6] values   int
--- ARGV[7...] texts  field, value, ... of `run`; state key, JSON text, ... of values; state key, JSON text, ... of the
+-- ARGV[3] step     JSON    header of journal step 0; gets the time here. Its `overlays` are the updates of commands
+-- ARGV[4] source_id  str
+-- ARGV[5] cancel_by  str   who asks that the source is cancelled
+-- ARGV[6] cancel_why str   why; '': the source stays as it is
+-- ARGV[7] at       int     the state of the source is copied here if this is its last journal step; -1: `values` are the state
+-- ARGV[8] reference JSON   runs.PastState: nothing is copied, and take_past.lua does that later; '': now
+-- ARGV[9] due_ms   int     of a reference: the time of a timer of the run that lets it take its state
+-- ARGV[10] name     str     `agent/name` of a thread; '': the fork is in none
+-- ARGV[11] before   str     the last run of the thread that the caller knows; '' if there is none
+-- ARGV[12] expire_ms int    how long that is kept from now on, if its end did not say
+-- ARGV[13] fields  int     number of pairs of fields of `run` that follow, then number of pairs of `values`
+-- ARGV[14] values  int
+-- ARGV[15...] texts  field, value, ... of `run`; state key, JSON text, ... of values; state key, JSON text, ... of the
 --                  changes that the fork begins with, which are the writes of its step 0
 --
--- Returns 1   created
---         0   a run of this id exists; nothing changed. Calling twice is safe.
---         -1  the source has gone on since, or is gone; nothing changed
-local source, past, run, state, journal, inbox, runs, specs = unpack(KEYS)
-local run_id, spec, step = unpack(ARGV, 1, 3)
-local at, fields, values = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+-- Returns {1, ''}    created
+--         {0, ''}    a run of this id exists; nothing changed. Calling twice is safe.
+--         {-1, run}  the last run of the thread is not over; nothing changed
+--         {-2, run}  another run is its last one by now; nothing changed
+--         {-3, run}  its last run is gone; nothing changed
+--         {-4, ''}   the source has gone on since, or is gone; nothing changed
+-- shared: turns
+local source, past, run, state, journal, inbox, runs, specs, forks, timers, source_inbox = unpack(KEYS, 1, 11)
+local thread, threads, expiring, last_state, last_run, last_spec, last_journal, last_events = unpack(KEYS, 12, 19)
+local last_output, last_frontier, last_items, last_windows, last_children, items = unpack(KEYS, 20, 25)
+local run_id, spec, step, source_id, cancel_by, cancel_why = unpack(ARGV, 1, 6)
+local at, reference, due_ms = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local name, before, expire_ms = unpack(ARGV, 10, 12)
+local fields, values = tonumber(ARGV[13]), tonumber(ARGV[14])
+local FORKS_PAGE = 100  -- as in store/keys.py
+local OVERLAY_END = '\30'  -- as in messages.py
+local FINAL = {completed = true, failed = true, cancelled = true}
 
-if redis.call('EXISTS', run) == 1 then return 0 end
-if at >= 0 then
-  if tonumber(redis.call('HGET', source, 'step')) ~= at then return -1 end
+if redis.call('EXISTS', run) == 1 then return {0, ''} end
+local was = redis.call('HMGET', source, 'status', 'retrying', 'step', 'past')
+if not was[1] or (at >= 0 and (tonumber(was[3]) ~= at or was[4])) then return {-4, ''} end
+local refused = name ~= '' and turn_refused(thread, last_run, before)
+if refused then return refused end
+if reference ~= '' then
+  local refers = cjson.decode(reference)
+  refers.keys = at >= 0 and redis.call('HLEN', past) or 0
+  redis.call('HSET', run, 'past', cjson.encode(refers))
+  redis.call('ZADD', timers, due_ms, run_id .. '/past')
+elseif at >= 0 then
   redis.call('COPY', past, state)
   redis.call('PERSIST', state)
 end
@@ -38,11 +83,11 @@ redis.call('HSET', run, 'status', 'submitted', 'version', 0, 'seq', 0, 'step', 0
 local header = cjson.decode(step)
 header.at_ms = now_ms
 local entry = {cjson.encode(header)}
-for i = 7, #ARGV, 2 do
-  local number = (i - 7) / 2
+for i = 15, #ARGV, 2 do
+  local number = (i - 15) / 2
   if number < fields then
     redis.call('HSET', run, ARGV[i], ARGV[i + 1])
-  else
+  elseif reference == '' then
     redis.call('HSET', state, ARGV[i], ARGV[i + 1])
   end
   if number >= fields + values then
@@ -52,5 +97,34 @@ for i = 7, #ARGV, 2 do
 end
 redis.call('RPUSH', journal, table.concat(entry, '\n'))
 redis.call('ZADD', runs, now_ms, run_id)
+for seq, overlays in pairs(header.overlays or {}) do
+  local i = 0
+  for overlay in string.gmatch(overlays .. OVERLAY_END, '([^' .. OVERLAY_END .. ']*)' .. OVERLAY_END) do
+    if overlay ~= '' then redis.call('HSET', items, seq .. '.' .. i, overlay) end
+    i = i + 1
+  end
+end
+
+-- the source lists its forks, and expires with all of its keys
+local count = redis.call('HINCRBY', forks, 'forks:', 1)
+local page = 'forks:' .. math.floor((count - 1) / FORKS_PAGE)
+redis.call('HSET', forks, page, (redis.call('HGET', forks, page) or '') .. run_id .. ' ')
+local left_ms = redis.call('PTTL', source)
+if left_ms >= 0 then redis.call('PEXPIRE', forks, left_ms) end
+
+-- a run whose retry is requested is not over: as in tell.lua
+if cancel_why ~= '' and (was[2] or not FINAL[was[1]]) then
+  redis.call('XADD', source_inbox, '*', 't', 'cancelled', 'run', source_id, 'by', cancel_by, 'reason', cancel_why)
+end
 redis.call('XADD', inbox, '*', 't', 'forked', 'run', run_id)
-return 1
+
+if name ~= '' then
+  if before ~= '' then
+    let_go(thread, last_run, {
+      last_run, last_spec, last_state, last_journal, last_events, last_output, last_frontier, last_items, last_windows,
+      last_children,
+    }, expiring, before, expire_ms, now_ms)
+  end
+  take_turn(thread, threads, name, run_id, now_ms)
+end
+return {1, ''}

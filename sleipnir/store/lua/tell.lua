@@ -4,17 +4,17 @@
 -- KEYS[2] inbox   STREAM  slp:{p07}:inbox
 -- KEYS[3] session HASH    slp:{p07}:session:<agent>/<name>; of a run without one a key that does not exist
 -- ARGV[1] run_id  str
--- ARGV[2] type    str     cancelled, paused, resumed, retried, child_gone or told
+-- ARGV[2] type    str     cancelled, paused, paused_until, resumed, retried, skipped, child_gone or told
 -- ARGV[3] source  str     for an effect: its kind and source partition (`tell_child:7`); '' for a client's request
 -- ARGV[4] number  str     for an effect: its stream id; for a client: a token of ID_LENGTH characters; '' for no fence
 -- ARGV[5] version int     `retried` only: the version of the run with which it ended; '' for any
 -- ARGV[6...] fields  name, text, ... of the inbox entry
 --
--- Returns  the previous status of the run; `retried` applies to a failed run, the others to an unfinished one; otherwise
---          nothing changes
+-- Returns  the previous status of the run; `retried` applies to a failed run, `skipped` also to an unfinished one, the
+--          others only to that; otherwise nothing changes
 --          'known'     this request, or a later effect of this source, was received before; nothing changed
---          'retrying'  for `retried`: it was already requested, and the scheduler has not applied it yet
---          'left'      for `retried`: the session of the run has continued without it; nothing changed
+--          'retrying'  for a failed run: it was already requested, and the scheduler has not applied it yet
+--          'left'      for a failed run: the session of the run has continued without it; nothing changed
 --          'revived'   for `retried` with a version: the run has continued since; nothing changed
 --          False (nil) there is no such run
 -- A run that is not paused may be resumed: the entry that pauses it may be ahead in the inbox. A failed run with a
@@ -42,7 +42,7 @@ end
 
 local retrying = redis.call('HEXISTS', run, 'retrying') == 1
 local fits
-if type == 'retried' then
+if type == 'retried' or (type == 'skipped' and status == 'failed') then
   local ended = redis.call('HGET', run, 'end_version')
   if version ~= '' and ended and ended ~= version then return 'revived' end
   if status == 'failed' and retrying then return 'retrying' end

@@ -1,10 +1,11 @@
 """The store, for schedulers: everything is about one partition, and one scheduler owns it.
 
-Each module holds what one service of a scheduler calls. The first four lead from an event to its consequences.
+Each module holds what one service of a scheduler calls. The first five lead from an event to its consequences.
 
 inbox         the events that are not applied yet            services/advance.py
 run_records   the runs that they are for                     services/advance.py
 run_values    the values that the planner asks for           services/advance.py
+fork_states   the states that forks take from their sources  services/advance.py
 commits       the transitions that it makes                  services/advance.py
 ownership     who may commit in which partition              services/ownership.py
 parked_runs   runs whose records are unreadable              services/parking.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import structlog
@@ -34,6 +35,15 @@ class PartitionConnection:
 
     def _of(self, partition: int) -> PartitionKeys:
         return self._keys.of_partition(partition)
+
+    def _first_ms(self, indexes: Sequence[str]) -> list[float]:
+        """The lowest score of each index; of an empty one, infinity; minus infinity of one that cannot be read, which
+        shows when it is used. One round trip: most rounds of an idle scheduler find that nothing is due anywhere."""
+        pipe = self._client.pipeline(transaction=False)
+        for index in indexes:
+            pipe.zrange(index, 0, 0, withscores=True)
+        replies = pipe.execute(raise_on_error=False)
+        return [-math.inf if isinstance(first, Exception) else first[0][1] if first else math.inf for first in replies]
 
     def _members(self, index: str, names: Sequence[str]) -> list[str]:
         """The members that name a visit's attempt; others are removed, because they would stay at the head of the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sleipnir.decoding import check_version, decoded, decoded_object, read, read_text, whole
@@ -21,12 +21,14 @@ from sleipnir.runs.events import (
     Resulted,
     Resumed,
     Retried,
+    Skipped,
     Submitted,
     TimerFired,
     Told,
     Unreadable,
 )
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner
+from sleipnir.runs.visits import Failure
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,30 @@ def event_of(fields: Mapping[str, str]) -> Event:
             text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")
             return Answered(whole(fields["seq"], "visit"), str(text), attempt, fields.get("by", ""))
         case "cancelled":
-            return Cancelled(keeps=fields.get("keeps") == "1", by=fields.get("by", ""))
+            return Cancelled(fields.get("keeps") == "1", fields.get("by", ""), fields.get("reason") or None)
         case "retried":
             return Retried(fresh_children=fields.get("fresh_children") == "1", by=fields.get("by", ""))
         case "paused":
             return Paused(fields["by"], fields.get("reason") or None, _owner(fields))
+        case "paused_until":  # earlier releases, which would not stop anything, do not know it
+            paused = Paused(fields["by"], fields.get("reason") or None, _owner(fields))
+            return replace(paused, timeout_ms=_number(fields, "timeout_ms"), due_ms=_number(fields, "due_ms"))
         case "resumed":
-            return Resumed(_owner(fields), fields.get("by", ""))
+            seen_ms = whole(fields["seen_ms"], "time") if "seen_ms" in fields else None
+            return Resumed(_owner(fields), fields.get("by", ""), seen_ms)
+        case "skipped":
+            return _skipped(fields)
         case "lease_lost":
             reason = fields.get("reason")
             return LeaseLost(
                 *_visit(fields),
                 fields["worker"],
-                handed_back=reason in ("drain", "machine", "directory"),
+                handed_back=reason in ("drain", "machine", "directory", "stopped"),
                 begun=reason not in ("machine", "directory"),
                 restored=reason == "restored",
                 lacks_directory=reason == "directory",
+                stopped=reason == "stopped",
+                seen=_number(fields, "seen"),
             )
         case "timer":
             return TimerFired(fields["name"])
@@ -92,6 +102,12 @@ def event_of(fields: Mapping[str, str]) -> Event:
             return Unreadable(other, f"written by a newer release: this one knows no entries {ascii(other)[:40]}")
 
 
+def _skipped(fields: Mapping[str, str]) -> Skipped:
+    data = {"seq": whole(fields["seq"], "visit"), "value": decoded(fields["value"], "value")}
+    to, reason = decoded(fields.get("to") or "[]", "targets"), fields.get("reason") or None
+    return read(Skipped, {**data, "to": to, "by": fields.get("by", ""), "reason": reason}, "skip")
+
+
 def _child_ended(fields: Mapping[str, str]) -> ChildEnded:
     usage = decoded_object(fields["usage"], "usage") if fields.get("usage") else None
     if usage is not None:
@@ -101,12 +117,19 @@ def _child_ended(fields: Mapping[str, str]) -> ChildEnded:
         raise RecordUnreadable("end of a child", "", f"its status {ascii(status)[:40]} is not known here", newer=True)
     text = fields.get("failed_visits")
     failed = read_text(FailedVisits, text, "failed visits") if text else NO_FAILED_VISITS
-    return ChildEnded(*_visit(fields), fields["child"], status, fields.get("error") or None, usage, failed)
+    cause = fields.get("failure")
+    failure = read_text(Failure, cause, "failure") if cause else None
+    error, end_bytes = fields.get("error") or None, whole(fields.get("end_bytes", "0"), "entry")
+    return ChildEnded(*_visit(fields), fields["child"], status, error, usage, failed, failure, end_bytes)
 
 
 def _visit(fields: Mapping[str, str]) -> tuple[int, int]:
     """Number and attempt."""
     return whole(fields["seq"], "visit"), whole(fields["attempt"], "attempt")
+
+
+def _number(fields: Mapping[str, str], name: str) -> int | None:
+    return whole(fields[name], name) if name in fields else None
 
 
 def _owner(fields: Mapping[str, str]) -> HoldOwner:

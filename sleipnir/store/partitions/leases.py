@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sleipnir.store.keys import parse_member
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.scripts import Arg, LuaScript, checked, run_batch
@@ -11,6 +13,12 @@ _TAKE_BACK = LuaScript("take_back")
 
 class Leases(PartitionConnection):
     """End the leases that have lapsed."""
+
+    def with_lapsed(self, partitions: Iterable[int], now_ms: int) -> list[int]:
+        """Those of the partitions that have a lease which lapsed before `now_ms`."""
+        numbers = list(partitions)
+        firsts = self._first_ms([self._of(number).leases for number in numbers])
+        return [number for number, first_ms in zip(numbers, firsts, strict=True) if first_ms <= now_ms]
 
     def take_back(self, partition: int, now_ms: int, until_ms: int, limit: int) -> int:
         """End the leases that lapsed before `now_ms` and report each to the inbox; does nothing after `until_ms`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -45,6 +45,11 @@ def call_of(run_id: str, spec: RunSpec, visit: Visit, place: str | None) -> Visi
 
 class QueuedVisits(PartitionConnection):
     """Find the visits to publish, and record their publications."""
+
+    def next_checks_ms(self, partitions: Iterable[int]) -> dict[int, float]:
+        """When the outbox of each partition has its next check; infinity: it is empty."""
+        numbers = list(partitions)
+        return dict(zip(numbers, self._first_ms([self._of(number).outbox for number in numbers]), strict=True))
 
     def due(self, partition: int, now_ms: int, limit: int) -> list[DueVisit]:
         """Visits in the outbox that are due for a check. Entries of finished visits are removed."""

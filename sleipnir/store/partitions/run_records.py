@@ -11,7 +11,7 @@ from sleipnir.decoding import decoded, number, read_text, whole
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
-from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, RunSpec, RunView, Slot, Timing
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, PastState, RunSpec, RunView, Slot, Timing
 from sleipnir.runs.visits import Rank
 from sleipnir.store.connect import is_passing
 from sleipnir.store.holds import holds_of
@@ -115,7 +115,8 @@ def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mappin
         failed_at=record.get("failed_at"),
         holds=holds_of(record.get("paused"), record.get("holds"), run_id),
         idle_ms=count("idle_ms") if "idle_ms" in record else 0,
-        counts={name[2:]: count(name) for name in record if name.startswith("n:")},
+        counts=_counts_of_past(submitted, record)
+        or {name[2:]: count(name) for name in record if name.startswith("n:")},
         timings={name[2:]: _timing(run_id, text) for name, text in record.items() if name.startswith("t:")},
         frontier={visit.seq: visit for visit in visits},
         steps=count("steps") if "steps" in record else 0,
@@ -127,14 +128,21 @@ def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mappin
         budget=part(Budget, "budget"),
         spent=_spent(run_id, record) if submitted.budget else NOTHING_SPENT,
         failed_visits=part(FailedVisits, "failed_visits") or NO_FAILED_VISITS,
+        limited_from=count("limited_from") if "limited_from" in record else 0,
+        past=part(PastState, "past"),
     )
+
+
+def _counts_of_past(spec: RunSpec, record: Mapping[str, str]) -> dict[str, int]:
+    """The counts that a fork without a state of its own begins with: its record gets them with the state."""
+    return dict(spec.fork.checkpoint.counts) if "past" in record and spec.fork is not None else {}
 
 
 def _timing(run_id: str, text: str) -> Timing:
     parts = text.split()
     if len(parts) < 3:
         raise RecordUnreadable("record", run_id, f"damaged: a timing is {ascii(text)[:40]}")
-    return Timing(*(whole(part, "timing", run_id) for part in parts[:3]))
+    return Timing(*(whole(part, "timing", run_id) for part in parts[:4]))
 
 
 def _table(name: str, record: Mapping[str, str], run_id: str, kind: type) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -11,18 +12,19 @@ from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import OVERLAY_END, OVERLAYS
 from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.store.keys import cost_field
-from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.partitions.entries import Entry, delta_key
+from sleipnir.store.partitions.fork_states import ForkStates
 from sleipnir.store.partitions.run_records import check_reply
 
 STRETCH = 500  # journal steps that one command reads
 
 
-class RunValues(PartitionConnection):
+class RunValues(ForkStates):
     """Read values for the planner."""
 
     def read_values(self, wanted: Sequence[tuple[Entry, WantedValues]]) -> list[KnownValues | RecordUnreadable]:
         """Values for planning, per entry; one round trip for all. For a run with a damaged value, the error."""
+        lost = [None if want.past is None else self.take_past(entry.run, want.past) for entry, want in wanted]
         pipe = self._client.pipeline(transaction=False)
         for entry, want in wanted:
             run = self._keys.of_run(entry.run)
@@ -39,7 +41,18 @@ class RunValues(PartitionConnection):
             for first, last in _ranges(want.steps):
                 pipe.lrange(run.journal, first, last)
         replies = iter(pipe.execute(raise_on_error=False))
-        return [_known_if_readable(entry.run, want, replies) for entry, want in wanted]
+        return [
+            _with_past(_known_if_readable(entry.run, want, replies), why)
+            for (entry, want), why in zip(wanted, lost, strict=True)
+        ]
+
+
+def _with_past(
+    known: KnownValues | RecordUnreadable, lost: str | RecordUnreadable | None
+) -> KnownValues | RecordUnreadable:
+    if lost is None or isinstance(known, RecordUnreadable):
+        return known
+    return lost if isinstance(lost, RecordUnreadable) else replace(known, lost=lost)
 
 
 def _hmget(pipe: Any, key: str, fields: Collection[str]) -> None:

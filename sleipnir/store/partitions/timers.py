@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.scripts import LuaScript
 
@@ -10,6 +12,13 @@ _FIRE_TIMERS = LuaScript("fire_timers")
 
 class Timers(PartitionConnection):
     """Move due timers into the inbox."""
+
+    def with_due_timers(self, partitions: Iterable[int]) -> list[int]:
+        """Those of the partitions that have a due timer."""
+        numbers = list(partitions)
+        now_ms = self.now_ms() if numbers else 0
+        firsts = self._first_ms([self._of(number).timers for number in numbers])
+        return [number for number, first_ms in zip(numbers, firsts, strict=True) if first_ms <= now_ms]
 
     def fire_timers(self, partition: int, limit: int) -> int:
         """Move due timers into the inbox. Returns how many."""

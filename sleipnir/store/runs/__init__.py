@@ -4,7 +4,8 @@ creation         accept a run
 requests         cancel, pause, resume and retry it; notify other runs
 gates            its open questions, and the answers to them
 run_infos        what it is and what it waits for; visit_infos does the same for its visits
-journal          what it has done: journal, state, output
+lineage          the run that it was forked from, and its forks
+journal          what it has done: journal, state, output; compared_runs what is compared of many
 event_streams    what happens to it from now on
 run_index        which runs there are
 deployment_hold  pause and resume all of them
@@ -14,14 +15,15 @@ Sessions are in store/sessions.py, batches in store/batches.py, outputs of model
 
 from __future__ import annotations
 
+from sleipnir.store.runs.compared_runs import ComparedRuns
 from sleipnir.store.runs.creation import RunCreation
 from sleipnir.store.runs.deployment_hold import DeploymentHold
 from sleipnir.store.runs.event_streams import EventStreams
 from sleipnir.store.runs.gates import Gates
-from sleipnir.store.runs.journal import RunJournal
+from sleipnir.store.runs.lineage import RunLineage
 from sleipnir.store.runs.requests import RunRequests
 from sleipnir.store.runs.run_index import RunIndex
 
 
-class Runs(RunCreation, RunRequests, Gates, RunIndex, RunJournal, EventStreams, DeploymentHold):
+class Runs(RunCreation, RunRequests, Gates, RunIndex, RunLineage, ComparedRuns, EventStreams, DeploymentHold):
     """The operations of clients on runs, on one connection."""

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sleipnir.errors import SessionBusy
-from sleipnir.runs.run import RunSpec
+from sleipnir.runs.run import PastState, RunSpec, limited_from
 from sleipnir.runs.sessions import SessionName, instructions_of
-from sleipnir.store.keys import session_keys
+from sleipnir.runs.threads import ThreadName
+from sleipnir.store.keys import last_run_keys, session_keys
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand
 
 _CREATE_RUN, _FORK_RUN = LuaScript("create_run"), LuaScript("fork_run")
+_SOURCE_LEFT = -4
+MOST_REASON = 500
+"""The characters that the overrides of a fork have in its first journal step."""
+
+
+class TurnRefused(Exception):
+    """The thread of a fork does not take it: `code` and `run` are the reply of the script (Threads.refusal)."""
+
+    def __init__(self, code: int, run: str) -> None:
+        super().__init__(code, run)
+        self.code, self.run = code, run
 
 
 class RunCreation(RunConnection):
@@ -38,40 +51,76 @@ class RunCreation(RunConnection):
         last_step: int | None,
         state: Mapping[str, Any],
         changes: Mapping[str, Any],
+        overlays: Mapping[str, str] | None = None,
+        cancels_source: bool = False,
+        place: str = "",
+        due_ms: int | None = None,
+        keep_ms: int | None = None,
     ) -> bool:
-        """Accept a run that goes on as its `spec.fork` says; its id is of the partition of its source. It begins with
+        """Accept a run that goes on as its `spec.fork` says; its id is of the partition of its source, unless it is the
+        row `place` of a batch (batches.place_of), or the next turn of a thread, as its spec says: then it is of that of
+        the thread, whose last run is kept for `keep_ms` from now on, if its end did not say how long. It begins with
         the source's state, if that is still at its journal step `last_step`; None: with `state`; and with `changes`.
+        `overlays` are the updates of the commands that it goes on with (Step.overlays).
+        `cancels_source`: with that the cancellation of the source is requested, if it is not over. With `due_ms`, only
+        a reference to the state is stored (`last_step` None: to that at the checkpoint), and the fork takes it before
+        it begins, at the latest at that time, when its source still exists.
 
-        False: the source has gone on, or is gone. Safe to repeat.
+        False: the source has gone on, or is gone. Safe to repeat. Raises TurnRefused.
         """
+        from sleipnir.graph.node_overrides import in_words
         from sleipnir.runs.transitions import Step
 
         fork = spec.fork
-        if fork is None:
-            raise TypeError("a fork needs its source")
+        if fork is None or (spec.thread is not None and keep_ms is None):
+            raise TypeError("a fork needs its source, and in a thread keep_ms")
         run, source = self._keys.of_run(run_id), self._keys.of_run(fork.run)
         partition, point = self._keys.of_partition(self._keys.partition_of(run_id)), fork.checkpoint
-        why = f"from run {fork.run} after step {point.step}"
+        after = f"after step {point.step}"
+        why = f"from run {fork.run} {after}" + (f", as turn {spec.turn} of thread {spec.thread}" if spec.thread else "")
+        if fork.as_node is not None:
+            why += f", with an update as node '{fork.as_node}'"
+        if spec.of_nodes:
+            why += f", with {', '.join(in_words(spec.of_nodes))}"[:MOST_REASON]
         step = Step(step=0, kind="forked", at_ms=0, by=self._by, reason=why, past=(fork.run, point.step))
-        fields: dict[str, Arg] = {f"n:{node}": count for node, count in point.counts.items()}
+        step = replace(step, overlays=overlays or None)
+        fields: dict[str, Arg] = {} if due_ms else {f"n:{node}": count for node, count in point.counts.items()}
+        fields |= {"batch": place} if place else {}
         fields |= {"steps": point.steps} if point.steps else {}
+        fields |= (
+            {"limited_from": limited_from(point.steps + 1)} if point.steps and "recursion_limit" in spec.config else {}
+        )
         fields |= {"arrived": dumps(point.arrived)} if point.arrived else {}
         fields |= {"deferred": dumps(point.deferred)} if point.deferred else {}
         texts = {key: dumps(value) for key, value in state.items()}
         begin = {key: dumps(value) for key, value in changes.items()}
-        code = _FORK_RUN(
+        past = PastState(fork.run, point.step, -1 if last_step is None else last_step)
+        thread = None if spec.thread is None else ThreadName(spec.agent, spec.thread)
+        before = "" if thread is None else spec.previous or ""
+        code, other = _FORK_RUN(
             self._client,
             {
                 "source": source.run, "past": source.state, "run": run.run, "state": run.state, "journal": run.journal,
-                "inbox": partition.inbox, "runs": partition.runs, "specs": run.spec,
+                "inbox": partition.inbox, "runs": partition.runs, "specs": run.spec, "forks": source.children,
+                "timers": partition.timers,
+                "source_inbox": self._keys.of_partition(self._keys.partition_of(fork.run)).inbox,
+                "thread": run.run if thread is None else self._keys.of_thread(thread),
+                "threads": partition.threads, "expiring": partition.expiring,
+                **last_run_keys(self._keys.of_run(before) if before else run),
+                "items": run.items,
             },
             {
-                "run_id": run_id, "spec": record(spec), "step": record(step),
-                "at": -1 if last_step is None else last_step, "fields": len(fields), "values": len(texts),
+                "run_id": run_id, "spec": record(spec), "step": record(step), "source_id": fork.run,
+                "cancel_by": self._by, "cancel_why": f"rewound: run {run_id} goes on {after}" if cancels_source else "",
+                "at": past.last, "reference": "" if due_ms is None else record(past), "due_ms": due_ms or 0,
+                "name": str(thread or ""), "before": before, "expire_ms": keep_ms or 0,
+                "fields": len(fields), "values": len(texts),
             },
             [part for pairs in (fields, texts, begin) for pair in pairs.items() for part in pair],
         )  # fmt: skip
-        return int(code) >= 0
+        if code < 0 and code != _SOURCE_LEFT:
+            raise TurnRefused(code, other)
+        return bool(code >= 0)
 
     def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
         """The command of `create`; create_run.lua has the replies. `batch` is the row of the run, or of its root run

@@ -27,6 +27,11 @@ class EventStreams(RunConnection):
             run_events += [RunEvent(i, ms_of(id_), type_, data) for i, (type_, data) in zip(ids, batch, strict=True)]
         return run_events
 
+    def last_event(self, run_id: str) -> str:
+        """The id of the newest event of a run; "0": it has none."""
+        reply: Any = self._client.xrevrange(self._keys.of_run(run_id).events, count=1)
+        return reply[0][0] if reply else "0"
+
     def ended_position(self) -> dict[str, str]:
         """The current ends of the streams of ended runs, for `ended_since`."""
         streams = [self._keys.of_partition(partition).ended for partition in range(self._keys.partitions)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sleipnir.decoding import read_text
 from sleipnir.errors import GateError, RecordUnreadable
@@ -40,8 +40,8 @@ class Gates(RunInfos):
     def gates_below(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run and of all child runs that it waits for, in the order they were asked."""
         gates, level = self.gates(run_id), [run_id]
-        while level := [child for info in self.find(level) if info is not None for child in info.awaits]:
-            gates += (gate for child in level for gate in self.gates(child))
+        while level := [child for page in _pages(level) for info in self.find(page) if info for child in info.awaits]:
+            gates += (gate for page in _pages(level) for gate in self._gates(page))
         return sorted(gates, key=lambda gate: gate.opened_ms)
 
     def open_gates(self) -> list[GateInfo]:
@@ -50,8 +50,7 @@ class Gates(RunInfos):
         for partition in range(self._keys.partitions):
             pipe.zrange(self._keys.of_partition(partition).gates, 0, -1)
         runs = list({name.rsplit("/", 1)[0] for reply in pipe.execute() for name in reply})
-        pages = (self._gates(runs[at : at + PAGE]) for at in range(0, len(runs), PAGE))
-        return sorted((gate for page in pages for gate in page), key=lambda gate: gate.opened_ms)
+        return sorted((gate for page in _pages(runs) for gate in self._gates(page)), key=lambda gate: gate.opened_ms)
 
     def answer(self, run_id: str, seq: int, text: str, attempt: int = 1) -> None:
         """Answer the gate that this attempt of a visit has opened. Safe to repeat. Raises GateError if there is none,
@@ -61,15 +60,39 @@ class Gates(RunInfos):
         args: dict[str, Arg] = {"run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt}
         reply = _ANSWER(self._client, keys, {**args, "by": self._by, "token": request_token()})
         if reply[0] == -1:
-            status = self._client.hget(run.run, "status")
-            if status in FINAL:
-                raise GateError(f"run {run_id!r} is {status}; its question {seq} needs no answer any more")
-            raise GateError(
-                f"run {run_id!r} has no open question {seq}: it was answered, has expired, or was of a run below that "
-                f"is over; `sleipnir show {run_id}` lists what it waits for"
-            )
+            raise GateError(self._closed(run_id, seq))
         if reply[0] == 0 and json.loads(reply[1]) != text:
-            raise GateError(f"question {seq} of run {run_id!r} was already answered with {json.loads(reply[1])!r}")
+            raise GateError(_answered(run_id, seq, json.loads(reply[1])))
+
+    def question(self, run_id: str, seq: int, text_of: Callable[[GateInfo], str]) -> GateInfo | None:
+        """The open question of a visit. None: it was answered with this text just now. Raises GateError as `answer`."""
+        gate, answer = self._client.hmget(self._keys.of_run(run_id).gates, str(seq), f"{seq}:answer")
+        if gate is None:
+            raise GateError(self._closed(run_id, seq))
+        found = GateInfo.of(run_id, _gate(str(seq), gate), ())
+        if answer is None:
+            return found
+        if (given := json.loads(answer)) != text_of(found):
+            raise GateError(_answered(run_id, seq, given))
+        return None
+
+    def _closed(self, run_id: str, seq: int) -> str:
+        """Why a question is not open."""
+        status = self._client.hget(self._keys.of_run(run_id).run, "status")
+        if status in FINAL:
+            return f"run {run_id!r} is {status}; its question {seq} needs no answer any more"
+        return (
+            f"run {run_id!r} has no open question {seq}: it was answered, has expired, or was of a run below that "
+            f"is over; `sleipnir show {run_id}` lists what it waits for"
+        )
+
+
+def _answered(run_id: str, seq: int, text: str) -> str:
+    return f"question {seq} of run {run_id!r} was already answered with {text!r}"
+
+
+def _pages(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (run_ids[at : at + PAGE] for at in range(0, len(run_ids), PAGE))
 
 
 def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Iterator[GateInfo]:

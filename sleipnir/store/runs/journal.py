@@ -4,20 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.decoding import read_text
 from sleipnir.errors import RunNotFound
-from sleipnir.messages import Usage
+from sleipnir.graph.error_records import ERRORS_KEY
+from sleipnir.messages import FINAL, Usage
+from sleipnir.runs.run import RunSpec
 from sleipnir.runs.views import LateResult, StepInfo
+from sleipnir.store.keys import RunKeys
 from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.streams import ms_of
 
 if TYPE_CHECKING:
-    from sleipnir.runs.journal import StateDifference
+    from sleipnir.runs.journal import StateFold
+    from sleipnir.runs.state_differences import StateDifference
     from sleipnir.runs.transitions import Step
 
 PAGE_LEAST, PAGE_MOST, PAGE_BYTES = 100, 500, 2**20  # journal entries per command; fewer if they are large
+
+
+_LASTS, _GONE = -1, -2  # the replies of PTTL for a key that does not expire, and for a key that is not there
+
+
+@dataclass(frozen=True)
+class PastInfo:
+    """How long the journals with the past of a run exist: `left_ms` after `now_ms`; None: the run is not over. All of
+    them have this many `steps`, and about so many bytes. `is_past`: it is a fork that has no state of its own."""
+
+    now_ms: int
+    left_ms: int | None
+    steps: int
+    bytes_: int
+    is_past: bool
+
+
+def _ask_size(pipe: Any, run: RunKeys) -> None:
+    """Ask how long the journal of a run lasts, for its steps, and for about how many bytes it takes."""
+    pipe.pttl(run.journal)
+    pipe.llen(run.journal)
+    pipe.memory_usage(run.journal)
 
 
 class RunJournal(RunConnection):
@@ -41,6 +68,32 @@ class RunJournal(RunConnection):
             steps.append(_step(step, written))
         return steps
 
+    def past_steps(self, run_id: str) -> list[StepInfo]:
+        """The steps of its sources that a fork goes on from, the oldest first, as far as the sources have not expired;
+        none of a run that is no fork."""
+        steps: list[StepInfo] = []
+        spec = self._client.get(self._keys.of_run(run_id).spec)
+        while spec and (fork := read_text(RunSpec, spec, "spec", run_id).fork):
+            run_id = fork.run
+            steps = [*self.history(run_id, limit=fork.checkpoint.step + 1), *steps]
+            spec = self._client.get(self._keys.of_run(run_id).spec)
+        return steps
+
+    def newest_steps(self, run_id: str) -> Iterator[StepInfo]:
+        """The journal, newest first, read lazily. Visits that ended before their super-step have the targets that they
+        chose themselves."""
+        from sleipnir.runs.transitions import Step
+
+        # Counted from the end: steps that are added meanwhile let some be read twice, and none be missed.
+        journal, count, last = self._keys.of_run(run_id).journal, PAGE_LEAST, -1
+        while page := self._client.lrange(journal, last - count + 1, last):
+            for element in reversed(page):
+                header, *written = element.split("\n")
+                yield _step(Step.from_json(header), written)
+            if len(page) < count:
+                return
+            last, count = last - count, PAGE_LEAST if sum(map(len, page)) > PAGE_BYTES else min(PAGE_MOST, count * 2)
+
     def late_results(self, run_id: str) -> list[LateResult]:
         """The refused results, oldest first, among the newest 1,000 or so events of the run."""
         late: list[tuple[int, dict[str, Any]]] = []
@@ -62,6 +115,40 @@ class RunJournal(RunConnection):
 
         return state_after(self._whole_journal(run_id, step))
 
+    def fold_texts(self, run_id: str, step: int) -> dict[str, str]:
+        """The same as JSON texts."""
+        from sleipnir.runs.journal import StateFold
+
+        return StateFold().over(self._whole_journal(run_id, step)).texts()
+
+    def past_info(self, run_id: str, spec: RunSpec) -> PastInfo:
+        """How long the past of a run stays readable, and how large it is. It takes a round trip, and one for each
+        source."""
+        pipe = self._client.pipeline(transaction=False)
+        run = self._keys.of_run(run_id)
+        pipe.hmget(run.run, "status", "retrying", "past")
+        pipe.time()
+        _ask_size(pipe, run)
+        (status, retrying, past), (seconds, micros), left_ms, *size = pipe.execute()
+        lefts_ms, sizes, fork = [left_ms], [size], spec.fork
+        while fork is not None and left_ms != _GONE:
+            above = self._keys.of_run(fork.run)
+            pipe.get(above.spec)
+            _ask_size(pipe, above)
+            text, left_ms, *size = pipe.execute()
+            sizes.append(size)
+            if left_ms != _LASTS:  # else it has not ended yet, so it expires later than the run
+                lefts_ms.append(left_ms)
+            fork = read_text(RunSpec, text, "spec", fork.run).fork if text else None
+        is_over = status in FINAL and not retrying
+        return PastInfo(
+            seconds * 1000 + micros // 1000,
+            min(lefts_ms) if is_over else None,
+            sum(steps for steps, _ in sizes),
+            sum(bytes_ or 0 for _, bytes_ in sizes),
+            past is not None,
+        )
+
     def difference(self, run_id: str, first: int, second: int) -> StateDifference:
         """What distinguishes the state at the step `second` from that at `first`; the journal is read once."""
         from sleipnir.runs.journal import StateFold
@@ -78,6 +165,26 @@ class RunJournal(RunConnection):
         for element in self._journal(run_id, 0, None):
             header, newline, _ = element.partition("\n")
             yield Step.from_json(header), bool(newline)
+
+    def written(self, run_id: str, until: int | None = None) -> Iterator[tuple[Step, dict[str, str]]]:
+        """The steps of a run with what they wrote, as JSON texts, before the step `until`; read lazily."""
+        from sleipnir.runs.journal import read_entry
+
+        yield from map(read_entry, self._journal(run_id, 0, None if until is None else until - 1))
+
+    def written_after(self, run_id: str, first: int) -> Iterator[tuple[Step, dict[str, str]]]:
+        """The steps from `first` on with what they wrote, as JSON texts; read lazily."""
+        from sleipnir.runs.journal import read_entry
+
+        yield from map(read_entry, self._journal(run_id, first, None))
+
+    def fold_of_past(self, run_id: str, spec: RunSpec) -> StateFold:
+        """What the journal of a run with this spec continues: of a fork the journals of its sources. Raises RunNotFound
+        for a source that has expired."""
+        from sleipnir.runs.journal import StateFold
+
+        fork = spec.fork
+        return StateFold() if fork is None else StateFold().over(self._whole_journal(fork.run, fork.checkpoint.step))
 
     def _whole_journal(self, run_id: str, last: int | None) -> Iterator[str]:
         """The journal up to an entry; that of a fork after those of its sources. Raises RunNotFound for a source that
@@ -138,7 +245,18 @@ class RunJournal(RunConnection):
 
     def state(self, run_id: str) -> dict[str, Any]:
         """The committed state."""
-        return {key: json.loads(text) for key, text in self._client.hgetall(self._keys.of_run(run_id).state).items()}
+        run = self._keys.of_run(run_id)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hgetall(run.state)
+        pipe.hexists(run.run, "past")
+        texts, is_past = pipe.execute()
+        return self.fold(run_id) if is_past else {key: json.loads(text) for key, text in texts.items()}
+
+    def errors_of(self, run_id: str) -> list[dict[str, Any]]:
+        """The failures that a run has collected in its state (planner/recovering.py)."""
+        text = self._client.hget(self._keys.of_run(run_id).state, ERRORS_KEY)
+        records = json.loads(text) if text else []
+        return records if isinstance(records, list) else []
 
     def output(self, run_id: str) -> str | None:
         """The result text of a completed run; None for other runs, even if they have passed an end node."""
@@ -182,4 +300,7 @@ def _step(step: Step, written: list[str]) -> StepInfo:
         gate=step.gate,
         answer=step.answer,
         key=step.key,
+        skipped=step.skipped,
+        cached=step.cached,
+        callbacks=step.callbacks,
     )

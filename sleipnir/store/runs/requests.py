@@ -11,6 +11,7 @@ from sleipnir.errors import RunNotFound, UsageError
 from sleipnir.messages import FINAL
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec
 from sleipnir.store.keys import SessionKeys, session_keys
+from sleipnir.store.record_text import dumps
 from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, checked, run_in_order
 
@@ -32,41 +33,86 @@ NO_FENCE = Fence("", "")
 
 
 class RunRequests(RunConnection):
-    """Cancel, pause, resume and retry runs."""
+    """Cancel, pause, resume and retry runs, and skip their visits."""
 
     def cancel(self, run_id: str) -> None:
         """Request the cancellation of a run. Raises RunNotFound, or UsageError if it is over."""
         self._tell_unfinished(run_id, "cancelled", "cancel", "by", self._by)
 
-    def pause(self, run_id: str, by: str | None = None, reason: str | None = None) -> None:
-        """Request a hold of a run. Raises RunNotFound, or UsageError if it is over."""
-        self._tell_unfinished(
-            run_id, "paused", "pause", "by", by or self._by, "reason", reason or "", "owner", "person"
-        )
+    def pause(
+        self, run_id: str, by: str | None = None, reason: str | None = None, *, timeout_ms: int | None = None
+    ) -> None:
+        """Request a hold of a run; visits that still run `timeout_ms` later are stopped. Raises RunNotFound, or
+        UsageError if it is over."""
+        type_, *fields = self._pausing(by, reason, timeout_ms)
+        self._tell_unfinished(run_id, type_, "pause", *fields)
 
-    def resume(self, run_id: str) -> None:
-        """Request the end of persons' holds of a run; other holds stay. Raises RunNotFound, or UsageError if it is
-        over."""
-        self._tell_unfinished(run_id, "resumed", "resume", "owner", "person", "by", self._by)
+    def pause_several(
+        self, run_ids: Sequence[str], *, reason: str | None = None, timeout_ms: int | None = None
+    ) -> list[str | None]:
+        """The same for several runs, in one round trip. Returns the status of each, a final one if nothing was
+        requested; None: it does not exist."""
+        type_, *fields = self._pausing(None, reason, timeout_ms)
+        return self._tell_several([(run_id, type_, *fields) for run_id in run_ids])
+
+    def _pausing(self, by: str | None, reason: str | None, timeout_ms: int | None) -> tuple[str, ...]:
+        """The type and the fields of the request."""
+        fields = ("by", by or self._by, "reason", reason or "", "owner", "person")
+        if timeout_ms is None:
+            return ("paused", *fields)
+        return ("paused_until", *fields, "timeout_ms", str(timeout_ms))
+
+    def resume(self, run_id: str, seen_ms: int | None = None) -> None:
+        """Request the end of persons' holds of a run, and of breakpoints at which it has stopped by `seen_ms` (None:
+        all); other holds stay. Raises RunNotFound, or UsageError if it is over."""
+        type_, *fields = self._resuming(seen_ms)
+        self._tell_unfinished(run_id, type_, "resume", *fields)
+
+    def resume_several(self, runs: Sequence[tuple[str, int]]) -> list[str | None]:
+        """The same for several runs, each with its `seen_ms`, in one round trip; returns what pause_several does."""
+        return self._tell_several([(run_id, *self._resuming(seen_ms)) for run_id, seen_ms in runs])
+
+    def _resuming(self, seen_ms: int | None) -> tuple[str, ...]:
+        """The type and the fields of the request."""
+        seen = () if seen_ms is None else ("seen_ms", str(seen_ms))
+        return ("resumed", "owner", "person", "by", self._by, *seen)
 
     def retry(self, run_id: str, *, fresh_children: bool = False) -> None:
         """Request that a failed run continues from its failure; with `fresh_children` its child runs start again.
-        Raises RunNotFound, or UsageError if it did not fail, or if its session has continued without it."""
-        text = self._client.get(self._keys.of_run(run_id).spec)
-        if text is None:
-            raise RunNotFound(f"no run {run_id!r}")
-        spec = read_text(RunSpec, text, "spec", run_id)
+        Raises RunNotFound, or UsageError if it did not fail, or if its session or thread has continued without it."""
+        spec = self._spec(run_id)
         fields = ("by", self._by, *(("fresh_children", "1") if fresh_children else ()))
         status = self._tell(run_id, "retried", *fields, session=self._keys.of_session_of(spec))
         if status == "left":
-            raise UsageError(
-                f"run {run_id!r} cannot be retried: its session {spec.session!r} has continued without it. "
-                "Send its message to the session again"
-            )
+            again = "Send its message to the session again"
+            if spec.thread is not None:
+                again = f"Fork it: `sleipnir fork {run_id} --thread {spec.thread}`"
+            raise UsageError(f"run {run_id!r} cannot be retried: {_left(spec)}. {again}")
         if status == "retrying":
             raise UsageError(f"run {run_id!r} is already being retried")
         if status not in ("failed", TOLD_BEFORE):
             raise UsageError(f"run {run_id!r} is {status}; only a failed run can be retried")
+
+    def skip(
+        self, run_id: str, seq: int, value: str, to: Sequence[str] = (), *, by: str | None = None, reason: str = ""
+    ) -> None:
+        """Request that the visit `seq` ends with the output `value`, a JSON text; a failed run goes on then. Raises
+        RunNotFound, or UsageError if the run is over, or is about to go on already."""
+        spec = self._spec(run_id)
+        given = ("seq", str(seq), "value", value, "to", dumps(list(to)), "by", by or self._by, "reason", reason)
+        status = self._tell(run_id, "skipped", *given, session=self._keys.of_session_of(spec))
+        if status == "left":
+            raise UsageError(f"run {run_id!r} cannot go on: {_left(spec)}")
+        if status == "retrying":
+            raise UsageError(f"run {run_id!r} is being retried or skipped already; look at it again in a moment")
+        if status in ("completed", "cancelled"):
+            raise UsageError(f"run {run_id!r} is {status}; nothing to skip")
+
+    def _spec(self, run_id: str) -> RunSpec:
+        text = self._client.get(self._keys.of_run(run_id).spec)
+        if text is None:
+            raise RunNotFound(f"no run {run_id!r}")
+        return read_text(RunSpec, text, "spec", run_id)
 
     def _tell_unfinished(self, run_id: str, type_: str, verb: str, *fields: str) -> None:
         status = self._tell(run_id, type_, *fields)
@@ -82,9 +128,12 @@ class RunRequests(RunConnection):
 
     def cancel_all(self, run_ids: Sequence[str], by: str = "") -> None:
         """Request the cancellation of runs for `by`, in one round trip; finished and missing runs are ignored."""
-        commands = [self.notification(run_id, "cancelled", "by", by) for run_id in run_ids]
-        for reply in run_in_order(self._client, commands):
-            checked(reply)
+        self._tell_several([(run_id, "cancelled", "by", by) for run_id in run_ids])
+
+    def _tell_several(self, requests: Sequence[tuple[str, ...]]) -> list[str | None]:
+        """Requests, each with its run, type and fields, in one round trip; the status of each run as it was."""
+        commands = [self.notification(run_id, type_, *fields) for run_id, type_, *fields in requests]
+        return [checked(reply) for reply in run_in_order(self._client, commands)]
 
     def notification(self, run_id: str, type_: str, *fields: str) -> RedisCommand:
         """The command that adds an entry to the inbox of a run; nothing happens when it is finished or gone."""
@@ -105,6 +154,11 @@ class RunRequests(RunConnection):
         keys = {"run": run.run, "inbox": partition.inbox, "session": session_keys(run, session)["session"]}
         args: dict[str, Arg] = {"run_id": run_id, "type": type_, "source": fence.source, "number": fence.number}
         return keys, {**args, "version": "" if version is None else version}
+
+
+def _left(spec: RunSpec) -> str:
+    what = f"session {spec.session!r}" if spec.thread is None else f"thread {spec.thread!r}"
+    return f"its {what} has continued without it"
 
 
 def request_token() -> str:

@@ -13,7 +13,7 @@ from sleipnir.messages import FINAL, STATUSES, Usage
 from sleipnir.runs.actor import changes_of
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Hold, Parked, RunSpec, Slot
-from sleipnir.runs.views import ChildInfo, HoldInfo, RunInfo, RunTree, SlotInfo
+from sleipnir.runs.views import ChildInfo, HoldInfo, RunInfo, RunTree, SlotInfo, hold_info
 from sleipnir.runs.visits import Failure
 from sleipnir.store.connect import is_lasting
 from sleipnir.store.holds import holds_of
@@ -25,8 +25,9 @@ from sleipnir.store.visit_records import read_visit
 _SUMMARY = (
     "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "holds", "retrying", "retries",
     "batch", "slot", "budget", "stopped_by", "failed_visits", "failure",
+    "cached",
 )  # fmt: skip
-_CHANGES = ("by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered")
+_CHANGES = ("by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered", "by:skipped", "by:stopped")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
@@ -108,6 +109,14 @@ class RunInfos(RunConnection):
             children = [_child(id_, text) for id_, text in records.items() if ":" not in id_]
             children_of[run_id] = sorted(children, key=lambda child: child.seq)
         return children_of
+
+    def active(self, run_id: str) -> list[RunInfo]:
+        """A run, and the child runs that it waits for, at any depth. Raises RunNotFound."""
+        found = level = [self.info(run_id)]
+        while awaited := list(dict.fromkeys(child for info in level for child in info.awaits)):
+            level = [info for info in self.find(awaited) if info is not None]
+            found = [*found, *level]
+        return found
 
     def tree(self, run_id: str) -> RunTree:
         """A run and all its descendants. Raises RunNotFound."""
@@ -211,10 +220,11 @@ def _info(
         failure=None if failure is None else read_text(Failure, failure, "failure", run_id),
         step=int(record_["step"] or 0),
         visits=tuple(visit_infos(visits, claims, gates, holds)) if is_live else (),
-        usage=_usage_total(record_),
+        usage=usage_total(record_),
         kept=() if is_live else tuple(kept_visit(visit) for visit in visits if not has_commands_left(visit)),
         parent=submitted.parent,
         session=submitted.session,
+        event_scope=submitted.event_scope,
         root=submitted.root,
         retries=int(record_["retries"] or 0),
         batch=record_["batch"],
@@ -223,10 +233,19 @@ def _info(
         max_tokens=budget.max_tokens,
         holds=holds,
         changes=changes_of(record_),
+        thread=submitted.thread,
+        turn=submitted.turn,
+        previous=submitted.previous,
         forked_from=None if submitted.fork is None else submitted.fork.run,
         forked_at=None if submitted.fork is None else submitted.fork.checkpoint.step,
+        fork_keys=() if submitted.fork is None else submitted.fork.keys,
+        fork_agent=None if submitted.fork is None else submitted.fork.agent,
+        fork_model=None if submitted.fork is None else submitted.fork.model,
+        as_node=None if submitted.fork is None else submitted.fork.as_node,
+        overrides=submitted.of_nodes,
         stopped_by=record_["stopped_by"] if status == "completed" else None,
         failed_visits=NO_FAILED_VISITS if failed is None else read_text(FailedVisits, failed, "failed visits", run_id),
+        cached_visits=whole_number(record_["cached"]) or 0,
     )
 
 
@@ -239,10 +258,7 @@ def _slot(text: str | None) -> SlotInfo | None:
 
 def _holds(run_id: str, record_: Mapping[str, str | None], budget: Budget) -> tuple[HoldInfo, ...]:
     """The holds of a run, oldest first."""
-    holds = [
-        HoldInfo(hold.owner or "person", hold.by, hold.at_ms, hold.reason)
-        for hold in holds_of(record_["paused"], record_["holds"], run_id)
-    ]
+    holds = [hold_info(hold) for hold in holds_of(record_["paused"], record_["holds"], run_id)]
     if budget.asked is not None:
         holds.append(HoldInfo("budget", "its budget", budget.asked_ms))
     return tuple(sorted(holds, key=lambda hold: hold.at_ms))
@@ -268,7 +284,7 @@ def _deployment_hold(text: str | None) -> HoldInfo | None:
     return HoldInfo("deployment", pause.by, pause.at_ms, pause.reason)
 
 
-def _usage_total(record_: Mapping[str, str | None]) -> Usage:
+def usage_total(record_: Mapping[str, str | None]) -> Usage:
     """The total usage of a run; the cost is None if the price of any call is unknown."""
     calls = int(float(record_["model_calls"] or 0))
     priced = not float(record_["unpriced_calls"] or 0) and calls > 0

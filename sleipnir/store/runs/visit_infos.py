@@ -23,6 +23,7 @@ from sleipnir.runs.visits import (
     Question,
     Ready,
     Receipt,
+    SignalWait,
     Visit,
     Work,
 )
@@ -94,6 +95,8 @@ def _visit(
             return replace(info, reason=Reason("child", run=child.run, agent=child.agent, until_ms=due_ms))
         case Delay():
             return replace(info, reason=Reason("timer", until_ms=due_ms))
+        case SignalWait(name):
+            return replace(info, reason=Reason("event", until_ms=due_ms, event=name))
         case Receipt():
             return replace(info, reason=Reason("message", until_ms=due_ms))
         case Question() | Doubt():

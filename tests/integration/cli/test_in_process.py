@@ -61,3 +61,48 @@ def test_text_of_a_model_is_streamed_while_it_comes(tmp_path: Path) -> None:
     times_ms = [event["at_ms"] for event in events if event["type"] == "text"]
     assert times_ms[-1] - times_ms[0] > 300, "not all of it at the end"
     assert (events[-1]["type"], events[-1]["data"]["output"]) == ("result", "one two three four five six")
+
+
+TALKER = """
+import time
+from pathlib import Path
+from typing import TypedDict
+
+from sleipnir import START, StateGraph
+from sleipnir.python_graph.runtime import StreamWriter
+
+
+class State(TypedDict, total=False):
+    taken: str
+
+
+def talk(state: State, writer: StreamWriter) -> State:
+    writer({"at": "begin"})
+    while not Path(state["taken"]).exists():
+        time.sleep(0.02)
+    writer(["end"])
+    return {}
+
+
+low = StateGraph(State).add_node(talk).add_edge(START, "talk").compile()
+graph = StateGraph(State).add_node(talk).add_node("low", low).add_edge(START, "talk").add_edge("talk", "low").compile()
+"""
+
+
+def test_chunks_of_a_node_are_shown_while_it_runs(tmp_path: Path) -> None:
+    folder, taken = tmp_path / "talker", tmp_path / "taken"
+    folder.mkdir()
+    (folder / "graph.py").write_text(TALKER)
+    line = command(tmp_path, str(folder), "--state", f"taken={json.dumps(str(taken))}", "--json", "--stream")
+    events = []
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for text in running.stdout:
+            events.append(json.loads(text))
+            if events[-1]["type"] == "custom":
+                taken.touch()
+    assert running.returncode == 0
+    place = {"seq": 1, "attempt": 1, "node": "talk", "lost": 0}
+    chunks = [event["data"] for event in events if event["type"] == "custom"]
+    assert chunks == [{**place, "chunk": {"at": "begin"}}, {**place, "chunk": ["end"]}], "not of runs below it"
+    assert (events[-1]["type"], events[-1]["data"]["status"]) == ("result", "completed")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.live import Piece
 from sleipnir.store.store import Store
 from sleipnir_workers.visits import live
-from sleipnir_workers.visits.live import LiveText, VisitChunks
+from sleipnir_workers.visits.live import LiveText, VisitEmissions
 from tests.processes import RedisServer, wait_until
 from tests.proxy import Proxy
 
@@ -256,33 +258,82 @@ def test_the_pause_grows_with_the_number_of_visits(by_hand: LiveText, pieces: Pi
     assert by_hand._pause_s == pytest.approx(64 / live.MOST_PER_S)
 
 
-def test_each_chunk_is_a_piece_and_those_beyond_the_limits_are_counted(
+def emissions(pieces: Pieces) -> list[Any]:
+    """The emissions of the stored pieces, in order; a number: so many are lost."""
+    found: list[Any] = []
+    for piece in pieces.all():
+        if piece.emissions:
+            found += json.loads(piece.emissions)
+        else:
+            found.append({"chunk": json.loads(piece.chunk)} if piece.chunk else piece.lost)
+    return found
+
+
+def test_emissions_share_pieces_and_those_beyond_the_limits_are_counted(
     by_hand: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MOST_CHUNKS", 20)
-    writer = by_hand.open_chunks(pieces.run, "talk", 1, 2)
+    monkeypatch.setattr(live, "MOST_EMISSIONS", 20)
+    writer = by_hand.open_emissions(pieces.run, "talk", 1, 2)
     writer.write("x" * (live.MOST_IN_PIECE + 1))
-    for number in range(live.MOST_CHUNKS + 2):
-        writer.write(str(number))
+    for number in range(live.MOST_EMISSIONS + 2):
+        writer.write(json.dumps({"chunk": number}))
+    assert not writer.has_room
     assert by_hand.flush()
-    assert [piece.chunk for piece in pieces.all()] == [*map(str, range(live.MOST_CHUNKS)), ""]
-    assert [piece.lost for piece in pieces.all()][-2:] == [0, 3]
-    writer.write("later")
+    assert emissions(pieces) == [*({"chunk": number} for number in range(20)), 3]
+    assert [piece.lost for piece in pieces.all()] == [20, 3], "an earlier client reports what it cannot read as lost"
+    assert writer.has_room
+    writer.write('{"chunk":"later"}')
     writer.close()
     assert by_hand.flush()
     last = pieces.all()[-1]
-    assert (last.chunk, last.piece, last.attempt, last.last) == ("later", live.MOST_CHUNKS + 1, 2, True)
+    assert (last.chunk, last.emissions, last.attempt, last.last) == ('"later"', "", 2, True)
     assert writer.has_ended()
     assert pieces.text() == "", "an earlier client shows no text"
 
 
-def test_a_visit_that_writes_no_chunks_opens_no_writer(by_hand: LiveText, pieces: Pieces) -> None:
-    with VisitChunks(lambda: by_hand.open_chunks(pieces.run, "talk", 1, 1)) as chunks:
-        pass
-    assert not by_hand._writers
-    with VisitChunks(lambda: by_hand.open_chunks(pieces.run, "talk", 1, 1)) as chunks:
-        chunks.write("1")
-        chunks.write("2")
+def test_a_piece_of_emissions_is_bounded_and_they_stay_in_order(by_hand: LiveText, pieces: Pieces) -> None:
+    writer, written = by_hand.open_emissions(pieces.run, "talk", 1, 1), []
+    for number in range(60):
+        written.append({"category": "text", "text": f"{number} " + "x" * number * 5})
+        writer.write(json.dumps(written[-1]))
     assert by_hand.flush()
-    assert [piece.chunk for piece in pieces.all()] == ["1", "2"]
+    assert emissions(pieces) == written
+    assert max(len(piece.emissions) for piece in pieces.all()) <= live.MOST_IN_PIECE + 2
+    assert 1 < len(pieces.all()) < 10
+
+
+def test_emissions_that_cannot_be_sent_are_counted_where_they_are_missing(by_hand: LiveText, pieces: Pieces) -> None:
+    writer = by_hand.open_emissions(pieces.run, "talk", 1, 1)
+    for number in range(5):
+        writer.write(json.dumps({"chunk": number}))
+    writer.skip(2)
+    assert writer.collect()
+    by_hand._drop()
+    writer.write('{"chunk":5}')
+    assert by_hand.flush()
+    assert by_hand.flush()
+    assert emissions(pieces) == [7, {"chunk": 5}]
+
+
+def test_a_visit_that_emits_nothing_opens_no_writer(by_hand: LiveText, pieces: Pieces) -> None:
+    with VisitEmissions(lambda: by_hand.open_emissions(pieces.run, "talk", 1, 1)) as visit:
+        assert visit.has_room
     assert not by_hand._writers
+    with VisitEmissions(lambda: by_hand.open_emissions(pieces.run, "talk", 1, 1)) as visit:
+        visit.write('{"chunk":1}')
+        visit.skip(3)
+    assert by_hand.flush()
+    assert emissions(pieces) == [{"chunk": 1}, 3]
+    assert not by_hand._writers
+
+
+def test_a_redis_that_is_away_slows_no_emitter(
+    tmp_path: Path, text: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "_send", lambda by_run: set(by_run))  # as if Redis took nothing
+    writer = text.open_emissions(pieces.run, "talk", 1, 1)
+    started = time.monotonic()
+    for number in range(50_000):
+        writer.write(f'{{"chunk":{number}}}')
+    assert time.monotonic() - started < 5
+    assert not writer.has_room

@@ -14,6 +14,7 @@ import pytest
 
 from sleipnir.graph.model import ScriptNode, Variable
 from sleipnir.messages import InterruptQuestion, VisitResult
+from sleipnir.redaction import REDACTED
 from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.interrupts import UsedAnswer, answers_text
 from sleipnir_workers.execution.execution import DirectoryMissing, VisitLost
@@ -490,3 +491,110 @@ def test_a_question_that_cannot_be_asked_is_a_failure(printed: Any, reason: str,
     result = run(tmp_path, printing(printed), talk=answers(UsedAnswer("who", 0, 1)))
     assert (result.ok, result.error_kind, result.interrupt) == (False, "output", None)
     assert reason in (result.error or "")
+
+
+# What it emits on descriptor 3
+
+
+class Emitted:
+    """What a visit emits, and how many of its emissions were skipped."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        self.skipped, self.has_room = 0, True
+
+    def write(self, text: str) -> None:
+        self.all.append(json.loads(text))
+
+    def skip(self, count: int) -> None:
+        self.skipped += count
+
+
+SHELL_EMITS = """
+echo '{"progress": 140, "message": "all"}' >&3
+echo 'no JSON' >&3
+printf '{"type": "found", "payload": {"n": 1}}\n[1, 2]\n{"text": "the end has no line end"}' >&"$GRAPH_EVENTS_FD"
+echo '{"ran": true}'
+"""
+PYTHON_EMITS = """
+import json, os
+with os.fdopen(int(os.environ["GRAPH_EVENTS_FD"]), "w") as events:
+    for line in ('{"progress": 140, "message": "all"}', "no JSON", '{"type": "found", "payload": {"n": 1}}', "[1, 2]"):
+        print(line, file=events)
+    events.write('{"text": "the end has no line end"}')
+print('{"ran": true}')
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("step.sh", SHELL_EMITS), ("step.py", PYTHON_EMITS)])
+def test_lines_on_descriptor_3_are_emitted_in_order(tmp_path: Path, name: str, text: str) -> None:
+    emitted = Emitted()
+    for _ in range(2):  # the second one is a fork that was made ahead
+        emitted.all.clear()
+        result = run(tmp_path, text, name=name, emissions=emitted)
+        assert result.delta == {"ran": True}, result.error
+        assert emitted.all == [
+            {"category": "progress", "progress": 100.0, "message": "all"},
+            {"category": "text", "text": "no JSON\n"},
+            {"category": "custom", "type": "found", "payload": {"n": 1}},
+            {"chunk": [1, 2]},
+            {"category": "text", "text": "the end has no line end"},
+        ]
+    assert emitted.skipped == 0
+
+
+def test_a_script_whose_emissions_nobody_takes_runs_all_the_same(tmp_path: Path) -> None:
+    assert run(tmp_path, SHELL_EMITS).delta == {"ran": True}
+    assert run(tmp_path, PYTHON_EMITS, name="step.py").delta == {"ran": True}
+
+
+def test_what_a_failed_script_has_emitted_is_shown(tmp_path: Path) -> None:
+    emitted = Emitted()
+    assert not run(tmp_path, "echo before >&3\nexit 3\n", emissions=emitted).ok
+    assert emitted.all == [{"category": "text", "text": "before\n"}]
+
+
+def test_much_is_read_while_it_runs_to_its_last_line_and_a_child_that_lives_on_delays_nothing(tmp_path: Path) -> None:
+    text = "import os\nfor n in range(50_000): os.write(3, b'%d\\n' % n)\nprint('{}')"
+    emitted = Emitted()
+    assert run(tmp_path, text, name="many.py", emissions=emitted).ok
+    assert [each["chunk"] for each in emitted.all] == list(range(50_000))
+    started, emitted = time.monotonic(), Emitted()
+    assert run(tmp_path, "echo 1 >&3; sleep 60 >/dev/null 2>&1 & echo '{}'\n", emissions=emitted).ok
+    assert emitted.all == [{"chunk": 1}]
+    assert time.monotonic() - started < 20
+
+
+def test_a_line_that_is_too_long_is_dropped_and_counted_and_the_next_one_is_not(tmp_path: Path) -> None:
+    text = (
+        "import os\nos.write(3, b'7\\n')\nfor _ in range(9): os.write(3, b'x' * 9000)\n"
+        "os.write(3, b'\\n8\\n')\nprint('{}')"
+    )
+    emitted = Emitted()
+    assert run(tmp_path, text, name="long.py", emissions=emitted).ok
+    assert [each["chunk"] for each in emitted.all] == [7, 8]
+    assert emitted.skipped == 1
+
+
+def test_a_script_that_writes_without_end_is_read_and_its_timeout_holds(tmp_path: Path) -> None:
+    emitted = Emitted()
+    emitted.has_room = False
+    result = run(tmp_path, "yes >&3\n", emissions=emitted, timeout=1)
+    assert "timed out" in (result.error or "")
+    assert emitted.all == []
+    assert emitted.skipped > 10_000
+
+
+def test_secrets_of_the_runs_variables_are_not_emitted(tmp_path: Path) -> None:
+    secrets, emitted = tmp_path / "secrets", Emitted()
+    secrets.write_text("SERVICE_KEY=very-secret-value\n")
+    secrets.chmod(0o600)
+    result = run(
+        tmp_path,
+        'echo "{\\"text\\": \\"$LLM_AGENT_VAR_KEY\\"}" >&3\necho \'{}\'\n',
+        emissions=emitted,
+        graph={"variables": [Variable(name="key", description="", default="{{SERVICE_KEY}}")]},
+        settings={"secrets": secrets},
+    )
+    assert result.ok, result.error
+    assert emitted.all == [{"category": "text", "text": REDACTED}]

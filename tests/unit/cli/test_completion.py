@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import CompletionItem
 
@@ -56,3 +57,23 @@ def test_runs_of_a_private_stack_that_is_down_are_completed_and_it_is_not_starte
     values(said, tmp_path, None)
     assert values(completion._kept("runs", completion._runs), tmp_path, None) == ["one"]
     assert not (tmp_path / "redis").exists()
+
+
+def test_threads_are_completed_by_name_and_only_those_of_the_agent_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"counts/ann": "2 turns, completed", "talks/anton": "1 turn, failed"}
+    found = [CompletionItem(name, help=help_) for name, help_ in told.items()]
+    monkeypatch.setattr(completion, "_threads", lambda options: iter(found))
+    command = click.Command("show", params=[click.Argument(["agent"], required=False)])
+
+    def offered(agent: str | None, word: str) -> list[tuple[str, str | None]]:
+        context = click.Context(command, obj=GlobalOptions(home=tmp_path, redis_url="redis://db/0"))
+        context.params = {"agent": agent}
+        items = completion.complete_thread(context, command.params[0], word)
+        return [(item.value, item.help) for item in items]
+
+    everything = [("ann", "counts, 2 turns, completed"), ("anton", "talks, 1 turn, failed")]
+    assert offered(None, "") == everything
+    assert offered("counts", "a") == everything[:1] and offered("./agents/talks", "an") == everything[1:]
+    assert offered(None, "x") == []

@@ -91,6 +91,15 @@ def test_without_an_answer_it_says_how_to_give_one(command: Command, letters: st
     assert "--answer ask=TEXT" in done.err
 
 
+def test_at_a_breakpoint_it_says_that_the_run_is_gone(command: Command, letters: str) -> None:
+    done = command(letters, "a crack", "--break-before", "ask")
+    assert (done.code, done.out) == (3, "")
+    assert "▸ stopped before 'ask'; next: 'ask'" in done.err
+    assert "had stopped at a breakpoint before 'ask'; next: 'ask', and is gone" in done.err
+    refused = command(letters, "a crack", "--break-after", "aks")
+    assert (refused.code, "Interrupt node `aks` not found" in refused.err) == (2, True)
+
+
 def test_a_failed_run_is_a_failed_command(command: Command, letters: str) -> None:
     done = command(letters, "bad", "--strict")
     assert (done.code, done.out) == (1, "")

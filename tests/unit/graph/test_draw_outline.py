@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sleipnir.graph.draw import Mark, RunProgress, outline
 from tests.unit.graph.writing import graph_of, yaml_graph
 
@@ -52,6 +54,13 @@ def test_a_run_shows_what_each_node_has_come_to_and_the_ways_it_took() -> None:
         "    ━▶ off (fallback)",
         "▶ off   end       running",
     ]
+
+
+def test_a_node_with_a_breakpoint_says_so() -> None:
+    graph = graph_of(yaml_graph(CHOICE, start="ask"))
+    text = outline(replace(graph, interrupt_before=["ask", "work"], interrupt_after=["work"]))
+    assert "○ ask   approval · stops before\n" in text
+    assert "○ work  script · stops before and after\n" in text
 
 
 def test_arrows_into_a_join_name_the_node_that_waits() -> None:

@@ -35,6 +35,7 @@ from sleipnir.graph.model import (
     RagNode,
     RouterNode,
     ScriptNode,
+    ToolsNode,
     WaitNode,
 )
 from tests.examples import examples
@@ -61,7 +62,8 @@ EVERYTHING = graph_of(
     JoinNode(id="join", wait_for=[Join(("function", "rag"), 1)], next="late"),
     ScriptNode(id="late", script="s", wait_for=[Join(("agent", "join"))], next="pause"),
     WaitNode(id="pause", duration=30_000, next="below"),
-    GraphNode(id="below", graph="other", next="done"),
+    GraphNode(id="below", graph="other", next="calls"),
+    ToolsNode(id="calls", tools=["a"], next="done"),
     EndNode(id="done"),
 )
 
@@ -164,7 +166,7 @@ def test_a_run_is_described_in_words_and_counts_in_addition_to_colours() -> None
     )
     root = parsed(svg(EVERYTHING, progress=progress))
     shown = texts(root)
-    assert {"run abc · running", "done ×3", "running ×2", "done: 1", "running: 1", "not reached: 14"} <= set(shown)
+    assert {"run abc · running", "done ×3", "running ×2", "done: 1", "running: 1", "not reached: 15"} <= set(shown)
     classes = [element.get("class") or "" for element in root.iter(f"{NAMESPACE}g")]
     taken = [name for name in classes if "taken" in name]
     assert taken == ["way solid taken", "way dashed taken", "way solid taken"], "from the start, to the script; legend"

@@ -77,7 +77,9 @@ def test_the_structured_sample_needs_only_its_file() -> None:
 def test_the_schema_of_an_agent_node_leaves_its_prompt_as_it_was_written() -> None:
     graph = load_file(FIXTURES / "example-graph-agent").graph
     assert graph is not None
-    [node] = [node for node in graph.nodes.values() if isinstance(node, AgentNode)]
+    node = graph.nodes["research"]
+    assert isinstance(node, AgentNode)
     assert node.output_schema is not None
+    assert node.prompt is not None
     assert "JSON" not in node.prompt
     assert "matches this schema" not in node.prompt

@@ -226,7 +226,6 @@ def test_the_five_checks_are_reported_together() -> None:
         ("LLM", "unknown node type 'LLM'", 'Did you mean "llm"? '),
         ("aproval", "unknown node type 'aproval'", 'Did you mean "approval"? '),
         ("zzz", "unknown node type 'zzz'", ""),
-        ("tools", "node type 'tools' is not supported by this version yet", ""),
         ("5", "'type' must be the name of a node type, got 5", ""),
     ],
 )
@@ -240,15 +239,18 @@ def test_an_unknown_node_type_is_refused_with_the_valid_ones(kind: str, message:
 @pytest.mark.parametrize(
     ("node", "error"),
     [
-        ("{type: wait}", "5:3 error [a] missing field `for`"),
-        ("{type: wait, for: }", "5:19 error [a] missing field `for`"),
+        ("{type: tools}", "5:3 error [a] missing field `tools`"),
         ("{type: wait, for: soon}", f"5:19 error [a] {WAIT_FORMS}, got the text 'soon'"),
         ("{type: wait, for: -5s}", f"5:19 error [a] {WAIT_FORMS}, got the text '-5s'"),
         ("{type: wait, for: [5s]}", f"5:19 error [a] {WAIT_FORMS}, got a list"),
         ("{type: wait, for: 0}", f"5:19 error [a] {WAIT_BOUNDS}, got 0"),
         ("{type: wait, for: 0.1ms}", f"5:19 error [a] {WAIT_BOUNDS}, got the text '0.1ms'"),
         ("{type: wait, for: 8761h}", f"5:19 error [a] {WAIT_BOUNDS}, got the text '8761h'"),
-        ("{type: wait, for: 1s, timeout: 5}", "5:28 error [a] 'timeout' has no effect on a wait node"),
+        ("{type: wait, for: 1s, retry: {}}", "5:28 error [a] 'retry' has no effect on a wait node"),
+        (
+            "{type: wait, event: e, look_back: 25h}",
+            "5:29 error [a] 'look_back' must be at most 24h, got the text '25h'",
+        ),
     ],
 )
 def test_a_wait_node_without_a_time_that_it_can_wait_is_refused(node: str, error: str) -> None:

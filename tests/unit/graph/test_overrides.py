@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.model import Graph, Json, LlmNode, Variable
-from sleipnir.graph.overrides import overridden, overrides_of
+from sleipnir.graph.overrides import overridden, overrides_of, with_every_model
 from tests.unit.graph.writing import graph_of, yaml_graph
 
 CONFIG = """
@@ -131,3 +131,16 @@ def test_other_agents_variables_are_not_its_own() -> None:
 
 def test_additions_of_a_later_release_are_ignored() -> None:
     assert overridden(graph_agent(), {"effort": "high"}) == graph_agent()
+
+
+def test_the_model_of_all_llm_nodes_replaces_that_of_the_graph_and_of_each_node() -> None:
+    nodes = (
+        "a: {type: llm, prompt: p, model: 'openai:one', next: b}\nb: {type: llm, prompt: p, next: c}\nc: {type: end}"
+    )
+    graph = graph_of(yaml_graph(nodes, top="model: openai:two"))
+    overrides = with_every_model({"agent": {"model": "openai:three", "top_p": 0.5}}, ["agent", "below"], "claude:four")
+    assert overrides["below"] == {"every_model": "claude:four"}
+    changed = overridden(graph, json.loads(json.dumps(overrides["agent"])))
+    assert (changed.model, changed.top_p) == ("claude:four", 0.5)
+    assert [node.model for node in changed.nodes.values() if isinstance(node, LlmNode)] == [None, None]
+    assert list(changed.nodes) == list(graph.nodes)

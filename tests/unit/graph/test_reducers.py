@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any
 
 import pytest
@@ -210,6 +211,39 @@ def test_remove_all_empties_the_list_for_what_follows_it() -> None:
     ]
 
 
+@pytest.mark.conformance("MS-02")
+def test_a_message_with_the_id_of_an_earlier_one_takes_its_place() -> None:
+    first, second = {**HELLO, "id": "1"}, {**HI, "id": "2"}
+    added = kindly("messages", [first, second], [{**first, "content": "new"}, commands.append("user", "more", id="3")])
+    assert [message["content"] for message in added] == ["new", HI["content"], "more"]
+    assert kindly("messages", [first], [second, {**second, "content": "twice"}]) == [
+        first,
+        {**second, "content": "twice"},
+    ]
+
+
+def test_a_message_is_removed_by_its_id() -> None:
+    first, second = {**HELLO, "id": "1"}, {**HI, "id": "2"}
+    steps = [commands.remove("1"), commands.remove("unknown"), {**second, "content": "new"}]
+    assert kindly("messages", [first, HELLO, second], steps) == [HELLO, {**second, "content": "new"}]
+
+
+def test_many_messages_with_ids_fold_in_linear_time() -> None:
+    many = [{"role": "user", "content": "", "id": str(number)} for number in range(20_000)]
+    began = time.process_time()
+    assert len(kindly("messages", many, [*many, *many])) == len(many)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.conformance("ST-14")
+def test_lists_of_messages_by_node_are_replaced_and_removed_one_by_one() -> None:
+    lists = {"ask": [HELLO], "check": [HI]}
+    assert kindly("by_node", lists, {"ask": [HI]}) == {"ask": [HI], "check": [HI]}
+    assert kindly("by_node", lists, {"ask": []}) == {"check": [HI]}
+    assert kindly("by_node", lists, {"ask": None, "other": [HELLO]}) == {"check": [HI], "other": [HELLO]}
+    assert kindly("by_node", lists, None) == {}
+
+
 @pytest.mark.conformance("MS-07")
 @pytest.mark.parametrize("wrong", ["text", 7, ["text"], {"content": "of nobody"}, [HELLO, None]])
 def test_what_is_no_message_takes_the_place_of_the_list(wrong: Any) -> None:
@@ -221,7 +255,7 @@ def test_what_is_no_message_takes_the_place_of_the_list(wrong: Any) -> None:
     [
         (
             {"op": "clear"},
-            "operation 'clear' on messages does not exist; available are append, replace_last_user, remove_all",
+            "operation 'clear' on messages does not exist; available are append, replace_last_user, remove, remove_all",
         ),
         ({"op": "append", "content": "x"}, "operation 'append' on messages needs a `role`"),
         ({"op": "replace_last_user"}, "operation 'replace_last_user' on messages needs a `content`"),

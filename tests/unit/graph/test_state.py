@@ -237,7 +237,7 @@ def test_a_node_may_write_what_the_keys_reducer_takes(field: StateField, value: 
             StateField(type="messages"),
             {"op": "drop"},
             "cannot be written: operation 'drop' on messages does not exist;"
-            " available are append, replace_last_user, remove_all",
+            " available are append, replace_last_user, remove, remove_all",
         ),
         (StateField(type="int"), "x", "must be int, not string 'x'"),
         (

@@ -48,7 +48,8 @@ class Drawn:
         graph = self.graph
         lines = [f"  {_shown(node)}" for node in graph.nodes.values()]
         rest = f"{graph.version} {graph.engine} start={graph.start} {_shown(graph.limits)} {_shown(graph.settings)}"
-        return "\n".join([rest, *lines, f"  reducers {graph.reducers} state {sorted(graph.state)}"])
+        stops = f"  stops before {graph.interrupt_before} and after {graph.interrupt_after}"
+        return "\n".join([rest, *lines, f"  reducers {graph.reducers} state {sorted(graph.state)}", stops])
 
 
 def _shown(value: Any) -> str:
@@ -148,4 +149,7 @@ def drawn_graphs(draw: st.DrawFn, talkative: bool = False) -> Drawn:
     if version == SLEIPNIR and ours_too["engine"] == "bsp":
         for name in draw(st.sampled_from([(), (), NAMES[:1], NAMES[-2:], ("end", *NAMES[1:2])])):
             made[name] = dataclasses.replace(made[name], defer=True)
+    if version == SLEIPNIR:
+        for key in ("interrupt_before", "interrupt_after"):
+            ours_too[key] = draw(st.sampled_from([[], [], [], NAMES[:1], [*NAMES[1:], "end"]]))
     return Drawn(Graph(**common, nodes=made, version=version, **ours_too))

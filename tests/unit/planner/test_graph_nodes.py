@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from sleipnir.messages import RESULT, ResultHeader
-from sleipnir.runs.events import ChildEnded, ChildGone, Resulted, Retried, TimerFired
+import json
+from dataclasses import replace
+
+import pytest
+
+from sleipnir.messages import RESULT, InterruptQuestion, ResultHeader
+from sleipnir.runs.events import Answered, ChildEnded, ChildGone, Resulted, Retried, TimerFired
+from sleipnir.runs.interrupts import UsedAnswer, answers_of, output_of
 from sleipnir.runs.journal import read_entry
 from sleipnir.runs.run import child_id
 from sleipnir.runs.transitions import RetryChild, StartChild, TellChild
-from sleipnir.runs.visits import Child, ChildWait, Visit, Work
+from sleipnir.runs.visits import Child, ChildWait, Failure, Visit, Work
 from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver
 
@@ -76,6 +82,24 @@ def test_what_the_child_returned_is_written_by_a_worker() -> None:
     assert of(driver, "last").state == "queued"
 
 
+def test_a_router_asks_and_its_execution_gets_the_output_of_the_child_with_the_answers() -> None:
+    driver = waiting()
+    driver.try_(ChildEnded(1, 2, CHILD, "completed"), {RESULT: '{"log": ["a"]}'})
+    for at, answer in enumerate(("left", {"n": 1})):
+        visit = of(driver, "low")
+        asked = InterruptQuestion(f"low#{at}", "where to?", at=at)
+        driver.try_(Resulted(1, visit.attempt, ResultHeader(ok=True, interrupt=asked)))
+        driver.send(Answered(1, json.dumps(answer), visit.attempt))
+    visit = of(driver, "low")
+    assert isinstance(visit.body, Work) and visit.body.given is not None
+    given = driver.memory.items[visit.body.given]
+    assert output_of(given) == '{"log": ["a"]}'
+    assert answers_of(given) == [UsedAnswer(None, 0, "left"), UsedAnswer(None, 1, {"n": 1})]
+    resulted(driver, "low", {"log": ["given", "a"]})
+    assert of(driver, "last").state == "queued"
+    assert driver.memory.items == {}
+
+
 def test_a_late_message_for_the_execution_that_made_the_state_changes_nothing() -> None:
     driver = waiting()
     late = Resulted(1, 1, ResultHeader(ok=True, keys=(RESULT,)))
@@ -90,6 +114,21 @@ def test_a_child_that_fails_fails_the_node() -> None:
         "failed",
         "Graph execution failed for agent 'agent': at node 'low': Graph 'low' failed: why",
     )
+
+
+@pytest.mark.parametrize("failure", [Failure("steps"), Failure("writes"), Failure("visit", 7, "pkg.x:MyError")])
+def test_a_run_fails_for_what_the_run_below_failed_for_at_the_visit_that_waited_for_it(failure: Failure) -> None:
+    driver = waiting()
+    driver.send(ChildEnded(1, 2, CHILD, "failed", "why", failure=failure))
+    assert driver.last is not None
+    assert driver.last.failure == replace(failure, seq=1)
+
+
+def test_the_end_of_a_child_that_an_earlier_release_reports_is_a_failed_visit() -> None:
+    driver = waiting()
+    driver.send(ChildEnded(1, 2, CHILD, "failed", "why"))
+    assert driver.last is not None
+    assert driver.last.failure == Failure("visit", 1)
 
 
 def test_a_child_that_is_late_is_cancelled_and_fails_the_node() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sleipnir.graph.model import Join
-from sleipnir_scheduler.planner.engines.joins import name_of
+from sleipnir.runs.arrivals import name_of
 from tests.model_store import Driver
 
 DIAMOND = """

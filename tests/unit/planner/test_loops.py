@@ -9,9 +9,11 @@ import pytest
 
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
+from sleipnir.runs.interrupts import UsedAnswer, answers_of
 from sleipnir.runs.visits import Loop, Visit
+from sleipnir.store.visit_records import read_visit, visit_text
 from sleipnir_scheduler.planner.plan import IgnoredEvent
-from tests.model_store import Driver, work_of
+from tests.model_store import Driver, asking, work_of
 
 LOOP = """
 name: loop
@@ -416,3 +418,73 @@ def test_the_time_of_the_node_stops_while_its_run_is_paused() -> None:
     assert (early.status, early.timers.keys()) == ("running", {loop.timer}), "it was the timer of an earlier time"
     driver.send(TimerFired(loop.timer), after_ms=40_000)
     assert driver.output == "LLM node failed: llm node timed out after 60s"
+
+
+def asks(driver: Driver, call: int, name: str, **asked: Any) -> Driver:
+    """A tool asks a person."""
+    visit = next(v for v in parts(driver, "tool") if v.part and v.part.call == call)
+    driver.send(asking(visit.seq, name, visit.attempt, **asked))
+    return driver
+
+
+@pytest.mark.parametrize("engine", ["bsp", "dag"])
+def test_a_call_that_asks_is_made_again_with_the_answers_and_ended_calls_stay(engine: str) -> None:
+    driver = turn(Driver(f"engine: {engine}\n{LOOP}").start(), A, B)
+    answer(driver, 1, "two")
+    asks(driver, 0, "a#0", value="sure?")
+    assert (driver.on_workers(), driver.run.status) == ([], "waiting")
+    [asking_call] = parts(driver, "tool")
+    assert driver.last is not None
+    [gate] = driver.last.gates
+    assert (gate.node, gate.key, gate.payload) == ("ask", "a#0", "sure?")
+    driver.send(Answered(asking_call.seq, "true", asking_call.attempt))
+    [again] = parts(driver, "tool")
+    assert (again.seq, again.attempt, again.queue) == (asking_call.seq, 2, "scripts")
+    talk = driver.memory.values.talk(again)
+    assert answers_of(talk.told) == [UsedAnswer(None, 0, True)]
+    assert json.loads(talk.turns[0][0])["tool_calls"][0]["id"] == "c1"
+    assert read_visit(visit_text(again)) == again
+    driver.send(LeaseLost(again.seq, again.attempt, "w"))
+    [third] = parts(driver, "tool")
+    assert answers_of(driver.memory.values.talk(third).told) == [UsedAnswer(None, 0, True)]
+    answer(driver, 0, "one")
+    assert items(driver)["1.0.0"] == "one" and items(driver)["1.0.1"] == "two"
+    turn(driver, said="done")
+    assert (driver.run.status, driver.memory.items) == ("completed", {})
+    assert driver.run.counts["ask"] == 1
+
+
+def test_a_call_whose_question_expires_fails_and_the_model_reads_it() -> None:
+    driver = turn(Driver(LOOP).start(), A)
+    asks(driver, 0, "a#0", timeout_ms=5_000)
+    [visit] = parts(driver, "tool")
+    assert read_visit(visit_text(visit)) == visit
+    driver.now_ms = visit.due_ms or 0
+    driver.send(TimerFired(visit.timer))
+    assert items(driver)["1.0.0"] == {"tool_call_error": "question 'a#0' of node 'ask' was not answered within 5s"}
+    assert [part.part and part.part.turn for part in parts(driver, "turn")] == [1]
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancel", "given up"])
+@pytest.mark.parametrize("when", ["asking", "answered"])
+def test_nothing_is_left_of_the_answers_of_a_loop_that_ends(end: str, when: str) -> None:
+    driver = turn(Driver(LOOP).start(), A, B)
+    answer(driver, 1)
+    asks(driver, 0, "a#0")
+    [visit] = parts(driver, "tool")
+    driver.send(Answered(visit.seq, "1", visit.attempt))
+    if when == "asking":
+        asks(driver, 0, "a#1", at=1)
+    [visit] = parts(driver, "tool")
+    assert f"{visit.seq}.answers" in driver.memory.items
+    loop = next(each for each in driver.run.frontier.values() if isinstance(each.body, Loop))
+    if end == "timeout":
+        driver.now_ms = loop.due_ms or 0
+        driver.send(TimerFired(loop.timer))
+    elif end == "cancel":
+        driver.send(Cancelled())
+    elif when == "asking":
+        driver.send(Answered(visit.seq, "2", visit.attempt))
+    while end == "given up" and (calls := parts(driver, "tool")):
+        driver.send(LeaseLost(calls[0].seq, calls[0].attempt, "w"))
+    assert f"{visit.seq}.answers" not in driver.memory.items

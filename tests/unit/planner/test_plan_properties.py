@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sleipnir.graph.model import ScriptNode
-from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
+from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, OVERLAY_END, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.checkpoints import CheckpointReader
+from sleipnir.runs.dag_checkpoints import DagReader
 from sleipnir.runs.events import (
     Answered,
     Cancelled,
@@ -31,15 +32,16 @@ from sleipnir.runs.events import (
     Resulted,
     Resumed,
     Retried,
+    Skipped,
     Submitted,
     TimerFired,
 )
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.interrupts import INTERRUPT, answer_of, answers_of
 from sleipnir.runs.journal import read_entry, state_after
-from sleipnir.runs.run import FAIL, RUN_AGAIN, Checkpoint, RunSpec, RunView
+from sleipnir.runs.run import FAIL, RUN_AGAIN, Checkpoint, Fork, RunSpec, RunView
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.visits import BRANCH, Failed, Loop, Part, Question, Visit
+from sleipnir.runs.visits import BRANCH, Branch, Ended, Failed, Loop, Part, Question, Visit
 from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
 from tests.model_store import Memory, asking, assert_same_visits, fetch_and_plan, new_run, work_of
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs
@@ -83,10 +85,12 @@ class HostileWorld(RuleBasedStateMachine):
         return self._result(visit, ok, chosen)
 
     @precondition(lambda self: self._queued())
-    @rule(data=st.data(), handed_back=st.booleans(), target=events)
-    def die(self, data: st.DataObject, handed_back: bool) -> Event:
-        """A worker dies with a visit, or stops and hands it back."""
+    @rule(data=st.data(), handed_back=st.booleans(), stopped=st.booleans(), target=events)
+    def die(self, data: st.DataObject, handed_back: bool, stopped: bool) -> Event:
+        """A worker dies with a visit, or stops and hands it back; or a pause takes it from the worker."""
         visit = data.draw(st.sampled_from(self._queued()))
+        if stopped and handed_back:
+            return LeaseLost(visit.seq, visit.attempt, "w", handed_back, stopped=True, seen=self.run.step)
         return LeaseLost(visit.seq, visit.attempt, "w", handed_back)
 
     @precondition(lambda self: self._queued())
@@ -146,7 +150,10 @@ class HostileWorld(RuleBasedStateMachine):
         """A result of an attempt that may never have been."""
         return Resulted(seq, attempt, ResultHeader(ok=True))
 
-    @rule(name=st.sampled_from(["deadline", "other", "visit/1/1", "visit/2/2", "step/1", "step/2"]), target=events)
+    @rule(
+        name=st.sampled_from(["deadline", "pause", "other", "visit/1/1", "visit/2/2", "step/1", "step/2"]),
+        target=events,
+    )
     def timer(self, name: str) -> Event:
         return TimerFired(name)
 
@@ -158,13 +165,27 @@ class HostileWorld(RuleBasedStateMachine):
     def retry(self) -> Event:
         return Retried()
 
-    @rule(target=events, owner=st.sampled_from(["person", "parent", ""]))
-    def pause(self, owner: Any) -> Event:
-        return Paused("me", owner=owner)
+    @rule(seq=st.integers(1, 9), value=st.sampled_from([{"k": 1}, {"log": "x"}, "text", ["x"], None]), target=events)
+    def skip(self, seq: int, value: Any) -> Event:
+        return Skipped(seq, value, by="me")
+
+    @rule(
+        target=events,
+        owner=st.sampled_from(["person", "parent", ""]),
+        timeout_ms=st.sampled_from([None, None, 0, 2_000, 9_000]),
+    )
+    def pause(self, owner: Any, timeout_ms: int | None) -> Event:
+        return Paused("me", owner=owner, timeout_ms=timeout_ms)
 
     @rule(target=events, owner=st.sampled_from(["person", "parent", ""]))
     def resume(self, owner: Any) -> Event:
         return Resumed(owner)
+
+    @precondition(lambda self: self.run.is_at_breakpoint)
+    @rule(later_ms=st.sampled_from([1, 5_000]))
+    def go_past_a_breakpoint(self, later_ms: int) -> None:
+        """A person resumes the run: how runs with breakpoints become long."""
+        self.deliver(Resumed("person"), later_ms)
 
     @rule(event=events, later_ms=st.sampled_from([0, 1, 900, 5_000]))
     def deliver(self, event: Event, later_ms: int) -> None:
@@ -260,12 +281,24 @@ class HostileWorld(RuleBasedStateMachine):
         assert_same_visits(transition, before)
         self.run = transition.apply(before)
         assert not (self.run.is_held and transition.dispatches), "a run that is held sends nothing to workers"
-        if before.is_held and self.run.is_final:
+        if before.is_at_breakpoint and not isinstance(event, Resumed):
+            self._assert_that_nothing_started(before)
+        if self.run.is_at_breakpoint and not before.is_at_breakpoint and self.graph.engine == "bsp":
+            opened = [visit for visit in self.run.frontier.values() if visit.group == self.run.steps]
+            assert {visit.state for visit in opened if visit.is_branch} <= {"ready"}, "nothing of the step has started"
+        if before.is_held and self.run.is_final and not before.is_final:
             assert isinstance(event, Cancelled | Answered | Resumed), "a run that is held does not end"
         self.applied += 1
         for write in transition.writes:
             if write.step.part is not None:
                 self._heard(write.step.part, write.step.seq, delta)
+
+    def _assert_that_nothing_started(self, before: RunView) -> None:
+        """A run at a breakpoint starts nothing, control nodes included."""
+        for seq, visit in self.run.frontier.items():
+            was = before.frontier.get(seq)
+            if was is not None and was.state == "ready" and not self.run.is_final:
+                assert visit.state == "ready" or visit.kind == BUDGET, f"visit {seq} of '{visit.node}' has started"
 
     def _heard(self, part: Part, seq: int | None, delta: dict[str, Any]) -> None:
         """Remember what was said, and when: a turn, or a call of one."""
@@ -331,7 +364,7 @@ class HostileWorld(RuleBasedStateMachine):
                 "a visit that is ready, ended or failed, or a map, moves nothing by itself"
             )
             assert self.run.is_held or (self.run.status == "waiting") == (not states & {"queued", "ready"})
-        assert (self.run.status == "paused") == self.run.is_held
+        assert (self.run.status == "paused") == (self.run.is_held and not self.run.is_final)
 
     @invariant()
     def what_the_frontier_counts_along_is_what_there_is(self) -> None:
@@ -490,6 +523,48 @@ class HostileWorld(RuleBasedStateMachine):
         assert (last.arrived, last.deferred, last.steps) == (self.run.arrived, self.run.deferred, closed)
         counts = Counter(self.run.counts) - Counter(set(nodes))
         assert last.commands or last.counts == {node: count for node, count in counts.items() if count}
+
+    @invariant()
+    def the_journal_alone_tells_what_is_unfinished_in_a_dag(self) -> None:
+        if self.graph.engine != "dag" or self.run.is_final or not self.run.frontier:
+            return
+        reader = DagReader(self.graph, Checkpoint(0, (self.graph.start,)))
+        steps = [read_entry(entry)[0] for entry in self.memory.entries]
+        for step in steps:
+            if reader.add(step) and reader.step % 3 == 0:
+                reader.keep()
+        assert not reader.is_strange
+        live = [visit for visit in self.run.frontier.values() if visit.is_branch and visit.place.role == "node"]
+        chosen = [visit for visit in live if isinstance(visit.body, Ended) and visit.body.applied]
+        assert reader.is_whole == (not chosen)
+        if chosen or not steps[-1].is_checkpoint:
+            return
+        reader.keep()
+        kept = reader.kept
+        assert kept is not None
+        point = kept.checkpoint
+        assert sorted(visit.rank for visit in point.visits) == sorted(
+            visit.rank for visit in live if isinstance(visit.place, Branch) and visit.place.batch is None
+        )
+        sent = sorted(visit.overlay or "" for visit in live if isinstance(visit.place, Branch) and visit.place.batch)
+        numbers = (f"{each.seq}.{number}" for each in point.lists for number, node in enumerate(each.nodes) if node)
+        assert sorted(numbers) == sent
+        for each in point.lists:
+            texts = kept.overlays[str(each.seq)].split(OVERLAY_END)
+            assert all(texts[n] == self.memory.items[f"{each.seq}.{n}"] for n, node in enumerate(each.nodes) if node)
+        if not any(isinstance(visit.body, Failed) for visit in live):
+            assert (point.arrived, point.steps + len(live)) == (self.run.arrived, self.run.steps)
+            opened = Counter(visit.rank[1] for visit in point.visits)
+            opened.update({node for each in point.lists for node in each.nodes if node})
+            # of two lists to one node each counts, and a retry forgets that other visits of its nodes were open
+            if len(point.lists) < 2 and all(step.kind != "retried" for step in steps):
+                assert Counter(point.counts) + opened == Counter(self.run.counts)
+        begun = RunView("fork", RunSpec("agent", "digest", fork=Fork("source", point)), counts=point.counts)
+        began = plan(self.graph, replace(begun, steps=point.steps, arrived=point.arrived), Submitted(), self.now_ms)
+        if isinstance(began, Transition) and began.status != "failed" and self.graph.limits.max_steps is None:
+            assert {visit.rank for visit in live} <= {visit.rank for visit in began.open} | {
+                visit.rank for visit in live if visit.kind in ("end", "router")
+            }
 
     @invariant()
     def the_version_counts_what_was_applied(self) -> None:

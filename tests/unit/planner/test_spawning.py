@@ -98,7 +98,7 @@ def test_an_agent_is_spawned_at_once_and_the_model_continues() -> None:
         "message": f"Agent 'worker' spawned as '{agent.id}'. Use agent__check or agent__collect to get results.",
     }  # fmt: skip
     assert agent == Spawned(name_of(agent.run), child_id("run1", 3), "worker", 3)
-    assert boss.told() == [StartChild(agent.run, "worker", "look �", "agent", 3, 1)]
+    assert boss.told() == [StartChild(agent.run, "worker", "look �", "agent", 3, 1, twin=3)]
     assert [visit.role for visit in boss.run.frontier.values()] == ["node", "turn"]
     loop = next(visit for visit in boss.run.frontier.values() if isinstance(visit.body, Loop))
     assert read_visit(visit_text(loop)) == loop
@@ -280,7 +280,7 @@ def test_agents_are_held_with_their_spawner() -> None:
     boss.send(Paused("me"))
     boss.spawn("worker")
     assert boss.told() == [
-        StartChild(boss.agents[0].run, "worker", "do", "agent", boss.agents[0].seq, 1),
+        StartChild(boss.agents[0].run, "worker", "do", "agent", boss.agents[0].seq, 1, twin=boss.agents[0].seq),
         TellChild(boss.agents[0].run, "paused", "me"),
     ]
 

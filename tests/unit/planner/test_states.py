@@ -12,8 +12,9 @@ import pytest
 
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.model import Graph
-from sleipnir.messages import AGENTS, ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
+from sleipnir.messages import AGENTS, ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall, WaitRequest
 from sleipnir.runs.events import (
+    SIGNALLED,
     Answered,
     Cancelled,
     ChildEnded,
@@ -24,12 +25,13 @@ from sleipnir.runs.events import (
     Resulted,
     Resumed,
     Retried,
+    Skipped,
     TimerFired,
     Told,
 )
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import FAIL, RUN_AGAIN, changed
-from sleipnir.runs.visits import Backoff, Call, ChildWait, Loop, Question, Receipt, Visit, Work
+from sleipnir.runs.visits import Backoff, Call, ChildWait, Loop, Question, Receipt, SignalWait, Visit, Work
 from sleipnir_scheduler.planner import states
 from sleipnir_scheduler.planner.draft.visits import LiveVisits
 from sleipnir_scheduler.planner.plan import IgnoredEvent
@@ -46,7 +48,7 @@ start: split
 settings: {max_loop_iterations: 9, max_concurrency: 4}
 state: {log: {type: list, reducer: append}, best: {reducer: "f.py:best"}, n: int}
 nodes:
-  split: {type: router, next: [once, ask, loop, child, plain, map, choose, pause, below]}
+  split: {type: router, next: [once, ask, loop, child, plain, map, choose, pause, below, paid]}
   once: {type: script, script: s.sh, effect: once, RETRY, next: after}
   ask: {type: approval, question: ok?, options: ["yes"], routes: {"yes": after}, on_other: after, timeout: 2}
   loop: {type: llm, prompt: p, tools: [t], max_iterations: 3, timeout: 9, next: after}
@@ -55,6 +57,7 @@ nodes:
   plain: {type: agent, agent: worker, prompt: p, on_error: continue, next: after}
   below: {type: graph, graph: low, timeout: 5, on_error: continue, next: after}
   pause: {type: wait, for: 3s, state_updates: {n: "NUMBER"}, next: after}
+  paid: {type: wait, event: paid, timeout: 3s, state_updates: {n: "NUMBER"}, next: after}
   choose: {type: function, call: "f.py:f", branch: {call: "f.py:choose"}}
   script: {type: script, script: s.sh, effect: once}
   talk: {type: llm, prompt: p, tools: [t], max_iterations: 2, timeout: 9}
@@ -98,7 +101,7 @@ def boss() -> Graph:
 def graphs() -> Iterator[Graph]:
     fanned = FANNED.replace("RETRY", POLICY).replace("MORE", COLLECT)
     for engine in ("bsp", "dag"):
-        for body in ("script", "talk", "delegate", "question"):
+        for body in ("script", "talk", "delegate", "question", "[script, question]"):
             text = fanned.replace("ENGINE", engine).replace("BODY", body)
             yield graph_of(text.replace("HOW", "fail").replace("PROMPT", "item").replace("NUMBER", "1"))
             yield graph_of(text.replace("HOW", "skip").replace("PROMPT", "missing").replace("NUMBER", "one"))
@@ -134,6 +137,8 @@ class World:
 
     def something(self) -> tuple[Event, dict[str, Any], tuple[dict[str, Any], ...], int]:
         order, run = self.order, self.driver.run
+        if run.is_final and order.random() < 0.3 and run.frontier:
+            return self.skip(order.choice(list(run.frontier.values()))), {}, (), 1
         if run.is_final:
             return Retried(fresh_children=order.random() < 0.3), {}, (), 1
         draw = order.random()
@@ -141,6 +146,8 @@ class World:
             return Cancelled(keeps=order.random() < 0.7), {}, (), 1
         if draw < 0.06:
             return (Resumed(by="ann") if run.holds else Paused("ann")), {}, (), 1
+        if draw < 0.08 and run.frontier:
+            return self.skip(order.choice(list(run.frontier.values()))), {}, (), 1
         timed = [visit for visit in run.frontier.values() if visit.due_ms is not None]
         if draw < 0.2 and timed:
             visit = order.choice(timed)
@@ -152,6 +159,10 @@ class World:
             return Resumed(by="ann"), {}, (), 1
         return self.about(order.choice(live))
 
+    def skip(self, visit: Visit) -> Skipped:
+        value = self.order.choice(["text", {"k": 1, "log": ["x"]}, {"best": 3}, ["a", "b"], None])
+        return Skipped(visit.seq, value, self.order.choice([(), (), ("after",)]), "ann")
+
     def about(self, visit: Visit) -> tuple[Event, dict[str, Any], tuple[dict[str, Any], ...], int]:
         order = self.order
         match visit.body:
@@ -162,6 +173,9 @@ class World:
             case ChildWait(child):
                 status: Any = order.choice(["completed", "completed", "failed", "cancelled"])
                 return ChildEnded(visit.seq, visit.attempt, child.run, status, "why"), {RESULT: "a long text"}, (), 1
+            case SignalWait(name):
+                signal = {"seq": visit.seq, "attempt": visit.attempt, "name": name, "number": "1", "id": "e"}
+                return Told(SIGNALLED, signal), {}, (), 1
             case Receipt():
                 return Told("arrived", {"seq": visit.seq, "found": True}), {}, (), 1
         if visit.is_asking:
@@ -181,7 +195,9 @@ class World:
             return Resulted(visit.seq, visit.attempt, ResultHeader(ok=False, error="boom")), {}, (), 1
         if visit.role == "node" and visit.kind in ("script", "function") and order.random() < 0.15:
             timeout_ms, schema = order.choice([None, 2_000]), order.choice([None, {"enum": ["yes"]}])
-            return asking(visit.seq, "k", visit.attempt, timeout_ms=timeout_ms, schema=schema), {}, (), 1
+            wait = order.choice([None, WaitRequest(for_ms=2_000), WaitRequest(event="paid")])
+            asked = {"timeout_ms": timeout_ms, "schema": schema, "wait": wait}
+            return asking(visit.seq, "k", visit.attempt, **asked), {}, (), 1
         header, delta, updates = self.result(visit)
         return Resulted(visit.seq, visit.attempt, header), delta, updates, 1
 

@@ -149,7 +149,7 @@ def test_a_new_input_drops_the_open_question() -> None:
 
 
 def test_only_a_thread_that_waits_takes_an_answer() -> None:
-    with pytest.raises(EmptyInputError, match="no run of this thread waits for an answer"):
+    with pytest.raises(EmptyInputError, match="no run of this thread could go on"):
         graph_of(node=asker("?")).invoke(Command(resume=1), CONFIG)
 
 
@@ -268,12 +268,74 @@ def test_graphs_that_a_node_calls_are_told_apart_by_their_order() -> None:
     assert calls.count("prepare") == 2
 
 
+@pytest.mark.conformance("EX-34")
 def test_questions_of_a_graph_two_levels_below_reach_the_caller() -> None:
     middle = graph_of(deep=graph_of(left=asker("left?"), right=asker("right?")))
     graph = graph_of(inner=middle)
-    assert [each.value for each in graph.invoke({}, CONFIG)["__interrupt__"]] == ["left?"]
-    assert [each.value for each in graph.invoke(Command(resume=1), CONFIG)["__interrupt__"]] == ["right?"]
-    assert graph.invoke(Command(resume=2), CONFIG) == {"got": [1, 2]}
+    asked = open_questions(graph.invoke({}, CONFIG))
+    assert list(asked) == ["left?", "right?"]
+    with pytest.raises(RuntimeError, match="multiple pending interrupts"):
+        graph.invoke(Command(resume=1), CONFIG)
+    answers = {asked["left?"]: 1, asked["right?"]: 2}
+    assert graph.invoke(Command(resume=answers), CONFIG) == {"got": [1, 2]}
+
+
+@pytest.mark.parametrize("first", ["left?", "right?"])
+@pytest.mark.conformance("NI-04", "NI-06")
+def test_questions_of_graphs_below_keep_their_ids_and_are_answered_one_by_one(first: str) -> None:
+    ran: list[str] = []
+
+    def asking(side: str) -> Any:
+        def node(state: State) -> dict[str, Any]:
+            ran.append(side)
+            return {"got": [interrupt(f"{side}?", response_schema={"type": "integer"})]}
+
+        return node
+
+    def after(state: State) -> dict[str, Any]:
+        return {"got": [interrupt("after?")]}
+
+    def middle() -> CompiledGraph:
+        deep = graph_of(left=asking("left"), right=asking("right"))
+        return StateGraph(State).add_sequence([("deep", deep), ("after", after)]).add_edge(START, "deep").compile()
+
+    graph = graph_of(one=middle(), two=middle())
+    stream = list(graph.stream({}, CONFIG, stream_mode="updates"))
+    assert [[each.value for each in chunk["__interrupt__"]] for chunk in stream] == [["left?", "right?"]] * 2
+    questions = [each for chunk in stream for each in chunk["__interrupt__"]]
+    assert len({each.id for each in questions}) == 4
+    assert {each.response_schema["type"] for each in questions} == {"integer"}
+    ids = [each.id for each in questions if each.value == first]
+    with pytest.raises(ValueError, match="'x' is not of type 'integer'"):
+        graph.invoke(Command(resume={ids[0]: "x"}), CONFIG)
+    left = graph.invoke(Command(resume={ids[0]: 1}), CONFIG)["__interrupt__"]
+    assert [each.id for each in left] == [each.id for each in questions if each.id != ids[0]]
+    rest = {each.id: number for number, each in enumerate(left, 2)}
+    result = graph.invoke(Command(resume=rest), CONFIG)
+    last = {each.id: each.value for each in result["__interrupt__"]}
+    assert list(last.values()) == ["after?", "after?"]
+    done = graph.invoke(Command(resume={id_: "end" for id_ in last}), CONFIG)
+    assert sorted(map(str, done["got"])) == ["1", "2", "3", "4", "end", "end"]
+    assert ran.count("left") == ran.count("right") == 4
+
+
+def test_a_node_that_calls_graphs_one_after_the_other_gets_the_answers_of_each() -> None:
+    pair = StateGraph(State).add_node("left", asker("left?")).add_node("right", asker("right?"))
+    pair = pair.add_edge(START, "left").add_edge(START, "right").compile()
+
+    def node(state: State) -> dict[str, Any]:
+        first = pair.invoke({})["got"]
+        own = interrupt("own?")
+        return {"got": [*first, own, *pair.invoke({})["got"]]}
+
+    graph = graph_of(node=node)
+    given = iter(range(5))
+    result = graph.invoke({}, CONFIG)
+    while "__interrupt__" in result:
+        newest = open_questions(result)
+        for id_ in reversed(newest.values()):
+            result = graph.invoke(Command(resume={id_: next(given)}), CONFIG)
+    assert result == {"got": [1, 0, 2, 4, 3]}
 
 
 def test_an_approval_node_of_a_graph_below_asks_the_caller() -> None:
@@ -314,6 +376,28 @@ def test_a_failure_after_the_answers_of_a_graph_below_asks_it_anew() -> None:
     assert calls.count("prepare") == 2
 
 
+def test_a_failure_after_answers_in_any_order_gives_them_to_the_same_questions_again() -> None:
+    runs: list[str] = []
+    deep = graph_of(left=asker("left?"), right=asker("right?"))
+    middle = graph_of(deep=deep, own=asker("own?"))
+
+    def node(state: State) -> dict[str, Any]:
+        runs.append("node")
+        got = middle.invoke({}, {"configurable": {"thread_id": str(len(runs))}})["got"]
+        if runs.count("failed") == 0:
+            runs.append("failed")
+            raise ConnectionError
+        return {"got": got}
+
+    graph = StateGraph(State).add_node("node", node, retry_policy=RetryPolicy(initial_interval=0.001, jitter=False))
+    compiled = graph.add_edge(START, "node").compile(checkpointer=InMemorySaver())
+    asked = open_questions(compiled.invoke({}, CONFIG))
+    assert list(asked) == ["left?", "right?", "own?"]
+    compiled.invoke(Command(resume={asked["own?"]: 3, asked["right?"]: 2}), CONFIG)
+    assert compiled.invoke(Command(resume=1), CONFIG) == {"got": [1, 2, 3]}
+    assert runs.count("failed") == 1
+
+
 def test_a_call_that_goes_on_has_a_limit_of_super_steps_of_its_own() -> None:
     def ask(state: dict[str, Any]) -> None:
         interrupt("go on?")
@@ -329,9 +413,9 @@ def test_a_call_that_goes_on_has_a_limit_of_super_steps_of_its_own() -> None:
         assert "__interrupt__" in graph.invoke({"n": 1}, config)
         return graph.invoke(Command(resume=1), {**config, "recursion_limit": limit})
 
-    assert answered(3) == {"n": 1}
+    assert answered(2) == {"n": 1}
     with pytest.raises(GraphRecursionError):
-        answered(2)
+        answered(1)
 
 
 class Limited(TypedDict):

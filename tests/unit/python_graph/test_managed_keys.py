@@ -8,7 +8,17 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from sleipnir import END, START, GraphRecursionError, IsLastStep, RemainingSteps, StateGraph
+from sleipnir import (
+    END,
+    START,
+    Command,
+    GraphRecursionError,
+    InMemorySaver,
+    IsLastStep,
+    RemainingSteps,
+    StateGraph,
+    interrupt,
+)
 from sleipnir.python_graph.compiled import CompiledGraph
 
 
@@ -50,6 +60,19 @@ def test_a_router_ends_the_run_before_its_limit() -> None:
 def test_a_choice_at_the_start_takes_no_step() -> None:
     builder = StateGraph(State).add_node(note).add_conditional_edges(START, lambda state: "note", ["note"])
     assert builder.compile().invoke({}, {"recursion_limit": 5})["seen"] == [[4, False]]
+
+
+def test_after_an_answer_the_steps_of_the_call_that_gave_it_are_left() -> None:
+    def ask(state: State) -> State:
+        interrupt("go on?")
+        return note(state)
+
+    builder = StateGraph(State).add_sequence([("first", note), ("second", note), ("ask", ask), ("last", note)])
+    graph = builder.add_edge(START, "first").compile(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "1"}, "recursion_limit": 9}
+    assert graph.invoke({}, config)["seen"] == [[8, False], [7, False]]
+    ended = graph.invoke(Command(resume="yes"), {**config, "recursion_limit": 1})
+    assert ended["seen"][2:] == [[2, False], [1, True]]
 
 
 @dataclasses.dataclass

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import operator
+from itertools import pairwise
 from typing import Annotated, TypedDict
 
 import pytest
 
 from sleipnir import END, START, GraphRecursionError, StateGraph
-from sleipnir.memory.store import MemoryStore
+from sleipnir.memory.store import MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.initial_state import first_state
 from sleipnir.python_graph.runtime import Runtime
-from sleipnir.runs.failure_text import recursion_limit_text
 from sleipnir.runs.run import RunSpec
 from sleipnir_inprocess.execution import Executor
 from sleipnir_inprocess.runner import Runner
@@ -69,19 +70,27 @@ def here(graph: CompiledGraph, limit: int) -> str | list[str]:
         return str(error)
 
 
+class Planned:
+    """A run with the limit in its spec, as on the fleet."""
+
+    def __init__(self, graph: CompiledGraph, limit: int) -> None:
+        self.store, self.graph = MemoryStore(), graph
+        spec = RunSpec(graph.name, "bundle", by_version=True, config={"recursion_limit": limit})
+        state = first_state(graph.parts, graph.objects, {"log": []})
+        self.store.create("run", spec, {name: json_text(value) for name, value in state.items()})
+
+    def drive(self) -> MemoryRun:
+        executor = Executor(self.graph, {}, Runtime(), Stream(Form(())))
+        Runner(self.store, "run", lambda spec: self.graph.model, executor).drive()
+        return self.store.runs["run"]
+
+
 def planned(graph: CompiledGraph, limit: int) -> str | list[str]:
-    """The same with the limit in the spec of the run, as on the fleet."""
-    store = MemoryStore()
-    spec = RunSpec(graph.name, "bundle", by_version=True, config={"recursion_limit": limit})
-    state = first_state(graph.parts, graph.objects, {"log": []})
-    store.create("run", spec, {name: json_text(value) for name, value in state.items()})
-    executor = Executor(graph, {}, Runtime(), Stream(Form(())))
-    Runner(store, "run", lambda spec: graph.model, executor).drive()
-    run = store.runs["run"]
+    run = Planned(graph, limit).drive()
     if run.status == "completed":
         return ["x"] * run.values.state["log"].count("x")
     assert run.status == "failed"
-    return recursion_limit_text(run.error or "") or ""
+    return str(run.error).partition(": ")[2]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -90,3 +99,25 @@ def test_the_planner_and_a_call_in_this_process_stop_at_the_same_super_step(name
     found = {limit: planned(graph, limit) for limit in range(1, 7)}
     assert found == {limit: here(graph, limit) for limit in range(1, 7)}
     assert isinstance(found[1], str) and isinstance(found[6], list)
+
+
+@pytest.mark.parametrize("name", ["chain", "loop", "routed start"])
+def test_each_retry_of_a_run_that_reached_the_limit_gives_it_the_limit_again(name: str) -> None:
+    builder = built("again").add_conditional_edges(
+        "again", lambda state: len(state["log"]) >= 10, {True: END, False: "again"}
+    )
+    if name == "chain":
+        builder = built(*"abcdefghij").add_edge(START, "a").add_edge("j", END)
+        for first, second in pairwise("abcdefghij"):
+            builder.add_edge(first, second)
+    elif name == "loop":
+        builder.add_edge(START, "again")
+    else:
+        builder.add_conditional_edges(START, lambda state: "again", ["again"])
+    run, done = Planned(builder.compile(), 3), []
+    while (ended := run.drive()).status == "failed":
+        done.append(len(json.loads(ended.values.state["log"])))
+        run.store.retry("run")
+    assert ended.status == "completed"
+    assert done == [3, 8], "as in LangGraph, where a call that goes on does not count its input"
+    assert len(json.loads(ended.values.state["log"])) == 10

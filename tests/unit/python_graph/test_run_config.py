@@ -9,12 +9,18 @@ from typing import Any
 import pytest
 
 from sleipnir.errors import UsageError
-from sleipnir.python_graph.run_config import MOST_BYTES, refuse_size, refuse_unfit, stored_config
+from sleipnir.python_graph.run_config import MOST_BYTES, refuse_size, refuse_unfit, stored_config, thread_id_of
 
 
 def test_a_configuration_is_stored_without_what_is_not_given() -> None:
     given = {"configurable": {"who": "ann"}, "tags": ("a",), "metadata": None, "recursion_limit": 3, "callbacks": None}
     assert stored_config(given) == {"configurable": {"who": "ann"}, "tags": ["a"], "recursion_limit": 3}
+
+
+def test_the_thread_of_a_configuration_is_found_before_that_is_checked() -> None:
+    assert thread_id_of({"configurable": {"thread_id": "ann"}}) == "ann"
+    unchecked: list[Any] = [None, 3, [], {}, {"configurable": None}, {"configurable": 3}, {"configurable": {}}]
+    assert {thread_id_of(config) for config in unchecked} == {None}
 
 
 @pytest.mark.parametrize(

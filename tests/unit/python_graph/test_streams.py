@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import operator
 import threading
+import unittest.mock
 from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from sleipnir import START, Command, StateGraph
+from sleipnir import (
+    START,
+    AIMessage,
+    Command,
+    HumanMessage,
+    InMemorySaver,
+    MessagesState,
+    RetryPolicy,
+    Send,
+    StateGraph,
+)
 from sleipnir.python_graph.compiled import CompiledGraph
-from sleipnir.python_graph.runtime import GraphOutput, get_stream_writer
+from sleipnir.python_graph.emitters import get_stream_writer
+from sleipnir.python_graph.runtime import GraphOutput
 
 
 class State(TypedDict):
@@ -109,14 +121,102 @@ def test_output_keys_select_parts_and_one_key_is_bare() -> None:
 
 @pytest.mark.parametrize("mode", ["nothing", ["updates", "nothing"]])
 def test_an_unknown_mode_is_refused(mode: Any) -> None:
-    with pytest.raises(ValueError, match="unknown stream_mode 'nothing'; there are values, updates, custom"):
+    with pytest.raises(ValueError, match="unknown stream_mode 'nothing'; there are values, updates, custom, messages"):
         chunks(stream_mode=mode)
 
 
-@pytest.mark.parametrize("mode", ["messages", "tasks", "checkpoints", "debug"])
-def test_a_mode_that_comes_later_says_so(mode: str) -> None:
-    with pytest.raises(ValueError, match=f"stream_mode '{mode}' is not supported yet"):
-        chunks(stream_mode=mode)
+ANY = unittest.mock.ANY
+
+
+def test_a_task_begins_and_ends_once_though_it_is_tried_again() -> None:
+    tries: list[int] = []
+
+    def stumbles(state: State) -> dict[str, Any]:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError("again")
+        return {"text": "done"}
+
+    graph = StateGraph(State).add_node(stumbles, retry_policy=RetryPolicy(initial_interval=0.001, jitter=False))
+    got = list(graph.add_edge(START, "stumbles").compile().stream({"text": "a"}, stream_mode="tasks"))
+    assert len(tries) == 3
+    assert got == [
+        {"id": ANY, "name": "stumbles", "input": {"text": "a", "log": []}, "triggers": ()},
+        {"id": got[0]["id"], "name": "stumbles", "error": None, "result": {"text": "done"}, "interrupts": []},
+    ]
+
+
+def test_parallel_tasks_begin_in_order_before_any_ends_and_a_failed_one_has_its_error() -> None:
+    def fails(state: State) -> None:
+        raise KeyError("mine")
+
+    graph = StateGraph(State).add_node("good", lambda state: {"text": "x"}).add_node("bad", fails)
+    graph.add_edge(START, "good").add_edge(START, "bad")
+    got: list[Any] = []
+    with pytest.raises(KeyError, match="mine"):
+        for chunk in graph.compile().stream({}, stream_mode="tasks"):
+            got.append(chunk)
+    assert [(chunk["name"], "input" in chunk) for chunk in got[:2]] == [("bad", True), ("good", True)]
+    ends = {chunk["name"]: chunk for chunk in got[2:]}
+    assert ends["good"]["result"] == {"text": "x"}
+    assert ends["bad"]["error"] == "KeyError('mine')"
+
+
+def test_the_input_of_a_task_that_was_sent_is_its_argument() -> None:
+    def spread(state: State) -> list[Send]:
+        return [Send("work", {"text": name}) for name in "ab"]
+
+    graph = StateGraph(State).add_node("work", lambda state: {"log": [state["text"]]})
+    got = list(graph.add_conditional_edges(START, spread, ["work"]).compile().stream({}, stream_mode="tasks"))
+    assert [chunk["input"] for chunk in got if "input" in chunk] == [{"text": "a"}, {"text": "b"}]
+
+
+def test_tasks_of_a_graph_below_come_with_its_namespace() -> None:
+    outer = StateGraph(State).add_node("inner", GRAPH).add_edge(START, "inner").compile()
+    got = [(len(ns), chunk["name"]) for ns, chunk in outer.stream({}, stream_mode="tasks", subgraphs=True)]
+    below = [(1, name) for name in ("first", "first", "second", "second", "third", "third")]
+    assert got == [(0, "inner"), *below, (0, "inner")]
+
+
+def test_checkpoints_are_those_of_the_history_also_without_a_thread() -> None:
+    got = chunks(stream_mode="checkpoints")
+    assert [(chunk["metadata"]["step"], chunk["next"]) for chunk in got] == [
+        (-1, ["__start__"]), (0, ["first"]), (1, ["second"]), (2, ["third"]), (3, []),
+    ]  # fmt: skip
+    assert [chunk["parent_config"] for chunk in got] == [None, *(chunk["config"] for chunk in got[:-1])]
+    assert got[-1]["values"] == VALUES[-1]
+
+
+def test_debug_is_tasks_and_checkpoints_with_the_number_of_their_step() -> None:
+    got = chunks(stream_mode=["debug", "tasks", "checkpoints"])
+    debug = [chunk for mode, chunk in got if mode == "debug"]
+    assert [(chunk["step"], chunk["type"]) for chunk in debug] == [
+        (-1, "checkpoint"), (0, "checkpoint"),
+        *((step, type_) for step in (1, 2, 3) for type_ in ("task", "task_result", "checkpoint")),
+    ]  # fmt: skip
+    assert [chunk["payload"] for chunk in debug] == [chunk for mode, chunk in got if mode != "debug"]
+
+
+def test_steps_are_numbered_on_in_a_thread() -> None:
+    graph = StateGraph(State).add_node(second).add_edge(START, "second").compile(checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+    for first_step in (-1, 2):
+        got = list(graph.stream({"text": "x"}, thread, stream_mode="debug"))
+        assert [chunk["step"] for chunk in got] == [first_step + number for number in (0, 1, 2, 2, 2)]
+
+
+def test_a_message_is_new_once() -> None:
+    class Talk(MessagesState):
+        pass
+
+    def repeats(state: Talk) -> dict[str, Any]:
+        return {"messages": [*state["messages"], AIMessage("new", id="n"), {"role": "user", "content": "a dict"}]}
+
+    graph = StateGraph(Talk).add_sequence([repeats, ("again", repeats)]).add_edge(START, "repeats").compile()
+    got = list(graph.stream({"messages": [HumanMessage("hi", id="h")]}, stream_mode="messages"))
+    assert [(message.content, metadata["langgraph_node"]) for message, metadata in got][:1] == [("new", "repeats")]
+    assert sum(message.id == "n" for message, _ in got) == 1
+    assert all(message.id != "h" for message, _ in got)
 
 
 def test_leaving_a_stream_early_stops_the_run_between_steps() -> None:

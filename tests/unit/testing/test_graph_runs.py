@@ -158,3 +158,14 @@ def test_what_does_not_apply_is_refused(tmp_path: Path) -> None:
         run(tmp_path, config={})
     with pytest.raises(EmptyInputError):
         run(diamond(), None)
+
+
+def test_a_graph_goes_past_its_breakpoints() -> None:
+    class Letter(TypedDict, total=False):
+        text: str
+        sent: bool
+
+    graph = StateGraph(Letter).add_node("write", lambda state: {"text": "x"}).add_node("send", lambda s: {"sent": True})
+    compiled = graph.add_edge(START, "write").add_edge("write", "send").compile(interrupt_before=["write", "send"])
+    assert [run(compiled, {}, resumes=times).nodes for times in range(3)] == [[], ["write"], ["write", "send"]]
+    assert run(compiled, {}, resumes=2).output == {"text": "x", "sent": True}

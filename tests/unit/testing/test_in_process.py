@@ -293,3 +293,44 @@ def test_an_interrupt_ends_the_test_and_not_only_the_visit(tmp_path: Path, raise
             run(folder)
     else:
         assert not run(folder).visit("f").ok
+
+
+STOPPING = """
+    name: stopping
+    version: sleipnir/1
+    start: read
+    nodes:
+      read: {type: function, call: "steps.py:read", interrupt: both, next: count}
+      count: {type: function, call: "steps.py:count"}
+"""
+
+
+def test_a_run_stops_at_breakpoints_and_goes_past_as_many_as_the_test_says(tmp_path: Path) -> None:
+    stopping = agent(tmp_path / "stopping", STOPPING, {"steps.py": STEPS})
+    found = [(result.status, result.nodes) for result in (run(stopping, "a b", resumes=times) for times in range(4))]
+    assert found == [
+        ("paused", []),
+        ("paused", ["read"]),
+        ("completed", ["read", "count"]),
+        ("completed", ["read", "count"]),
+    ]
+
+
+WAITS = """
+    name: waits
+    version: sleipnir/1
+    start: nap
+    nodes:
+      nap: {type: wait, until: "{{when}}", next: paid}
+      paid: {type: wait, event: "order.{{id}}.paid", timeout: 2h, on_timeout: late, filter: event.data.n > 1,
+             state_updates: {n: "{{event.data.n}} of {{event.name}}"}, next: done}
+      late: {type: end, output: late}
+      done: {type: end, output: "{{n}}"}
+"""
+
+
+def test_the_answer_to_a_wait_for_an_event_is_its_data_and_without_one_it_times_out(tmp_path: Path) -> None:
+    waits, state = agent(tmp_path / "waits", WAITS), {"id": 17, "when": time.time() + 1_000}
+    assert run(waits, state=state, answers={"paid": '{"n": 2}'}).output == "2 of order.17.paid"
+    assert run(waits, state=state, answers={"paid": '{"n": 1}'}).output == "late"
+    assert run(waits, state=state).output == "late"

@@ -379,3 +379,50 @@ def step(state):
 def test_only_a_node_may_ask() -> None:
     with pytest.raises(RuntimeError, match=r"interrupt\(\) was called outside of a node"):
         interrupt("?")
+
+
+HELPERS = """
+from sleipnir import clear_resume_value, has_resume_value, interrupt, resume_value
+
+def step(state):
+    before = [has_resume_value("n"), resume_value("n", default=None)]
+    number = interrupt("how many?", key="n")
+    if number == 0:
+        clear_resume_value("n")
+        number = interrupt("how many, not 0?", key="n")
+    problem = None
+    try:
+        resume_value("n", response_schema={"type": "string"})
+    except ValueError as error:
+        problem = str(error)
+    try:
+        resume_value("other")
+    except KeyError as error:
+        problem += error.args[0]
+    first = resume_value("step#0", default="unanswered")
+    return {"before": before, "number": number, "problem": problem, "first": first, "last": interrupt("last?")}
+"""
+
+
+@pytest.mark.conformance("IN-06")
+def test_answers_are_looked_up_cleared_and_checked_without_asking(tmp_path: Path) -> None:
+    assert run(tmp_path, HELPERS).interrupt == InterruptQuestion("n", "how many?", "n")
+    nought = UsedAnswer("n", 0, 0)
+    again = run(tmp_path, HELPERS, talk=answers(nought)).interrupt
+    assert again == InterruptQuestion("n", "how many, not 0?", "n", 1)
+    two = UsedAnswer("n", 1, 2)
+    assert run(tmp_path, HELPERS, talk=answers(nought, two)).interrupt == InterruptQuestion("step#0", "last?", None, 2)
+    last = run(tmp_path, HELPERS, talk=answers(nought, two, UsedAnswer(None, 2, "x")))
+    assert last.delta == {
+        "before": [True, 0], "number": 2, "first": "x", "last": "x",
+        "problem": "the answer to 'n' does not match the schema: $: 2 is not of type 'string'"
+        "no question 'other' of this visit has an answer",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["resume_value", "has_resume_value", "clear_resume_value"])
+def test_answers_are_known_only_inside_a_node(name: str) -> None:
+    import sleipnir
+
+    with pytest.raises(RuntimeError, match=rf"{name}\(\) was called outside of a node"):
+        getattr(sleipnir, name)("k")

@@ -16,10 +16,12 @@ import pytest
 from sleipnir.graph.model import Branch, FunctionNode, Graph, LlmNode, MapNode, Node, StateField
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.claims import Claim
+from sleipnir.runs.memory_cache import MemoryCache
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item
 from sleipnir.settings import Settings
 from sleipnir_workers.consumer.drain import Drain
+from sleipnir_workers.visits.caching import VisitCache
 from sleipnir_workers.visits.claim import Worker
 from tests.unit.workers.visits import EXECUTORS, script
 
@@ -88,7 +90,15 @@ def run(folder: Path, redis: Redis, *nodes: Node, **fields: Any) -> dict[str, An
     bundles = SimpleNamespace(get=lambda *_, **__: unpacked, used=lambda _: nullcontext())
     heartbeat = SimpleNamespace(hold=lambda *_: None, release=lambda *_: None)
     worker = Worker(
-        "w", Settings(), cast(Any, redis), cast(Any, bundles), cast(Any, heartbeat), Drain(), NOBODY, NOBODY
+        "w",
+        Settings(),
+        cast(Any, redis),
+        cast(Any, bundles),
+        cast(Any, heartbeat),
+        Drain(),
+        NOBODY,
+        NOBODY,
+        VisitCache.in_process(MemoryCache(), Settings()),
     )
     return worker.run(VisitCall(run="r1", node=nodes[0].id, seq=7, attempt=1, agent="g", bundle="d", **fields))
 

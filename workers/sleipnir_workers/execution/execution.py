@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import Graph, MapNode, Node
+from sleipnir.graph.model import FunctionNode, Graph, MapNode, Node, ScriptNode
 from sleipnir.messages import Role
 from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.runs.conversation import SILENCE, StoredConversation
@@ -46,6 +46,24 @@ class TextSink(Protocol):
 
     def restart(self) -> None:
         """Discard the text so far: the model is asked again."""
+
+
+class Emissions(Protocol):
+    """Takes what a node emits (python_graph/emitters.py), for people who watch. Nothing of it blocks or raises."""
+
+    def write(self, text: str) -> None:
+        """An emission, as JSON. It may be dropped."""
+
+    def skip(self, count: int) -> None:
+        """So many emissions could not be taken."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next emission is taken."""
+
+
+EMITTING = FunctionNode, ScriptNode
+"""The types of nodes whose code can emit."""
 
 
 class CallTokens(Protocol):
@@ -84,8 +102,9 @@ class Execution:
     `lost` is set when the visit was cancelled or taken over. `part` is its place in a loop, `talk` the messages of that
     loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `text_sink` takes
     the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
-    `write_chunk` takes the chunks that a function writes, as JSON (None: they are dropped).
-    `config` and `context` are those of the run (RunSpec), `step` is that of the claim.
+    `emissions` takes what the node emits (None: it is dropped).
+    `config` and `context` are those of the run (RunSpec), `step` and `limited_from` are those of the claim.
+    `failures` of the visit were retried before; only known where callbacks ask for it.
     `objects` are the Python objects of the graph, where they need no import; `observer` sees what functions return.
     """
 
@@ -110,11 +129,13 @@ class Execution:
     depth: int = 0
     knowledge: str | None = None
     text_sink: TextSink | None = None
-    write_chunk: Callable[[str], None] | None = None
+    emissions: Emissions | None = None
     permits: ModelPermits | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     context: Mapping[str, Any] | None = None
     step: int = 0
+    limited_from: int = 0
+    failures: int = 0
     objects: GraphObjects | None = None
     observer: Observer | None = None
 

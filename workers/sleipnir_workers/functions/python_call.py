@@ -69,6 +69,16 @@ def _found(name: str, execution: Execution) -> Callable[..., Any]:
     return function(name, execution.folder)
 
 
+def is_instance(error: Exception, name: str, execution: Execution) -> bool:
+    """Whether an exception is of the class of this name. False for a class that cannot be found: the error that is
+    reported is the node's own."""
+    try:
+        kind = _found(name, execution)
+    except Exception:
+        return False
+    return isinstance(kind, type) and isinstance(error, kind)
+
+
 @functools.lru_cache(maxsize=4096)
 def function(name: str, folder: Path) -> Callable[..., Any]:
     """The function called `name`, looked up once per bundle, whose folder never changes. Errors are not cached."""

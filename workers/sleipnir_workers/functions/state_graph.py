@@ -12,7 +12,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from sleipnir.commands import END, Command, Send
@@ -24,19 +23,31 @@ from sleipnir.messages import Send as Visit
 from sleipnir.python_graph import calling
 from sleipnir.python_graph.errors import ParentCommand
 from sleipnir.python_graph.initial_state import values_of
-from sleipnir.python_graph.objects import SENT, GraphObjects, context_of, instance, plain_of
+from sleipnir.python_graph.objects import SENT, GraphObjects, context_of, instance
 from sleipnir.python_graph.parent_commands import command_of, stored_command
 from sleipnir.python_graph.run_config import remaining_steps
 from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current, merged_config, no_writer
 from sleipnir.python_graph.schema import keys_of, managed_keys_of
+from sleipnir.runs.interrupts import output_of
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.functions import python_call
+from sleipnir_workers.functions.emitting import chunk_writer
 from sleipnir_workers.functions.graph_objects import objects_of
 
 
 def run(node: FunctionNode, execution: Execution) -> VisitResult:
-    """Call the node's function and its routers. Raises NodeFailed and VisitLost."""
+    """Call the node's function and its routers; for an update of the state only the routers. Raises NodeFailed and
+    VisitLost."""
+    if (update := output_of(execution.talk.told)) is not None:
+
+        def body() -> VisitResult:
+            return _written_by(node, execution, update)
+
+        title = f"the update as node '{node.id}'"
+        return _tried(
+            node, execution, lambda: python_call.guarded(title, execution, body, timeout_s=STATE_GRAPH_TIMEOUT_S)
+        )
     return _tried(
         node,
         execution,
@@ -49,13 +60,15 @@ def run(node: FunctionNode, execution: Execution) -> VisitResult:
 def run_graph(node: GraphNode, execution: Execution) -> VisitResult:
     """Make the first state of the run of the node's graph; or, if that is over, write what it returned, and call the
     node's routers. Raises NodeFailed and VisitLost."""
-    body = _returned_by_child if execution.talk.told else _state_for_child
+    output = output_of(execution.talk.told)
+
+    def body() -> VisitResult:
+        return _state_for_child(node, execution) if output is None else _written_by(node, execution, output)
+
     return _tried(
         node,
         execution,
-        lambda: python_call.guarded(
-            f"Graph '{node.graph}'", execution, lambda: body(node, execution), timeout_s=STATE_GRAPH_TIMEOUT_S
-        ),
+        lambda: python_call.guarded(f"Graph '{node.graph}'", execution, body, timeout_s=STATE_GRAPH_TIMEOUT_S),
     )
 
 
@@ -114,6 +127,25 @@ def _visit(
     return _result(node, execution, objects, call, returned)
 
 
+def run_update(node: FunctionNode, execution: Execution, update: Any) -> VisitResult:
+    """What a visit would write, and where it would lead, if the node had returned this update. Raises what the routers
+    of the node raise."""
+    objects = _objects(execution)
+    with _call_of(execution, objects) as call:
+        return _result(node, execution, objects, call, calling.read(update, objects.keys))
+
+
+def state_of(execution: Execution) -> dict[str, Any]:
+    """The state of a visit that calls no node function, as objects."""
+    return _state(execution.state, _objects(execution))
+
+
+def stored(execution: Execution, written: Mapping[str, Any]) -> dict[str, Json]:
+    """What such a visit writes, as JSON; keys that the graph does not have are left out."""
+    objects = _objects(execution)
+    return objects.encoded({key: value for key, value in written.items() if key in objects.keys})
+
+
 def _for_parent(command: Command[Any], execution: Execution, objects: GraphObjects) -> VisitResult:
     """The end of the run of a graph that is a node. Raises ParentCommand where the graph above is called in this
     process, or does not exist."""
@@ -130,13 +162,13 @@ def _state_for_child(node: GraphNode, execution: Execution) -> VisitResult:
     return VisitResult(True, {RESULT: values_of(below, accepted, given)})
 
 
-def _returned_by_child(node: GraphNode, execution: Execution) -> VisitResult:
-    objects = _objects(execution)
-    output = json.loads(json.loads(execution.talk.told))
-    if Command.PARENT in output:
-        returned: Any = command_of(output[Command.PARENT], objects)
+def _written_by(node: FunctionNode, execution: Execution, output: str) -> VisitResult:
+    """What a run below has returned, or an update of the state, is what the node has returned."""
+    objects, values = _objects(execution), json.loads(output)
+    if Command.PARENT in values:
+        returned: Any = command_of(values[Command.PARENT], objects)
     else:
-        returned = objects.decoded({key: value for key, value in output.items() if key in objects.keys})
+        returned = {key: objects.writes(key, [value])[0] for key, value in values.items() if key in objects.keys}
     with _call_of(execution, objects) as call:
         return _result(node, execution, objects, call, calling.read(returned, objects.keys))
 
@@ -212,6 +244,36 @@ def _routed(node: FunctionNode, objects: GraphObjects, state: dict[str, Any], ca
     return targets
 
 
+def call_back(name: str, execution: Execution, arguments: Sequence[Any]) -> Any:
+    """What a callback of a node returns; it gets the state as objects before its arguments. Raises NodeFailed and
+    VisitLost."""
+
+    def body() -> Any:
+        objects = _objects(execution)
+        with _call_of(execution, objects):
+            return objects.find(name)(_state(execution.state, objects), *arguments)
+
+    return python_call.guarded(f"Callback '{name}'", execution, body)
+
+
+def replaced(name: str, node: FunctionNode, execution: Execution, update: Any) -> VisitResult:
+    """The result of a visit whose node would have returned what a callback has. Raises NodeFailed and VisitLost."""
+    return python_call.guarded(f"Callback '{name}'", execution, lambda: run_update(node, execution, update))
+
+
+def cache_key(name: str, execution: Execution) -> Any:
+    """What a function makes of the input of a node, as a key of its cache. Raises NodeFailed and VisitLost."""
+
+    def body() -> Any:
+        objects, node = _objects(execution), execution.node
+        state = _state(execution.state, objects)
+        given = _input(node, execution, objects, state, None) if isinstance(node, FunctionNode) else state
+        with _call_of(execution, objects) as call:
+            return calling.call(objects.find(name), given, call)
+
+    return python_call.guarded(f"Function '{name}'", execution, body)
+
+
 def labels(branch: Branch, execution: Execution) -> list[str]:
     """What the conditional edge of a node that is no function chooses. Its function gets the state as routers do.
     Raises NodeFailed."""
@@ -274,14 +336,9 @@ def _call(execution: Execution, objects: GraphObjects) -> Call:
     context = context_of(execution.context, objects.find) if execution.context is not None else None
     info = ExecutionInfo(execution.run, None, f"{execution.run}/{execution.seq}", execution.attempt)
     below = {"configurable": {"thread_id": None}, "metadata": {}, "tags": None, "run_id": execution.run}
-    writer = no_writer if execution.write_chunk is None else partial(_write_chunk, execution.write_chunk)
+    writer = no_writer if execution.emissions is None else chunk_writer(execution.emissions)
     return Call(
         merged_config(below, execution.config),
         Runtime(context, stream_writer=writer, execution_info=info),
-        remaining_steps=remaining_steps(execution.config, execution.graph, execution.step),
+        remaining_steps=remaining_steps(execution.config, execution.graph, execution.step, execution.limited_from),
     )
-
-
-def _write_chunk(write: Callable[[str], None], value: Any) -> None:
-    """Raises TypeError and ValueError for a value that JSON cannot hold."""
-    write(json.dumps(value, default=plain_of, allow_nan=False, separators=(",", ":")))

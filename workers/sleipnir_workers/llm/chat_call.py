@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sleipnir_workers.llm import chat_request, conversation, litellm_compat, prices
-from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S
+from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S, NO_SETTINGS
 from sleipnir_workers.llm.failures import CallFailed, from_error
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Answer, AnswerCollector, MalformedReply, Message, part_of, storable
@@ -28,12 +28,15 @@ def ask(
     temperature: float | None = None,
     top_p: float | None = None,
     reasoning_effort: str | None = None,
+    generation: Mapping[str, Any] = NO_SETTINGS,
     timeout_s: float = CALL_TIMEOUT_S,
     on_text: Callable[[str], None] | None = None,
     tick: Callable[[], None] = lambda: None,
     clean: Callable[[str], str] = str,
 ) -> Answer:
     """The model's answer to `messages`, with `tools` as OpenAI's protocol writes them.
+
+    `generation` has other settings of the model by their names in that protocol.
 
     With `on_text` the answer is streamed, and `on_text` receives each piece of text in another thread; it must not
     raise. `tick` runs at least every TICK_S during the wait; what it raises ends the wait. `clean` removes secrets from
@@ -48,6 +51,7 @@ def ask(
         temperature=temperature,
         top_p=top_p,
         reasoning_effort=reasoning_effort,
+        generation=generation,
         timeout_s=timeout_s,
     )
     litellm_compat.library()  # the timeout begins after its import
@@ -102,6 +106,7 @@ class _ChatCall:
         reply = AnswerCollector()
         text = reply.add(part_of(choice, "message"))
         reply.finish = part_of(choice, "finish_reason")
+        reply.id = str(part_of(response, "id") or "")
         answer = self._priced(reply, part_of(response, "usage"), part_of(response, "model"))
         self._pass_on(text)
         return answer
@@ -135,6 +140,7 @@ class _ChatCall:
             if self.is_abandoned:
                 raise CallFailed("the caller no longer waits for this answer")
             usage, model = part_of(piece, "usage") or usage, part_of(piece, "model") or model
+            reply.id = reply.id or str(part_of(piece, "id") or "")
             for choice in _first_choice(piece):
                 reply.finish = part_of(choice, "finish_reason") or reply.finish
                 self._pass_on(reply.add(part_of(choice, "delta")))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir_workers.llm import conversation, litellm_compat
 from sleipnir_workers.llm.models import NO_KEY, Endpoint
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 600.0  # of one call when the caller has no limit; ends abandoned calls
 
 _SHORTEST_HTTP_TIMEOUT_S = 2.0
-_MODEL_PARAMETERS = ("temperature", "top_p", "reasoning_effort", "max_tokens", "tools", "allowed_openai_params")
+NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
+_SETTINGS = ("stop", "seed", "presence_penalty", "frequency_penalty")
+_MODEL_PARAMETERS = (
+    *("temperature", "top_p", "reasoning_effort", "max_tokens", "tools", "allowed_openai_params"),
+    *_SETTINGS,
+)
 """Parameters whose names and values depend on the model, in OpenAI's protocol."""
 
 
@@ -38,6 +44,7 @@ def arguments_of(
     top_p: float | None,
     reasoning_effort: str | None,
     timeout_s: float,
+    generation: Mapping[str, Any] = NO_SETTINGS,
 ) -> dict[str, Any]:
     """The arguments of a call, by litellm's names."""
     traits = endpoint.traits
@@ -50,6 +57,7 @@ def arguments_of(
         "top_p": top_p,
         **_reasoning_effort(endpoint, reasoning_effort),
         "max_tokens": traits.max_output_tokens if traits.require_max_tokens else None,
+        **generation,
         "tools": list(tools) or None,
         "timeout": http_timeout_s(timeout_s),
         "max_retries": 0,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sleipnir.errors import NodeFailed
+from sleipnir.graph import placeholders
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.graph.template import TemplateError, render
 from sleipnir_workers.execution.execution import Execution
@@ -33,7 +34,7 @@ def first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Mess
     `tools` when the instructions list the agent's tools and these cannot be read."""
     loop = execution.graph.loop
     if loop is None:
-        instructions = _rendered("instructions", node.instructions or "", execution.state)
+        instructions = instructions_of(node, execution.state)
     else:
         instructions = system_prompt(node, loop, execution, host)
     prompt = with_documents(question(node, execution), execution)
@@ -105,6 +106,17 @@ def estimated_tokens(messages: Sequence[Message]) -> int:
     texts = [message["content"] for message in messages if isinstance(message.get("content"), str)]
     words = [word for text in texts for word in _WORD.findall(text)]
     return math.ceil(sum(1.3 if word.isascii() else max(1.0, len(word) * 0.5) for word in words))
+
+
+def instructions_of(node: LlmNode, state: Mapping[str, Json]) -> str:
+    """The instructions with their placeholders replaced. Raises NodeFailed (`template`)."""
+    text = node.instructions or ""
+    if node.placeholders is None:
+        return _rendered("instructions", text, state)
+    try:
+        return placeholders.render(text, state)
+    except placeholders.RenderedTextTooLong as error:
+        raise NodeFailed(f"Failed to interpolate llm node instructions: {error}", "template") from None
 
 
 def _rendered(what: str, template: str, state: Mapping[str, Json]) -> str:

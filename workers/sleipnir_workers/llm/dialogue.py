@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from sleipnir.errors import ConfigError, NodeFailed
-from sleipnir.graph.model import Graph, Json, LlmNode
+from sleipnir.graph.model import Graph, Json, LlmNode, ModelSettings
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import CallTokens, Execution
 from sleipnir_workers.llm import (
@@ -106,6 +106,8 @@ class Dialogue:
         Raises NodeFailed, PutOff and VisitLost.
         """
         attempts, text_sink = Attempts(self._node.max_attempts, self._pause), self._execution.text_sink
+        if self._node.generation is not None and self._node.generation.stream is False:
+            text_sink = None
 
         def ask() -> Answer:
             if text_sink is not None and self.spent.calls:
@@ -213,7 +215,13 @@ class Dialogue:
         temperature, top_p = self._sampling()
         model = self.spent.model or endpoint.model
         request = recording.request(
-            model, messages, tools, temperature=temperature, top_p=top_p, reasoning_effort=self._efforts[0]
+            model,
+            messages,
+            tools,
+            temperature=temperature,
+            top_p=top_p,
+            reasoning_effort=self._efforts[0],
+            generation=self._generation(),
         )
         if (recorded_answer := tape.find(request)) is None:
             answer = self._ask_provider(endpoint, messages, tools, on_text)
@@ -249,6 +257,7 @@ class Dialogue:
                     temperature=temperature,
                     top_p=top_p,
                     reasoning_effort=self._efforts[1],
+                    generation=self._generation(),
                     timeout_s=self._remaining_s(),
                     on_text=on_text,
                     tick=self._execution.check,
@@ -264,11 +273,16 @@ class Dialogue:
 
     def _sampling(self) -> tuple[float | None, float | None]:
         """Temperature and top_p: the node's, else the graph's."""
-        node, graph = self._node, self._execution.graph
-        return (
-            graph.temperature if node.temperature is None else node.temperature,
-            graph.top_p if node.top_p is None else node.top_p,
-        )
+        node, graph, own = self._node, self._execution.graph, self._node.generation or ModelSettings()
+        given = (own.temperature, node.temperature, graph.temperature), (own.top_p, node.top_p, graph.top_p)
+        temperature, top_p = (next((value for value in values if value is not None), None) for values in given)
+        return temperature, top_p
+
+    def _generation(self) -> dict[str, Any]:
+        """The other settings of the model that the node gives."""
+        own = self._node.generation or ModelSettings()
+        names = ("max_tokens", "stop", "seed", "presence_penalty", "frequency_penalty")
+        return {name: value for name in names if (value := getattr(own, name)) is not None}
 
     def _permit(self, endpoint: Endpoint, messages: Sequence[Message]) -> AbstractContextManager[CallTokens]:
         visit, permits = self._execution, self._execution.permits

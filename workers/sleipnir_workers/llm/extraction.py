@@ -9,13 +9,11 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import AgentNode, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
-from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.machine.host import Host, this_host
 
 
-@executor("agent")
 def run_extraction(node: AgentNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Convert the child's text to data, with the graph's model if the text is no JSON. A failure writes nothing and
     fails the graph. `host` None means this process's. Raises only VisitLost."""

@@ -1,10 +1,14 @@
 """The llm node: one prompt to a model in a fresh context, with retries, a timeout and structured output.
 
+A node without a prompt sends messages of the state (message_input.py).
+
 Rules (spec 2.7.1, 2.9). Every failure is a failure of the node, never of the worker. One visit is one conversation
 without tools. The usage includes every call.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode
@@ -12,10 +16,12 @@ from sleipnir.messages import VisitResult
 from sleipnir.models import limits
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
+from sleipnir_workers.llm import message_input
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
 from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permit import PutOff
+from sleipnir_workers.llm.turn import NO_FUNCTIONS, offer
 from sleipnir_workers.machine.host import Host, this_host
 from sleipnir_workers.machine.keyring import keyring_of
 
@@ -26,23 +32,43 @@ def run_llm(node: LlmNode, execution: Execution, host: Host | None = None) -> Vi
     host = host or this_host()
     dialogue = Dialogue(node, execution, host)
     try:
-        if node.tools:
+        if node.has_loop:
             raise NodeFailed(
                 f"llm node '{node.id}' lists tools, and the scheduler that started it is of a release that cannot run "
                 "them; upgrade the schedulers, and run it again",
                 "tools",
             )
-        messages = first_messages(node, execution, host)
-        dialogue.open()
+        sent = None if node.input is None else message_input.chosen(node, execution)
+        if sent is None:
+            messages = first_messages(node, execution, host)
+        else:
+            messages = message_input.with_instructions(node, execution, sent.messages)
+        tools = _offered(node, execution, host, dialogue)
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
         dialogue.begin(node.timeout)
-        text = dialogue.ask(messages).text
+        answer = dialogue.ask(messages, tools=tools)
     except PutOff as later:
         return dialogue.put_off(later)
     except NodeFailed as error:
         return dialogue.failure(error)
-    return dialogue.finish(text)
+    if answer.calls and node.tools_node is not None:
+        # A reply without calls is still to come: output_schema and state_updates are about that one.
+        spent, notes = dialogue.spent.usage(), tuple(dialogue.notes)
+        result = VisitResult(ok=True, next=node.tools_node, usage=spent, notes=notes)
+    else:
+        result = dialogue.finish(answer.text)
+    return message_input.with_reply(node, execution, result, answer, sent)
+
+
+def _offered(node: LlmNode, execution: Execution, host: Host, dialogue: Dialogue) -> list[dict[str, Any]]:
+    """The tools that the model may call; the model is resolved. Raises NodeFailed (`tools`, `model`, `config`)."""
+    offered = offer(node, execution, host) if node.tools or node.tools_node is not None else []
+    names = ", ".join(each["function"]["name"] for each in offered)
+    if dialogue.open(tools=names or "<none>").traits.supports_function_calling or not offered:
+        return offered
+    dialogue.notes.append(NO_FUNCTIONS)
+    return []
 
 
 def check_configuration(host: Host) -> None:

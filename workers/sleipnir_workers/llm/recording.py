@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sleipnir.errors import ConfigError
+from sleipnir_workers.llm.chat_request import NO_SETTINGS
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.reply import Answer, AnswerCollector, MalformedReply, Message
 from sleipnir_workers.machine.host import Host
@@ -47,6 +48,7 @@ def request(
     temperature: float | None,
     top_p: float | None,
     reasoning_effort: str | None = None,
+    generation: Mapping[str, Any] = NO_SETTINGS,
 ) -> dict[str, Any]:
     """The request by which a tape finds a call. `model` is its id in graphs."""
     fields = {
@@ -56,7 +58,7 @@ def request(
     }
     # Absent, not null: recordings that are older than the parameter still match.
     effort = {} if reasoning_effort is None else {"reasoning_effort": reasoning_effort}
-    return {**fields, "temperature": temperature, "top_p": top_p, **effort}
+    return {**fields, "temperature": temperature, "top_p": top_p, **effort, **generation}
 
 
 def recorded(answer: Answer, model: str) -> dict[str, Any]:

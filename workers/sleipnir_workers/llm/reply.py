@@ -34,7 +34,7 @@ class Answer:
 
     `message` is the assistant's message as the next request must repeat it: text, calls and what some providers require
     back (thinking blocks, signatures). `finish` is why the model stopped (`stop`, `tool_calls`, `length`, ...).
-    `cost_usd` is None if the price is unknown, never 0.
+    `cost_usd` is None if the price is unknown, never 0. `id` is the provider's id of the answer, if it has one.
     """
 
     text: str
@@ -44,6 +44,7 @@ class Answer:
     output_tokens: int = 0
     cost_usd: float | None = None
     message: Message = field(default_factory=dict)
+    id: str = field(default="", compare=False)
 
 
 class MalformedReply(Exception):
@@ -55,6 +56,7 @@ class AnswerCollector:
 
     def __init__(self) -> None:
         self.finish: str | None = None
+        self.id = ""
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._thinking: list[dict[str, Any]] = []
@@ -101,7 +103,8 @@ class AnswerCollector:
         if calls:
             message["tool_calls"] = [_as_message(call, extra) for call, extra in calls.values()]
         message |= self._provider_fields(with_reasoning=bool(calls))
-        return Answer(text, tuple(call for call, _ in calls.values()), self.finish, message=message, **usage)
+        requested = tuple(call for call, _ in calls.values())
+        return Answer(text, requested, self.finish, message=message, id=storable(self.id), **usage)
 
     def _provider_fields(self, *, with_reasoning: bool) -> dict[str, Any]:
         """The fields that providers require back. Reasoning only with calls: some providers refuse it elsewhere."""

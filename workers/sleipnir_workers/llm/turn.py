@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sleipnir.errors import NodeFailed, ToolFileError
-from sleipnir.graph.model import Json, LlmNode
+from sleipnir.graph.model import Json, LlmNode, ToolsNode
 from sleipnir.graph.tools import (
     MCP,
     MESSAGE_TOOLS,
@@ -35,7 +35,7 @@ from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
-from sleipnir_workers.llm import session_history, spawn_tools, todo, user_tools
+from sleipnir_workers.llm import message_input, session_history, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuation import Continuation, continuation
 from sleipnir_workers.llm.conversation import capped, first_messages, question, tool_message, user_message
 from sleipnir_workers.llm.dialogue import Dialogue
@@ -47,7 +47,12 @@ from sleipnir_workers.tools import repeated_calls, skills
 from sleipnir_workers.tools.repeated_calls import PastCall
 from sleipnir_workers.tools.skills import Skill, Skills, skills_of, with_grants
 
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({"type": "object", "properties": {}})
+
 NO_SKILLS: Final[Mapping[str, Skill]] = MappingProxyType({})
+
+NO_FUNCTIONS = "the model cannot call functions (supports_function_calling), so no tools are offered"
+"""A line of narration."""
 
 ESCALATIONS = "__escalation_notification"
 """The name of the call in whose result a model reads that child runs have questions."""
@@ -68,9 +73,7 @@ def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> V
         loaded = {} if may_load is None else skills.loaded_in(conversation)
         offered = offer(node, execution, host, may_load, loaded)
         if not dialogue.open(tools=", ".join(node.tools or ())).traits.supports_function_calling:
-            dialogue.notes.append(
-                "the model cannot call functions (supports_function_calling), so no tools are offered"
-            )
+            dialogue.notes.append(NO_FUNCTIONS)
             offered = []
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
@@ -91,6 +94,7 @@ def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> V
         return _continued_turn(answer, execution, start, dialogue, further)
     earlier_texts = [json.loads(reply).get("content") or "" for reply, _ in execution.talk.turns]
     result = dialogue.finish("\n".join(text for text in [*earlier_texts, answer.text] if text))
+    result = message_input.with_reply(node, execution, result, answer, None)
     if execution.session is None or not result.ok:
         return result
     first = [*start[:-1], user_message(question(node, execution))]
@@ -109,7 +113,10 @@ def offer(
     """The tools that the model may call, in the form of OpenAI's `tools`, with those of the `loaded` skills. Raises
     NodeFailed (`tools`) for a name without a tool."""
     graph, granted = with_grants(execution.graph, may_load, [tool for each in loaded.values() for tool in each.tools])
-    names, todo_names = node.tools or [], todo_tools(graph)
+    executing = graph.nodes.get(node.tools_node or "")
+    declaring = executing if isinstance(executing, ToolsNode) else None
+    names = declaring.names if node.tools is None and declaring is not None else node.tools or []
+    todo_names = todo_tools(graph)
     try:
         tools = tools_of(execution.folder, host.functions_dir, graph)
     except ToolFileError as error:
@@ -119,7 +126,9 @@ def offer(
     provided = [*tools.names, *server_functions, *USER_TOOLS, *agent_tools, *todo_names]
     offered: dict[str, dict[str, Any]] = {}
     for name in names:
-        if name.startswith(MCP):
+        if declaring is not None and (own := declaring.declared(name)) is not None:
+            offered[name] = _function(name, own.description, own.schema or _NO_ARGUMENTS)
+        elif name.startswith(MCP):
             offered |= _functions_of(name.removeprefix(MCP), execution)
         elif name == OWN_TOOLS:
             offered |= {each.name: _offered_tool(each) for each in tools.declarations if each.agent}
@@ -158,8 +167,14 @@ def _functions_of(server: str, execution: Execution) -> dict[str, dict[str, Any]
 
 
 def _offered_tool(tool: Declaration) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": function}
+    return _function(tool.name, tool.description, tool.parameters)
+
+
+def _function(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": dict(parameters)},
+    }
 
 
 def _earlier_turns(talk: StoredConversation) -> Iterator[Message]:

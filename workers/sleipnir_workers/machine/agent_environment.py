@@ -33,16 +33,21 @@ def agent_variables(graph: Graph, run_variables: Mapping[str, str], host: Host) 
     return {env_name(name): _with_secrets(value, host) for name, value in _values(graph, run_variables).items()}
 
 
+def secrets_of(graph: Graph, run_variables: Mapping[str, str], host: Host) -> list[str]:
+    """The secrets that the variables of a run name."""
+    names = {name for value in _values(graph, run_variables).values() for name in PLACEHOLDER.findall(value)}
+    try:
+        return [secret for name in names if (secret := _secret(name, host)) is not None]
+    except NodeFailed:
+        return []  # no command has run with them either
+
+
 def without_secrets(result: VisitResult, graph: Graph, run_variables: Mapping[str, str], host: Host) -> VisitResult:
     """The result without the secrets that the variables of its run name: only the environment of its command may hold
     them."""
-    names = {name for value in _values(graph, run_variables).values() for name in PLACEHOLDER.findall(value)}
-    if not names:
+    secrets = secrets_of(graph, run_variables, host)
+    if not secrets:
         return result
-    try:
-        secrets = [secret for name in names if (secret := _secret(name, host)) is not None]
-    except NodeFailed:
-        return result  # no command has run with them either
     sends = result.sends and tuple(
         replace(send, to=redacted(send.to, secrets), update=redacted(send.update, secrets)) for send in result.sends
     )

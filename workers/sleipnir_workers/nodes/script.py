@@ -3,8 +3,9 @@
 Rules (spec 2.7.2). The extension chooses the interpreter. The state is in GRAPH_STATE, or, above 32 KiB, in the file
 that GRAPH_STATE_FILE names; never in both. A script that asks a person prints `_interrupt` alone, and is run again with
 the answers by key in GRAPH_RESUME, or in the file that GRAPH_RESUME_FILE names. stdout must be the object and nothing
-else; stderr is for logs. A script has a clean environment (sandbox.KEPT and the variables of `environment`), and all
-processes that it started are dead when the visit ends.
+else; stderr is for logs. What it writes to descriptor 3 is for people who watch (functions/emitting.py). A script has a
+clean environment (sandbox.KEPT and the variables of `environment`), and all processes that it started are dead when the
+visit ends.
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ from sleipnir.errors import MachineFailed, NodeFailed
 from sleipnir.graph.model import Json, ScriptNode
 from sleipnir.graph.plain import compact_json, first_not_json
 from sleipnir.messages import InterruptQuestion, VisitResult
+from sleipnir.redaction import redacted
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.folders import bundle_writes
 from sleipnir_workers.folders.agent_files import agent_file
 from sleipnir_workers.functions import asking
+from sleipnir_workers.functions.emitting import EmittedLines
 from sleipnir_workers.machine import health
-from sleipnir_workers.machine.agent_environment import agent_variables, parse_env_file, root_of, roots, without_secrets
+from sleipnir_workers.machine.agent_environment import (
+    agent_variables,
+    parse_env_file,
+    root_of,
+    roots,
+    secrets_of,
+    without_secrets,
+)
 from sleipnir_workers.machine.host import Host, this_host
 from sleipnir_workers.processes import sandbox
 from sleipnir_workers.results import output
@@ -35,6 +45,8 @@ from sleipnir_workers.results import output
 INLINE_STATE_BYTES = 32 * 1024  # Loki's limit; the kernel's for one variable is 128 KiB
 
 INTERRUPT = "_interrupt"
+RECOVERABLE = "_recoverable"
+"""The key of a failure after which the run may go on: a text, or an object of `message` and `code`."""
 _ASKED = frozenset(("key", "value", "schema", "timeout"))
 
 INTERPRETERS: Mapping[str, tuple[str, ...]] = {
@@ -54,7 +66,9 @@ def run_script(node: ScriptNode, execution: Execution, host: Host | None = None)
     host = host or this_host()
     try:
         printed = _run(node, execution, host)
-        if INTERRUPT in printed:
+        if RECOVERABLE in printed:
+            result = _recoverable(node, execution, printed)
+        elif INTERRUPT in printed:
             result = VisitResult.asking(_question(node, execution, printed))
         else:
             result = output.success(node, execution, printed, what="script")
@@ -64,6 +78,22 @@ def run_script(node: ScriptNode, execution: Execution, host: Host | None = None)
             raise MachineFailed("disk", f"no room on the disk of {host.settings.home}", begun=True) from error
         result = output.failure(node, error, what="script")
     return without_secrets(result, execution.graph, execution.variables, host)
+
+
+def _recoverable(node: ScriptNode, execution: Execution, printed: Mapping[str, Json]) -> VisitResult:
+    """The result of a script that reports a failure after which the run may go on. Raises NodeFailed (`output`)."""
+    about, kept = printed[RECOVERABLE], {key: value for key, value in printed.items() if key != RECOVERABLE}
+    about = {"message": about} if isinstance(about, str) else about
+    if not isinstance(about, dict) or not about.keys() <= {"message", "code"}:
+        message = f"Script '{node.script}' printed a {RECOVERABLE} that is no text, and no object of message and code"
+        raise NodeFailed(message, "output")
+    text = str(about.get("message") or "it gives no reason")
+    error = NodeFailed(f"Script '{node.script}' reported: {text}", "recoverable")
+    error.code = None if about.get("code") is None else str(about["code"])
+    result = output.failure(node, error, what="script")
+    if execution.graph.errors is None:
+        return result
+    return output.recoverable(result, output.success(node, execution, kept, what="script"))
 
 
 def _question(node: ScriptNode, execution: Execution, printed: Mapping[str, Json]) -> InterruptQuestion:
@@ -109,6 +139,7 @@ def _run(node: ScriptNode, execution: Execution, host: Host) -> dict[str, Json]:
         _json_variable("GRAPH_STATE", execution.state) as state,
         _json_variable("GRAPH_RESUME", answers or None) as resume,
     ):
+        lines = _emitted_lines(node, execution, host)
         try:
             outcome = sandbox.run(
                 argv,
@@ -118,11 +149,27 @@ def _run(node: ScriptNode, execution: Execution, host: Host) -> dict[str, Json]:
                 lost=execution.lost,
                 max_stdout_bytes=limit,
                 warm=host.settings.warm_python,
+                events=_dropped if lines is None else lines.feed,
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in a variable
             raise NodeFailed(f"Failed to spawn script process for '{node.script}': {error}", "spawn") from error
+        finally:
+            if lines is not None:
+                lines.close()
     _raise_for_end(node, outcome, limit, execution)
     return _parse(node, outcome.stdout)
+
+
+def _emitted_lines(node: ScriptNode, execution: Execution, host: Host) -> EmittedLines | None:
+    """None: what the script emits is dropped."""
+    if execution.emissions is None:
+        return None
+    secrets = secrets_of(execution.graph, execution.variables, host)
+    return EmittedLines(execution.emissions, lambda emission: redacted(emission, secrets) if secrets else emission)
+
+
+def _dropped(_: bytes) -> None:
+    return
 
 
 def environment(node: ScriptNode, execution: Execution, host: Host) -> dict[str, str]:
@@ -130,7 +177,7 @@ def environment(node: ScriptNode, execution: Execution, host: Host) -> dict[str,
     env_file = host.agent_env_file(execution.agent)
     own_variables = parse_env_file(env_file.read_text(encoding="utf-8", errors="replace")) if env_file else {}
     env = {**own_variables, **sandbox.clean_environment(host.env)}
-    for name in ("GRAPH_STATE", "GRAPH_STATE_FILE", "GRAPH_RESUME", "GRAPH_RESUME_FILE"):
+    for name in ("GRAPH_STATE", "GRAPH_STATE_FILE", "GRAPH_RESUME", "GRAPH_RESUME_FILE", sandbox.EVENTS_FD):
         env.pop(name, None)
     config, folder = host.config_dir, str(execution.folder)
     bin_dir = str(host.functions_dir / "bin")

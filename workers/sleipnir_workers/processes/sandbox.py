@@ -10,6 +10,9 @@ their own are killed as well (descendants.py).
 The leader is reaped after its group was signalled: until then its number cannot be given to another
 process, so no foreign process is ever signalled.
 
+With `events` it can write to descriptor 3, which is read as its output is; what it has not written before it ends is
+not waited for.
+
 A Python script may be started by a fork of a ready python3 (warm_python) under the same rules.
 """
 
@@ -37,7 +40,9 @@ TICK_S = 0.1  # between checks whether the visit was lost: an Event and pipes ca
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
 LINGER_S = 0.25  # after the leader's exit, for a process substitution that still writes to stdout
 STDERR_BYTES = 64 * 1024
+EVENTS_FD = "GRAPH_EVENTS_FD"
 _CHUNK = 64 * 1024
+_MOST_LAST_READS = 32  # of a pipe of 64 KiB, which Linux lets a process enlarge to 1 MiB
 
 Reason: TypeAlias = Literal["exited", "timeout", "stdout_limit"]
 
@@ -78,10 +83,14 @@ class Leader(Protocol):
 
     @property
     def stdout(self) -> int:
-        """A descriptor to read from, as `stderr` is. Both are open until `reap`."""
+        """A descriptor to read from, as `stderr` is. All are open until `reap`."""
 
     @property
     def stderr(self) -> int: ...
+
+    @property
+    def events(self) -> int | None:
+        """The same for its descriptor 3, if it has one."""
 
     @property
     def exit_fd(self) -> int | None:
@@ -108,12 +117,15 @@ def run(
     max_stdout_bytes: int | None,
     grace_s: float = GRACE_S,
     warm: bool = False,
+    events: Callable[[bytes], None] | None = None,
 ) -> CommandOutcome:
     """Run `argv` with exactly `env` in `cwd`, and wait for it.
 
     `max_stdout_bytes`: a command that prints more is killed. None: its stdout is only a log, kept as stderr is.
 
     `warm`: start `python3 FILE` by a fork, where the only difference is speed.
+
+    `events` takes what it writes to descriptor 3, whose number the variable GRAPH_EVENTS_FD has; None: it has none.
 
     Raises VisitLost within about TICK_S of `lost` being set (the group is dead then), ProcessLost when the launcher
     of a warm script died and the script with it, MachineFailed when this machine cannot start any command now, and
@@ -122,16 +134,19 @@ def run(
     if lost.is_set():
         raise VisitLost(f"the visit was lost before {argv[0]!r} was started")
     deadline = time.monotonic() + timeout_s
+    if events is not None:
+        env = {**env, EVENTS_FD: str(launch.EVENTS)}
 
     children = descendants.of_this_process()
 
     def wait_for(leader: Leader) -> CommandOutcome:
-        with _Command(leader, lost, max_stdout_bytes) as command:
+        with _Command(leader, lost, max_stdout_bytes, events) as command:
             reason = command.wait(deadline)
             if reason == "timeout":
                 command.terminate(grace_s)
             elif reason == "exited":
                 command.drain(LINGER_S)
+            command.read_last_events()
         return command.outcome(reason)
 
     try:
@@ -139,7 +154,7 @@ def run(
             if warm and (script := warm_python.warm_python.launch(argv, env, cwd, mark)):
                 with contextlib.suppress(warm_python.NotBegun):
                     return wait_for(script)
-            return wait_for(_ColdStart(argv, env, cwd, mark))
+            return wait_for(_ColdStart(argv, env, cwd, mark, events is not None))
     except OSError as error:
         if error.errno == errno.E2BIG or error.filename in (cwd, str(cwd)):
             raise  # the visit's request is at fault, not the machine
@@ -151,23 +166,32 @@ def run(
 class _ColdStart:
     """A leader that is a child of this process."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int, emits: bool) -> None:
         self._guard = group_guard.guard
         tell_fd = self._guard.tell_fd()
+        self.events: int | None = None
+        events_fd = -1
         try:
+            if emits:
+                self.events, events_fd = os.pipe()
             self._process = subprocess.Popen(
-                launch.command(list(argv), tell_fd=tell_fd, mark=mark),
+                launch.command(list(argv), tell_fd=tell_fd, mark=mark, events_fd=events_fd),
                 bufsize=0,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(env),
                 cwd=cwd,
-                pass_fds=(tell_fd,),
+                pass_fds=(tell_fd, events_fd) if emits else (tell_fd,),
                 start_new_session=True,
             )
+        except BaseException:
+            self._close_events()
+            raise
         finally:
             os.close(tell_fd)
+            if events_fd >= 0:
+                os.close(events_fd)
         assert self._process.stdout is not None and self._process.stderr is not None
         self._pipes = self._process.stdout, self._process.stderr
         self.pid = self._process.pid
@@ -195,8 +219,13 @@ class _ColdStart:
         self._process.wait()
         for pipe in self._pipes:
             pipe.close()
+        self._close_events()
         if self.exit_fd is not None:
             os.close(self.exit_fd)
+
+    def _close_events(self) -> None:
+        if self.events is not None:
+            os.close(self.events)
 
     @property
     def code(self) -> int | None:
@@ -206,9 +235,16 @@ class _ColdStart:
 class _Command:
     """A running command; leaving the `with` block kills its group and reaps it."""
 
-    def __init__(self, leader: Leader, lost: threading.Event, max_stdout_bytes: int | None) -> None:
+    def __init__(
+        self,
+        leader: Leader,
+        lost: threading.Event,
+        max_stdout_bytes: int | None,
+        take_events: Callable[[bytes], None] | None,
+    ) -> None:
         self._leader = leader
         self._lost = lost
+        self._take_events = take_events
         self._stdout = _HeadAndTail(STDERR_BYTES) if max_stdout_bytes is None else _FirstBytes(max_stdout_bytes)
         self._stderr = _HeadAndTail(STDERR_BYTES)
         self._open_pipes = 2
@@ -220,6 +256,9 @@ class _Command:
             raise
         for pipe, keep in ((leader.stdout, self._stdout.add), (leader.stderr, self._stderr.add)):
             self._selector.register(pipe, selectors.EVENT_READ, lambda p=pipe, k=keep: self._read(p, k))
+        if leader.events is not None and take_events is not None:
+            os.set_blocking(leader.events, False)
+            self._selector.register(leader.events, selectors.EVENT_READ, self._read_events)
         if leader.exit_fd is not None:
             self._selector.register(leader.exit_fd, selectors.EVENT_READ, self._note_exit)
 
@@ -243,6 +282,13 @@ class _Command:
     def drain(self, seconds: float) -> None:
         """Read on until the pipes are closed, for at most `seconds`: usually they are closed already."""
         self._pump(time.monotonic() + seconds, lambda: self._open_pipes == 0 or self._stdout.exceeds_limit)
+
+    def read_last_events(self) -> None:
+        """Read what is in the pipe, and no more: what holds it open may be a background child. It may be as much as the
+        pipe can hold, which is bounded, but a child may fill it again."""
+        for _ in range(_MOST_LAST_READS):
+            if self._take_events is None or not self._read_events():
+                return
 
     def outcome(self, reason: Reason) -> CommandOutcome:
         code = self._leader.code
@@ -277,6 +323,20 @@ class _Command:
             return
         self._selector.unregister(pipe)
         self._open_pipes -= 1
+
+    def _read_events(self) -> bool:
+        """False: there are none."""
+        if self._leader.events is None or self._take_events is None:
+            return False
+        try:
+            chunk = os.read(self._leader.events, _CHUNK)
+        except BlockingIOError:
+            return False
+        if chunk:
+            self._take_events(chunk)
+        elif self._leader.events in self._selector.get_map():
+            self._selector.unregister(self._leader.events)
+        return bool(chunk)
 
     def _note_exit(self) -> None:
         assert self._leader.exit_fd is not None

@@ -6,11 +6,12 @@ interpreter reads its environment when it starts; scripts with another environme
 process ends in any way, the launcher reads the end of its control socket, kills its scripts and exits. PR_SET_PDEATHSIG
 is not used for it: that is tied to the thread that forks, and a launcher outlives the thread that needed it first.
 
-For one script: this process sends a channel, stdout and stderr over the control socket; the launcher forks; the child
-leads its session, sends `ready <pid>` on the channel, and waits. All this is done ahead, while another script runs.
-Then this process registers the group with the guard and sends the request (what to run, where, with which variables),
-without which nothing is run. When the script ends, the launcher sends `exited <code>` or `killed <signal>`, and reaps
-the script only when this process closes the channel: its group can be signalled until then.
+For one script: this process sends a channel, stdout, stderr and a pipe for emissions over the control socket; the
+launcher forks; the child leads its session, sends `ready <pid>` on the channel, and waits. All this is done ahead,
+while another script runs. Then this process registers the group with the guard and sends the request (what to run,
+where, with which variables), without which nothing is run. When the script ends, the launcher sends `exited <code>` or
+`killed <signal>`, and reaps the script only when this process closes the channel: until then its group can be
+signalled.
 
 If a script is not certain to run as after a start of its own, `launch` returns None, and so it does when a launcher
 fails. The end of a script that was running when its launcher died is unknown (`code` is None). Only its group may be
@@ -61,6 +62,9 @@ HONOURED = frozenset(
 )  # fmt: skip
 """PYTHON* variables that affect a script through its launcher as they would through a start of its own."""
 
+EMITS = b"\0GRAPH_EVENTS_FD="
+"""What a request has if its script may write to descriptor 3."""
+
 Key: TypeAlias = tuple[object, ...]
 
 
@@ -75,8 +79,10 @@ class NotBegun(Exception):
 class WarmScript:
     """A running script, the leader of its group; see sandbox.Leader. Its launcher reaps it after `reap`."""
 
-    def __init__(self, channel: socket.socket, stdout: int, stderr: int) -> None:
+    def __init__(self, channel: socket.socket, stdout: int, stderr: int, events: int) -> None:
         self.pid, self.stdout, self.stderr = 0, stdout, stderr
+        self.events: int | None = None  # before the request says whether the script emits
+        self._events = events
         self.exit_fd = -1  # a pidfd: a launcher that hangs must not hide that the script has ended
         self.code: int | None = None
         self._channel = channel
@@ -98,6 +104,8 @@ class WarmScript:
 
     def begin(self, request: bytes) -> None:
         """Send the request, before which nothing is run. Raises LauncherLost and OSError."""
+        if EMITS in request:
+            self.events = self._events
         if _is_readable(self.exit_fd, 0):
             raise LauncherLost("its waiting child died")
         self._channel.send(request)
@@ -126,7 +134,8 @@ class WarmScript:
         """Close the descriptors of this process, once: their numbers may be reused after that. A forked child does
         nothing else: the script is its parent's."""
         self._channel.close()
-        fds, self.stdout, self.stderr, self.exit_fd = (self.stdout, self.stderr, self.exit_fd), -1, -1, -1
+        fds, self.stdout, self.stderr, self.exit_fd = (self.stdout, self.stderr, self.exit_fd, self._events), -1, -1, -1
+        self._events, self.events = -1, None
         for fd in fds:
             if fd >= 0:
                 os.close(fd)
@@ -278,7 +287,7 @@ class Launcher:
             sent_ends.callback(their_channel.close)
             ends = [their_channel.fileno()]
             pipes = []
-            for _ in ("stdout", "stderr"):
+            for _ in ("stdout", "stderr", "events"):
                 read, write = os.pipe()
                 own_ends.callback(os.close, read)
                 sent_ends.callback(os.close, write)

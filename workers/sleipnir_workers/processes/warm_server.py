@@ -29,7 +29,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SIGKILL = 9
 CLD_EXITED = 1
 REQUEST_BYTES = 256 * 1024
-FDS = 3  # a channel, stdout and stderr
+FDS = 4  # a channel, stdout, stderr and a pipe for emissions, which becomes EVENTS if the request says so
+EVENTS = 3
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fopen.restype = ctypes.c_void_p
@@ -171,9 +172,15 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
         os._exit(0)
     try:
         cwd, program, path, *variables = request.split(b"\0")
+        emits = any(variable.startswith(b"GRAPH_EVENTS_FD=") for variable in variables)
+        if emits and channel.fileno() == EVENTS:
+            other = os.dup(EVENTS)
+            channel.close()
+            channel = _socket.socket(fileno=other)
         for number in (1, 2):
             os.dup2(outputs[number - 1], number)
             os.close(outputs[number - 1])
+        keep_events(outputs[2], emits)
         os.chdir(cwd)
         for variable in variables:
             name, _, value = variable.partition(b"=")
@@ -187,6 +194,15 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
         os._exit(1)
     channel.close()
     return file, path
+
+
+def keep_events(pipe: int, emits: bool) -> None:
+    """Make the pipe the descriptor EVENTS, which children inherit; or close it. Nothing else is there then."""
+    if emits:
+        os.dup2(pipe, EVENTS)
+        os.set_inheritable(EVENTS, True)
+    if not emits or pipe != EVENTS:
+        os.close(pipe)
 
 
 def set_arguments(program: str, path: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json
-from sleipnir.messages import VisitResult
+from sleipnir.messages import RESULT, VisitResult
 from sleipnir_workers.execution.execution import Execution
 
 
@@ -25,7 +25,7 @@ def with_own_output(execution: Execution, delta: Mapping[str, Json], own: Json) 
 
 def left_by(execution: Execution, result: VisitResult) -> VisitResult:
     """The part of a body's result that is delivered. Raises NodeFailed (`output`) if the item has no result."""
-    if execution.item is None:
+    if execution.item is None or RESULT in result.delta:  # the latter: the first state of the item's child
         return result
     delta: Mapping[str, Any] = result.delta if result.ok else {}
     if result.ok and (key := execution.result_key) is not None:

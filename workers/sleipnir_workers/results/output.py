@@ -7,6 +7,7 @@ leaves `_error` (`{"node", "message"}`) and `last_error` in the state, so that t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sleipnir.errors import NodeFailed
@@ -59,6 +60,7 @@ def failure(node: ScriptNode | FunctionNode, error: NodeFailed, *, what: str) ->
         error=message,
         error_kind=error.kind,
         error_type=error_type(error),
+        error_code=error_code(error),
         retried_as=error.retried_as,
         transient=error.transient,
         notes=(f"running {what} '{_body_of(node)}'",),
@@ -72,6 +74,7 @@ def failed(error: NodeFailed, message: str) -> VisitResult:
         error=message,
         error_kind=error.kind,
         error_type=error_type(error),
+        error_code=error_code(error),
         retried_as=error.retried_as,
         transient=error.transient,
     )
@@ -81,6 +84,17 @@ def error_type(error: NodeFailed) -> str | None:
     """The exception that a node's own code raised, as `module:Name`."""
     cause = error.__cause__ if error.kind == "exception" else None
     return None if cause is None else f"{type(cause).__module__}:{type(cause).__qualname__}"
+
+
+def error_code(error: NodeFailed) -> str | None:
+    """The `code` of the exception that a node's own code raised, or of a script's own failure."""
+    code = getattr(error.__cause__ if error.kind == "exception" else error, "code", None)
+    return str(code)[:200] if isinstance(code, str | int) and not isinstance(code, bool) else None
+
+
+def recoverable(result: VisitResult, kept: VisitResult) -> VisitResult:
+    """The failure `result` of a node whose code says that the run may go on, which then writes what `kept` does."""
+    return replace(result, delta=kept.delta, next=kept.next, sends=kept.sends, recoverable=True)
 
 
 def _body_of(node: ScriptNode | FunctionNode) -> str:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, StateField
 from sleipnir.graph.state import from_json, is_model, of_text, problem, to_json, update_problem
-from sleipnir.graph.template import TemplateError, apply_updates, updates_read
+from sleipnir.graph.template import TemplateError, updated_by, updates_read
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.lazy_state import FunctionState
@@ -37,16 +37,19 @@ def updates(execution: Execution, merged: Mapping[str, Json], *, value: Json = N
     """The keys that the node's state_updates write, given the keys that its body has `merged` and the body's `value`.
     Raises NodeFailed (`template`)."""
     node, fields = execution.node, execution.graph.state
-    if not node.state_updates:
+    if not (node.state_updates or node.value_updates):
         return {}
     state = {**{key: execution.state[key] for key in updates_read(node) if key in execution.state}, **merged}
     try:
-        written = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
+        written = updated_by(node, state, value)
     except TemplateError as error:
         raise NodeFailed(str(error), "template") from None
     if not fields:
         return written
-    return {key: of_text(fields[key], text) if key in fields else text for key, text in written.items()}
+    return {
+        key: of_text(fields[key], content) if key in fields and isinstance(content, str) else content
+        for key, content in written.items()
+    }
 
 
 def checked(execution: Execution, result: VisitResult) -> VisitResult:

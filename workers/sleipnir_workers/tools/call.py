@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from sleipnir.errors import MachineFailed, ToolFileError
+from sleipnir.python_graph.interrupts import VisitAnswers
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import Tools, built_in
 from sleipnir_workers.folders import bundle_writes
 from sleipnir_workers.processes import sandbox
-from sleipnir_workers.tools import languages, repeated_calls, results
+from sleipnir_workers.tools import languages, questions, repeated_calls, results
 from sleipnir_workers.tools.environment import environment
 from sleipnir_workers.tools.place import Place
 from sleipnir_workers.tools.repeated_calls import ROOT, PastCall, RepeatRule
@@ -48,11 +49,12 @@ def answer(
     earlier: Sequence[PastCall] = (),
     patience: RepeatRule = ROOT,
     timeout_s: float = COYOTES_S,
+    answers: VisitAnswers | None = None,
 ) -> ToolOutcome:
     """Execute a call, if the node may make it. Raises VisitLost and ProcessLost.
 
-    `allowed` are the node's `tools:` as it spells them; None: all. `earlier` are the calls of the conversation, oldest
-    first; loops are detected in them.
+    With `answers` it may ask a person. `allowed` are the node's `tools:` as it spells them; None: all. `earlier` are
+    the calls of the conversation, oldest first; loops are detected in them.
     """
     usable = tools if allowed is None else tools.only(allowed)
     declaration = usable.find(call.name)
@@ -64,7 +66,7 @@ def answer(
         arguments = arguments_of(declaration, call)
     except BadArguments as error:
         return failed("arguments", str(error))
-    return run_call(declaration, arguments, place, name=call.name, timeout_s=timeout_s)
+    return run_call(declaration, arguments, place, name=call.name, timeout_s=timeout_s, answers=answers)
 
 
 def run_call(
@@ -74,10 +76,11 @@ def run_call(
     *,
     name: str | None = None,
     timeout_s: float = COYOTES_S,
+    answers: VisitAnswers | None = None,
 ) -> ToolOutcome:
     """Run a tool in the sandbox. Raises VisitLost, ProcessLost and MachineFailed.
 
-    `name` is the tool's name in messages.
+    `name` is the tool's name in messages. With `answers` to what it has asked, it may ask a person.
     """
     name = declaration.name if name is None else name
     settings = place.host.settings
@@ -88,6 +91,7 @@ def run_call(
             output.touch()
             raw = json.dumps(dict(arguments), separators=(",", ":"))
             data.write_text(raw, encoding="utf-8")
+            asking = {} if answers is None else questions.variables(answers, data.parent)
         except OSError as error:
             raise MachineFailed.of(error, "cannot write the arguments of a tool") from error
         try:
@@ -95,7 +99,7 @@ def run_call(
             start = languages.start(declaration, arguments, raw, env, place.cwd, data.parent)
             outcome = sandbox.run(
                 start.argv,
-                env={**env, **start.variables, "LLM_OUTPUT": str(output), "LLM_TOOL_DATA_FILE": str(data)},
+                env={**env, **start.variables, **asking, "LLM_OUTPUT": str(output), "LLM_TOOL_DATA_FILE": str(data)},
                 cwd=place.cwd,
                 timeout_s=timeout_s,
                 lost=place.lost,
@@ -104,6 +108,12 @@ def run_call(
             )
         except (languages.NoInterpreter, ToolFileError, OSError, ValueError) as error:  # ValueError: a NUL
             return ToolOutcome({"output": f"Unable to run {name}, {_reason(error)}"}, "spawn")
+        if answers is not None and outcome.reason == "exited" and outcome.signal is None:
+            try:
+                if (question := questions.question(answers, data.parent)) is not None:
+                    return ToolOutcome(None, question=question)
+            except ValueError as error:
+                return failed("question", f"Tool call '{name}' asked a question that cannot be asked: {error}")
         result = results.of_outcome(
             name, outcome, output, timeout_s=timeout_s, limit_bytes=settings.max_tool_result_bytes
         )

@@ -2,7 +2,8 @@
 
 Rules. The node's `tools:` are enforced here, where the call runs: an invented name, or a tool that was not offered,
 runs nothing. Tools of skills that the node may load run too; the turn has checked that their skill is loaded. A failure
-is a result too. The call is read from the model's own message; no API key is needed.
+is a result too; a question to a person is none (questions.py). The call is read from the model's own message; no API
+key is needed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.errors import ConfigError, ToolFileError
-from sleipnir.graph.model import LlmNode, ToolNode
+from sleipnir.graph.model import LlmNode, ToolNode, ToolsNode
 from sleipnir.graph.tools import MCP
 from sleipnir.messages import RESULT, VisitResult
+from sleipnir.python_graph.interrupts import VisitAnswers
+from sleipnir.runs.interrupts import answers_of
 from sleipnir.tools.folder import tools_of
 from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import mcp
@@ -22,7 +25,7 @@ from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.machine.agent_environment import without_secrets
 from sleipnir_workers.machine.host import Host, this_host
-from sleipnir_workers.tools import results, timeouts
+from sleipnir_workers.tools import python_tools, results, timeouts
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.place import Place
 from sleipnir_workers.tools.repeated_calls import PastCall
@@ -32,7 +35,7 @@ from sleipnir_workers.tools.tool_node import run_own
 
 
 @executor("tool")
-def run_tool(node: LlmNode | ToolNode, execution: Execution, host: Host | None = None) -> VisitResult:
+def run_tool(node: LlmNode | ToolNode | ToolsNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Execute the call, or the function of a tool node. `host` None means this process's. Raises VisitLost,
     ProcessLost and NodeFailed (`config`)."""
     host = host or this_host()
@@ -40,23 +43,29 @@ def run_tool(node: LlmNode | ToolNode, execution: Execution, host: Host | None =
     return without_secrets(result, execution.graph, execution.variables, host)
 
 
-def _run_requested(node: LlmNode, execution: Execution, host: Host) -> VisitResult:
+def _run_requested(node: LlmNode | ToolsNode, execution: Execution, host: Host) -> VisitResult:
     """Execute this visit's call in the model's message."""
     assert execution.part is not None
     [(reply, _)] = execution.talk.turns
     function = json.loads(reply)["tool_calls"][execution.part.call]["function"]
     call = PastCall(function["name"], function["arguments"])
+    if isinstance(node, ToolsNode) and (tool := node.declared(call.name)) is not None and tool.call is not None:
+        return python_tools.run(tool, call, execution, host)
     result = (
         _call_server(node, execution, call, host)
         if mcp.split_name(call.name)
         else _call_file(node, execution, call, host)
     )
+    if result.question is not None:
+        return VisitResult.asking(result.question)
     error = None if result.failure is None else f"tool '{call.name}' failed: {result.failure}"
+    if error is not None and isinstance(node, ToolsNode):
+        error = f"tool '{call.name}' failed: {results.message(result)}"
     value = results.storable(result.value)
     return VisitResult(ok=error is None, delta={RESULT: value}, error=error, error_kind=result.failure)
 
 
-def _call_file(node: LlmNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
+def _call_file(node: LlmNode | ToolsNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
     graph, granted = with_grants(execution.graph, _skills(node, execution, host))
     try:
         tools = tools_of(execution.folder, host.functions_dir, graph)
@@ -64,14 +73,15 @@ def _call_file(node: LlmNode, execution: Execution, call: PastCall, host: Host) 
         return failed("tool_file", f"the tools of agent '{execution.agent}' cannot be read: {error}")
     place = Place.of_visit(execution, host)
     timeout_s = timeouts.seconds_of(node, execution.graph, host)
-    return answer(call, tools, place, allowed=[*(node.tools or ()), *granted], timeout_s=timeout_s)
+    allowed, answers = [*_names(node), *granted], VisitAnswers(call.name, answers_of(execution.talk.told))
+    return answer(call, tools, place, allowed=allowed, timeout_s=timeout_s, answers=answers)
 
 
-def _call_server(node: LlmNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
+def _call_server(node: LlmNode | ToolsNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
     _, server = mcp.split_name(call.name) or ("", "")
     skills = _skills(node, execution, host)
     granted = set() if skills is None else skills.servers()
-    if server not in granted and not {call.name, f"{MCP}{server}"} & set(node.tools or ()):
+    if server not in granted and not {call.name, f"{MCP}{server}"} & set(_names(node)):
         return failed("not_allowed", f"The tool '{call.name}' is not among the tools of this node.")
     arguments = _object(call.arguments)
     if arguments is None:
@@ -92,8 +102,13 @@ def _call_server(node: LlmNode, execution: Execution, call: PastCall, host: Host
     return ToolOutcome(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
 
 
-def _skills(node: LlmNode, execution: Execution, host: Host) -> Skills | None:
-    return skills_of(node, execution.graph, host, execution.folder)
+def _names(node: LlmNode | ToolsNode) -> list[str]:
+    """The tools of files and servers that a node may call, as it spells them."""
+    return [tool for tool in node.tools or () if isinstance(tool, str)]
+
+
+def _skills(node: LlmNode | ToolsNode, execution: Execution, host: Host) -> Skills | None:
+    return None if isinstance(node, ToolsNode) else skills_of(node, execution.graph, host, execution.folder)
 
 
 def _object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | None:

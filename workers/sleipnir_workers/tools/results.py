@@ -17,13 +17,24 @@ from typing import Literal, TypeAlias
 
 from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json, first_not_json
+from sleipnir.messages import InterruptQuestion
 from sleipnir_workers.processes import sandbox
 
 DONE = "DONE"
 """The result of a tool that leaves no output."""
 
 Failure: TypeAlias = Literal[
-    "unknown", "not_allowed", "arguments", "loop", "tool_file", "spawn", "exit", "signal", "timeout", "server"
+    "unknown",
+    "not_allowed",
+    "arguments",
+    "loop",
+    "tool_file",
+    "spawn",
+    "exit",
+    "signal",
+    "timeout",
+    "server",
+    "question",
 ]
 
 
@@ -31,13 +42,15 @@ Failure: TypeAlias = Literal[
 class ToolOutcome:
     """`value` is for the model, after a failure too. `failure` None: the tool ran and succeeded. `printed` is output
     that the model does not see: stdout, and the stderr of a success. `cut_bytes` is how much of the result was cut, and
-    `kept_text` the text of the rest, parsed or not."""
+    `kept_text` the text of the rest, parsed or not. With a `question` the tool asks a person, and the rest is of no
+    meaning."""
 
     value: Json
     failure: Failure | None = None
     printed: str = ""
     cut_bytes: int = 0
     kept_text: str = ""
+    question: InterruptQuestion | None = None
 
     @property
     def text(self) -> str:
@@ -49,6 +62,13 @@ def failed(failure: Failure, message: str, printed: str = "", **texts: str) -> T
     """A failed call. Blank `texts` are left out."""
     details = {name: text.strip() for name, text in texts.items() if text.strip()}
     return ToolOutcome({"tool_call_error": message, **details}, failure, printed)
+
+
+def message(result: ToolOutcome) -> str:
+    """What a failed call says went wrong."""
+    value = result.value if isinstance(result.value, dict) else {}
+    texts = (value.get(name) for name in ("tool_call_error", "stderr"))
+    return ": ".join(str(text) for text in texts if text) or str(result.failure)
 
 
 def with_advice(result: ToolOutcome, advice: str) -> ToolOutcome:

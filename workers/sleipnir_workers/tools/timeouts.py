@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sleipnir.agents.config_directory import variable
-from sleipnir.graph.model import Graph, LlmNode, Node
+from sleipnir.graph.model import Graph, LlmNode, Node, ToolsNode
 from sleipnir.settings import SECONDS_MOST
 from sleipnir_workers.machine.host import Host
 
@@ -21,7 +21,7 @@ UNLIMITED_S: Final = float(SECONDS_MOST)
 
 def seconds_of(node: Node | None, graph: Graph, host: Host) -> float:
     """The timeout of a tool call that `node` makes; None: a person makes it."""
-    if isinstance(node, LlmNode) and node.tool_timeout is not None:
+    if isinstance(node, LlmNode | ToolsNode) and node.tool_timeout is not None:
         return node.tool_timeout / 1000
     if host.settings.tool_timeout_s is not None:
         return host.settings.tool_timeout_s

@@ -11,6 +11,8 @@ from typing import Any
 from sleipnir.errors import NodeFailed, ToolFileError
 from sleipnir.graph.model import ToolNode
 from sleipnir.messages import VisitResult
+from sleipnir.python_graph.interrupts import VisitAnswers
+from sleipnir.runs.interrupts import answers_of
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import agent_tools
 from sleipnir_workers.execution.execution import Execution
@@ -18,6 +20,7 @@ from sleipnir_workers.machine.host import Host
 from sleipnir_workers.tools import timeouts
 from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place
+from sleipnir_workers.tools.results import ToolOutcome
 
 _NO_TERMINAL = (
     "A run has no terminal to read from: declare what the function asks for under `variables:`, and read it from "
@@ -28,16 +31,19 @@ _NO_TERMINAL = (
 def run_own(node: ToolNode, execution: Execution, host: Host) -> VisitResult:
     """Call the node's function. Raises NodeFailed (`config`), VisitLost and ProcessLost."""
     place = Place.of_visit(execution, host)
+    answers = VisitAnswers(node.id, answers_of(execution.talk.told))
+    timeout_s = timeouts.seconds_of(node, execution.graph, place.host)
     try:
-        text = _text(node, execution, place)
+        result = run_call(_declared(node.tool, execution), {}, place, timeout_s=timeout_s, answers=answers)
+        if result.question is not None:
+            return VisitResult.asking(result.question)
+        text = _text(node, result, place)
     except NodeFailed as error:
         return VisitResult(ok=False, error=str(error), error_kind=error.kind)
     return VisitResult(ok=True, delta={node.output_key: text}, notes=(f"running tool '{node.tool}'",))
 
 
-def _text(node: ToolNode, execution: Execution, place: Place) -> str:
-    timeout_s = timeouts.seconds_of(node, execution.graph, place.host)
-    result = run_call(_declared(node.tool, execution), {}, place, timeout_s=timeout_s)
+def _text(node: ToolNode, result: ToolOutcome, place: Place) -> str:
     if result.failure is not None:
         raise NodeFailed(_failure_text(result.value), result.failure)
     if result.cut_bytes:

@@ -23,23 +23,29 @@ import structlog
 from sleipnir import tracing
 from sleipnir.agents.bundle import KEPT, UNPACKED, BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, MachineFailed, StoreUnavailable
+from sleipnir.graph.cache_key import state_wanted
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNode
 from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
 from sleipnir.messages import DEFINITION, Role, VisitCall, VisitResult
 from sleipnir.runs.claims import Claim, ClaimRefused
+from sleipnir.runs.run import changed
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.consumer.drain import Drain
 from sleipnir_workers.consumer.unreadable import dropped
-from sleipnir_workers.execution.execution import DirectoryMissing, Execution, ProcessLost
+from sleipnir_workers.execution.execution import EMITTING, DirectoryMissing, Execution, ProcessLost
 from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.folders.directories import PASS_MS, MissingDirectories, as_path, working_directory
 from sleipnir_workers.llm.permits import Permits
+from sleipnir_workers.visits import callbacks
+from sleipnir_workers.visits.caching import VisitCache
 from sleipnir_workers.visits.delivery import RETRY_S, ResultDelivery
+from sleipnir_workers.visits.fleet_cache import fleet_cache
+from sleipnir_workers.visits.fleet_cache import renew as renew_cache
 from sleipnir_workers.visits.guard import execute, unless_changed
 from sleipnir_workers.visits.heartbeat import Heartbeat
-from sleipnir_workers.visits.live import LiveText, VisitChunks
+from sleipnir_workers.visits.live import LiveText, VisitEmissions
 
 UNREADABLE_MS = 5_000  # until a visit that this release cannot read is published again
 REPLICATED_MS = 1_000  # for one question to Redis, well below its socket timeout
@@ -57,6 +63,7 @@ class Worker:
     drain: Drain
     live: LiveText
     permits: Permits
+    caching: VisitCache
     report: Callable[[MachineFailed], None] = lambda _: None
     """Called when this machine could not run a visit (consumer/intake.py)."""
     process: str = field(default_factory=lambda: os.urandom(12).hex())
@@ -76,11 +83,16 @@ class Worker:
         bundles = BundleCache(
             settings.home / UNPACKED, store.bundle, settings.bundle_cache_bytes, settings.max_unpacked_bytes
         )
-        permits = Permits(store, settings)
+        permits, caching = Permits(store, settings), fleet_cache(store, settings)
         lease_ms = int(settings.lease_s * 1000)
-        heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=permits.renew)
+
+        def renew() -> None:
+            permits.renew()
+            renew_cache(store, caching)
+
+        heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=renew)
         drain.when_over(heartbeat.stop_all)
-        return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits, report)
+        return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits, caching, report)
 
     @cached_property
     def delivery(self) -> ResultDelivery:
@@ -166,10 +178,7 @@ class Worker:
                 unpacked = self.bundles.get(call.bundle, call.agent, overrides, intact=intact)
                 execution = self._execution(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
                 self._log_state(execution, claim)
-                with self._with_text_sink(execution) as execution:
-                    result = execute(execution)
-                if is_command(call, node) and result is not None and result.ok:
-                    result = unless_changed(execution, unpacked, result)
+                result = self._result(call, execution, unpacked)
             if result is None:
                 return self.delivery.end_without_result(call, token)
             return deliver(result)
@@ -188,6 +197,21 @@ class Worker:
             return self.delivery.end_without_result(call, token, "directory")
         finally:
             self.heartbeat.release(call)
+
+    def _result(self, call: VisitCall, execution: Execution, unpacked: Unpacked) -> VisitResult | None:
+        """The result of the visit, which may be that of an earlier one. None: it was lost."""
+
+        def run() -> VisitResult | None:
+            with self._with_text_sink(execution) as streamed:
+                result = execute(streamed)
+            if is_command(call, execution.node) and result is not None and result.ok:
+                return unless_changed(execution, unpacked, result)
+            return result
+
+        if call.attempt > 1 and callbacks.has_callbacks(execution):
+            with self.store.errors():
+                execution = changed(execution, failures=self.store.visits.failures(call))
+        return callbacks.around(execution, self.caching.result, run)
 
     def _reads_bundle(self, call: VisitCall, node: Node) -> bool:
         """Whether the visit reads files of its bundle. A Python function reads them once per process, when loaded."""
@@ -239,7 +263,12 @@ class Worker:
         if role == "branch":
             return None
         snapshots = self.settings.log_level in ("debug", "trace") and unpacked.graph.settings.log_state_snapshots
-        return None if snapshots else state_read_by(node, unpacked.graph.loop)
+        read = None if snapshots else state_read_by(node, unpacked.graph.loop)
+        policy = unpacked.graph.cache_of(node)
+        if policy is None or read is None:
+            return read
+        wanted = state_wanted(policy, node, unpacked.graph)
+        return None if wanted is None else read | wanted
 
     def _log_state(self, execution: Execution, claim: Claim) -> None:
         """Size and keys at debug; the values at trace only, because state can hold secrets (spec 2.13)."""
@@ -283,16 +312,17 @@ class Worker:
             config=spec.config,
             context=spec.context,
             step=claim.step,
+            limited_from=claim.limited_from,
             permits=self.permits,
         )
 
     @contextmanager
     def _with_text_sink(self, execution: Execution) -> Iterator[Execution]:
-        """The execution, with what takes the text of its model or the chunks of its function, if these are streamed."""
-        if self.settings.stream and isinstance(execution.node, FunctionNode) and execution.role == "node":
+        """The execution, with what takes the text of its model or what its node emits, if these are streamed."""
+        if self.settings.stream and isinstance(execution.node, EMITTING) and execution.role == "node":
             place = execution.run, execution.node.id, execution.seq, execution.attempt
-            with VisitChunks(lambda: self.live.open_chunks(*place)) as chunks:
-                yield replace(execution, write_chunk=chunks.write)
+            with VisitEmissions(lambda: self.live.open_emissions(*place)) as emissions:
+                yield changed(execution, emissions=emissions)
             return
         if (
             not self.settings.stream

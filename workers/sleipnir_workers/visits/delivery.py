@@ -15,7 +15,7 @@ import structlog
 
 from sleipnir.errors import StoreUnavailable
 from sleipnir.graph.model import Node
-from sleipnir.messages import ResultHeader, VisitCall, VisitResult
+from sleipnir.messages import CACHE_HIT, ResultHeader, VisitCall, VisitResult
 from sleipnir.runs.claims import Claim
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
@@ -48,6 +48,8 @@ class ResultDelivery:
             return {"asks": result.interrupt.name}
         summary: dict[str, Any] = {"keys": sorted(result.delta), "next": _next_edge(call, result, claim, node)}
         summary["ok"] = result.ok
+        if result.cache == CACHE_HIT:
+            summary["cached"] = True
         if result.sends is not None:
             summary["sends"] = len(result.sends)
         if not result.ok:

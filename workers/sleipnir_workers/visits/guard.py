@@ -5,6 +5,8 @@ Nothing else leaves it: an exception that leaves a Celery task blocks a slot for
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import structlog
 
 from sleipnir.agents.bundle import Unpacked
@@ -29,6 +31,8 @@ def execute(execution: Execution, *, interruptible: bool = False) -> VisitResult
             return result  # fields of the conversation, nothing for the state
         if result.interrupt is not None:
             return result
+        if result.recoverable and execution.item is None:  # what it writes instead counts as that of a success
+            return replace(typed_state.checked(execution, replace(result, ok=True)), ok=False)
         return typed_state.checked(execution, items.left_by(execution, result))
     except (ProcessLost, MachineFailed, DirectoryMissing):
         raise

@@ -1,4 +1,4 @@
-"""Stream the text of models, and the chunks that functions write: from their calls to the run's live stream.
+"""Stream the text of models, and what nodes emit: from their calls to the run's live stream.
 
 One daemon thread per worker process sends for all visits: the text of EVERY_S becomes one piece per visit, and all
 pieces go in one round trip. No model call waits for it. While Redis is slow or away, a writer holds MOST_HELD
@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 
 import structlog
@@ -28,7 +29,7 @@ RETRY_S = 0.5  # between tries while Redis is away
 GIVE_UP_S = 10.0  # after it, a closed writer whose text could not be sent is forgotten
 MOST_HELD = 65_536  # characters per visit: many minutes of any model
 MOST_IN_PIECE = 4_096
-MOST_CHUNKS = 1_000  # held per visit
+MOST_EMISSIONS = 1_000  # held per visit: 20,000 a second
 
 
 class LiveText:
@@ -51,9 +52,9 @@ class LiveText:
             self._ensure_thread()
         return writer
 
-    def open_chunks(self, run: str, node: str, seq: int, attempt: int) -> ChunkWriter:
-        """A writer for the custom chunks of a visit's attempt."""
-        writer = ChunkWriter(self, run, node, seq, attempt, turn=0)
+    def open_emissions(self, run: str, node: str, seq: int, attempt: int) -> EmissionWriter:
+        """A writer for what a visit's attempt emits."""
+        writer = EmissionWriter(self, run, node, seq, attempt, turn=0)
         with self._lock:
             self._writers.add(writer)
             self._ensure_thread()
@@ -219,7 +220,7 @@ class TokenWriter:
     def drop(self) -> None:
         """The unsent pieces cannot be sent: replace them by one that counts the lost text."""
         if self.unsent:
-            lost = sum(self._size(piece) + piece.lost for piece in self.unsent)
+            lost = sum(len(piece.text) + piece.lost for piece in self.unsent)
             with self._lock:
                 self.unsent = [self._gap(lost, self.unsent[-1].last)]
 
@@ -244,10 +245,6 @@ class TokenWriter:
         self._is_restarted = False
         return [*pieces, self._piece(first, lost, is_last)]
 
-    def _size(self, piece: Piece) -> int:
-        """What a piece holds, in the unit of `lost`."""
-        return len(piece.text)
-
     def _gap(self, lost: int, is_last: bool) -> Piece:
         return self._piece("", lost, is_last)
 
@@ -265,53 +262,107 @@ class TokenWriter:
         self.close()
 
 
-class ChunkWriter(TokenWriter):
-    """Takes the chunks that a function writes to the stream mode `custom`: JSON, at most MOST_IN_PIECE characters each.
-    Larger ones, and those beyond MOST_CHUNKS, are dropped and counted."""
+class EmissionWriter(TokenWriter):
+    """Takes what a node emits (python_graph/emitters.py): JSON, at most MOST_IN_PIECE characters each. Larger ones, and
+    those beyond MOST_EMISSIONS, are dropped and counted. Emissions that are sent together share pieces."""
 
     _marks_end = False
 
+    def __init__(self, to: LiveText, run: str, node: str, seq: int, attempt: int, turn: int) -> None:
+        super().__init__(to, run, node, seq, attempt, turn)
+        self._counts: list[int] = []  # of the emissions of each unsent piece
+
     def write(self, text: str) -> None:
-        """Append a chunk; ignored after `close`."""
+        """Append an emission; ignored after `close`."""
         with self._lock:
             if self._closed_s is not None:
                 return
-            is_full = len(self._parts) >= MOST_CHUNKS or self._held + len(text) > MOST_HELD
-            if is_full or len(text) > MOST_IN_PIECE:
+            if not self.has_room or len(text) > MOST_IN_PIECE:
                 self._lost += 1
             else:
                 self._parts.append(text)
                 self._held += len(text)
         self._to.wake()
 
-    def _pieces(self, parts: list[str], lost: int, is_last: bool) -> list[Piece]:
-        chunks = [*parts, *([""] if lost else [])]
-        ends = [(lost if not chunk else 0, is_last and at == len(chunks)) for at, chunk in enumerate(chunks, 1)]
-        return [self._piece("", *end, chunk=chunk) for chunk, end in zip(chunks, ends, strict=True)]
+    def skip(self, count: int) -> None:
+        """So many emissions could not be taken."""
+        if count:
+            with self._lock:
+                if self._closed_s is None:
+                    self._lost += count
+            self._to.wake()
 
-    def _size(self, piece: Piece) -> int:
-        return 1 if piece.chunk else 0
+    @property
+    def has_room(self) -> bool:
+        """Whether the next emission is taken. False: it is not worth making it."""
+        return len(self._parts) < MOST_EMISSIONS and self._held < MOST_HELD
+
+    def _pieces(self, parts: list[str], lost: int, is_last: bool) -> list[Piece]:
+        groups = _groups(parts)
+        pieces = [self._emitted(group, is_last and not lost and group is groups[-1]) for group in groups]
+        self._counts = list(map(len, groups))
+        return [*pieces, self._gap(lost, is_last)] if lost or not pieces else pieces
+
+    def _emitted(self, group: list[str], is_last: bool) -> Piece:
+        if len(group) == 1 and group[0].startswith(_CHUNK):
+            return self._piece("", 0, is_last, chunk=group[0][len(_CHUNK) : -1])
+        return replace(self._piece("", len(group), is_last, chunk=""), emissions=f"[{','.join(group)}]")
+
+    def drop(self) -> None:
+        if self.unsent:
+            gaps = sum(piece.lost for piece in self.unsent if not piece.emissions)
+            with self._lock:
+                self.unsent = [self._gap(sum(self._counts) + gaps, self.unsent[-1].last)]
+                self._counts = []
 
     def _gap(self, lost: int, is_last: bool) -> Piece:
         return self._piece("", lost, is_last, chunk="")
 
 
-class VisitChunks:
-    """Passes on the chunks of one attempt of a visit. The writer is opened by the first one: most functions write none.
+_CHUNK = '{"chunk":'
+
+
+def _groups(parts: list[str]) -> list[list[str]]:
+    """Emissions that share a piece: as many as it has room for."""
+    groups, room = list[list[str]](), 0
+    for part in parts:
+        if len(part) > room:
+            groups.append([])
+            room = MOST_IN_PIECE
+        groups[-1].append(part)
+        room -= len(part) + 1
+    return groups
+
+
+class VisitEmissions:
+    """Passes on what one attempt of a visit emits. The writer is opened by the first emission: most visits have none.
     A context manager that closes it."""
 
-    def __init__(self, open_writer: Callable[[], ChunkWriter]) -> None:
+    def __init__(self, open_writer: Callable[[], EmissionWriter]) -> None:
         self._open_writer = open_writer
-        self._writer: ChunkWriter | None = None
+        self._writer: EmissionWriter | None = None
         self._lock = threading.Lock()
 
-    def write(self, chunk: str) -> None:
+    def write(self, text: str) -> None:
+        """An emission, as JSON."""
+        (self._writer or self._opened()).write(text)
+
+    def skip(self, count: int) -> None:
+        """So many emissions could not be taken."""
+        (self._writer or self._opened()).skip(count)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next emission is taken."""
+        return self._writer is None or self._writer.has_room
+
+    def _opened(self) -> EmissionWriter:
         with self._lock:
             if self._writer is None:
                 self._writer = self._open_writer()
-        self._writer.write(chunk)
+        return self._writer
 
-    def __enter__(self) -> VisitChunks:
+    def __enter__(self) -> VisitEmissions:
         return self
 
     def __exit__(

@@ -54,6 +54,16 @@ class Clock:
         return f"the budget of run {self.run_id}" if self.is_held else None
 
     @property
+    def stop_ms(self) -> int | None:
+        """When holds stop the visits that still run, or have done so; None: they let them end."""
+        return min((hold.due_ms for hold in self.holds if hold.due_ms is not None), default=None)
+
+    @property
+    def pending_ms(self) -> int | None:
+        """When the next hold stops what still runs. None: none will."""
+        return min((at for hold in self.holds if (at := hold.pending_ms) is not None), default=None)
+
+    @property
     def held_since_ms(self) -> int | None:
         """The start of the hold time that `idle_ms` does not include yet. None: the run is not held."""
         since = [hold.at_ms for hold in self.holds]

@@ -44,6 +44,7 @@ class Draft:
     slot: Slot | None
     spent: BudgetUse
     failed_visits: FailedVisits
+    limited_from: int
     owed: Owed = field(default_factory=Owed)
     status: RunStatus | None = None
     ended_ms: int | None = None
@@ -55,6 +56,7 @@ class Draft:
     revives: bool = False
     unless_claimed: bool = False
     unless_answered: bool = False
+    stops: bool = False
     wakes: list[Visit] = field(default_factory=list)
     delivered: int | None = None
     usage: Mapping[str, Any] | None = None
@@ -76,6 +78,7 @@ class Draft:
             slot=run.slot,
             spent=run.spent,
             failed_visits=run.failed_visits,
+            limited_from=run.limited_from,
         )
 
     @property
@@ -124,7 +127,7 @@ class Draft:
             ended_ms=self.ended_ms,
             error=self.error,
             failure=self.failure,
-            holds=() if is_over else clock.holds,
+            holds=clock.holds,
             slot=None if is_over else self.slot,
             idle_ms=clock.idle_ms,
             revives=self.revives,
@@ -160,7 +163,9 @@ class Draft:
             budget=clock.budget,
             spent=self.spent,
             failed_visits=self.failed_visits,
+            limited_from=self.limited_from,
             continues=visits.continues and not is_over,
+            stops=self.stops and not is_over,
             frontier=visits.frontier,
         )
 

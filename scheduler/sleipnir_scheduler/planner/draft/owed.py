@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from sleipnir.runs.run import RunView, Slot, question_id
 from sleipnir.runs.transitions import (
+    AwaitSignal,
     Effect,
     FreeSlot,
+    LeaveSignal,
     Notice,
     RetryChild,
     StartChild,
@@ -23,12 +25,14 @@ from sleipnir.runs.transitions import (
     TellRoot,
     TellRun,
 )
-from sleipnir.runs.visits import Call, Visit
+from sleipnir.runs.visits import Call, Question, SignalWait, Visit
 
 SETTLED = "settled"
 """The event that withdraws a question at the run at the top."""
 
-_SHOWN_AT_THE_TOP = ("gate_opened", "gate_answered", "gate_expired", "child_started", "child_retried", "child_ended")
+_SHOWN_AT_THE_TOP = (
+    "gate_opened", "gate_answered", "gate_expired", "child_started", "child_retried", "child_ended", "run_stopped",
+)  # fmt: skip
 
 Changes = list[tuple[Visit | None, Visit | None]]
 
@@ -36,11 +40,14 @@ Changes = list[tuple[Visit | None, Visit | None]]
 @dataclass
 class Owed:
     """`ended` are child runs that this event is about: they are over, gone, or cannot go on, so nothing cancels them.
-    `recalled` are child runs that are cancelled nevertheless."""
+    `recalled` are child runs that are cancelled nevertheless. `took` are the numbers of the signals that visits have
+    taken with this event, by visit; `choosy` the visits that begin to wait for a signal and may decline one."""
 
     effects: list[Effect] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
     recalled: list[str] = field(default_factory=list)
+    took: dict[int, str] = field(default_factory=dict)
+    choosy: set[int] = field(default_factory=set)
 
     def add(self, effect: Effect) -> None:
         self.effects.append(effect)
@@ -63,6 +70,7 @@ def all_of(
     yield from owed.effects
     if changes:
         yield from _cancelled_children(owed, changes)
+        yield from _signals(owed, changes)
     for child in owed.recalled:
         yield TellChild(child, "cancelled")
     spec = run.spec
@@ -86,6 +94,19 @@ def children_of(visits: Iterable[Visit | None]) -> dict[str, None]:
     return dict.fromkeys(child for visit in visits if visit is not None for child in visit.children)
 
 
+def _signals(owed: Owed, changes: Changes) -> Iterator[Effect]:
+    """What those who deliver signals need to know of the visits that wait for one."""
+    for before, after in changes:
+        was, now = before and before.body, after and after.body
+        if was is now:
+            continue
+        if before is not None and isinstance(was, SignalWait):
+            yield LeaveSignal(was.name, before.seq, before.attempt, owed.took.get(before.seq, ""))
+        if after is not None and isinstance(now, SignalWait):
+            sure = now.one and after.seq not in owed.choosy
+            yield AwaitSignal(now.name, after.seq, after.attempt, now.since_ms, now.one, sure)
+
+
 def _cancelled_children(owed: Owed, changes: Changes) -> Iterator[Effect]:
     """Cancels of child runs that no visit waits for now. The child of a failed visit keeps its results: it may go on
     when the visit runs again."""
@@ -101,5 +122,8 @@ def _cancelled_children(owed: Owed, changes: Changes) -> Iterator[Effect]:
 
 
 def _asks_at_the_top(visit: Visit) -> bool:
-    """Whether it asks a question of a model, which the model at the top may answer too."""
-    return isinstance(visit.place, Call) and visit.is_asking
+    """Whether it asks a question of a model, which the model at the top may answer too. An interrupt of a tool is for
+    people."""
+    if not isinstance(visit.place, Call) or not visit.is_asking or visit.kind == "tools":
+        return False
+    return not (isinstance(visit.body, Question) and visit.body.asked is not None)

@@ -22,7 +22,7 @@ from sleipnir.runs.transitions import (
     TakeResult,
     Write,
 )
-from sleipnir.runs.visits import Call, Turn, Visit
+from sleipnir.runs.visits import Branch, Call, Turn, Visit
 
 _STEP: Final = Step(0, "", 0)
 
@@ -95,13 +95,14 @@ class EventRecord:
             role=place.role,
             item=None if item is None else (item.map, item.index),
             part=place.part,
+            sent_by=place.batch if isinstance(place, Branch) else None,
             **how,
         )
         self.writes.append(Write(step, delta, collect, values or {}))
         if isinstance(place, (Turn, Call)):
             return self.last_step
         timing = self.timings.get(visit.node) or self.before.timings.get(visit.node) or Timing()
-        self.timings[visit.node] = timing.plus(step.took_ms)
+        self.timings[visit.node] = timing.plus(step.took_ms, cached=step.cached)
         if item is None:
             self._closings[self.last_step] = closing = {
                 "seq": step.seq,
@@ -114,6 +115,7 @@ class EventRecord:
                 "notes": list(notes),
                 "error": step.error,
                 **({"failed_visit": True} if step.failed_visit else {}),
+                **({"cached": True} if step.cached else {}),
             }
             self.notices.append(Notice("visit_closed", closing))
         return self.last_step
@@ -137,11 +139,17 @@ class EventRecord:
         if "next" in fields:
             self._closings[step]["next"] = fields["next"]
 
+    def keep_commands(self, step: int) -> None:
+        """Let a step of this event have the updates of the commands of its visit."""
+        index = step - self.before.step - 1
+        self.writes[index] = changed(self.writes[index], keeps_commands=True)
+
     # Answers
 
     def ask(self, visit: Visit, gate: Gate) -> None:
         """Open a question of a visit, or ask it again."""
-        self.gates[visit.seq] = changed(gate, seq=visit.seq, attempt=visit.attempt)
+        twin = visit.twin
+        self.gates[visit.seq] = changed(gate, seq=visit.seq, attempt=visit.attempt, twin=twin)
         self.notice(
             "gate_opened",
             seq=visit.seq,
@@ -152,6 +160,7 @@ class EventRecord:
             options=list(gate.options),
             default=gate.default,
             **({} if gate.key is None else {"key": gate.key}),
+            **({} if twin is None else {"twin": twin}),
         )
 
     def answered(self, visit: Visit, answer: str, by: str, key: str | None = None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from sleipnir.runs.run import changed
+from sleipnir.runs.run import Checkpoint, changed
 from sleipnir.runs.transitions import Closing
 from sleipnir.runs.visits import Backoff, Commands, Ended, Fan, Visit
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, NextVisit, VisitOutcome
@@ -125,6 +125,16 @@ def _spread(context: Context, source: Visit, targets: list[str], group: int, ind
     remaining = {target: count for target, count in Counter(targets).items() if target}
     commands = Commands(source.seq, tuple(targets), left=remaining, index=index)
     context.draft.visits.stay(source, commands, group=group)
+
+
+def go_on_at(
+    context: Context,
+    point: Checkpoint,
+    ways: Sequence[NextVisit],
+    sources: Sequence[Visit],
+    wide: Mapping[int, list[str]],
+) -> None:
+    open_step(context, [*ways, *map(NextVisit, dict.fromkeys(point.nodes))], sources, wide)
 
 
 def open_commands(context: Context, visit: Visit, commands: Commands, most: int) -> None:

@@ -8,14 +8,13 @@ commands. When a visit fails for good, no more visits start.
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sleipnir.runs.run import changed
+from sleipnir.runs.run import Checkpoint, changed
 from sleipnir.runs.transitions import DropValue
-from sleipnir.runs.visits import BRANCH, Branch, Commands, Ended, Failed, Rank, Visit
+from sleipnir.runs.visits import BRANCH, Branch, Commands, Ended, Failed, Rank, Visit, lineage_after, lineage_of
 from sleipnir_scheduler.planner.context import Context, NextVisit, RunFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.engines.dag_folding import FoldedVisit, Window, fold_visit
 from sleipnir_scheduler.planner.engines.entering import (
@@ -52,6 +51,22 @@ def open_step(
             counted.add(way.target)
 
 
+def go_on_at(
+    context: Context,
+    point: Checkpoint,
+    ways: Sequence[NextVisit],
+    sources: Sequence[Visit],
+    wide: Mapping[int, list[str]],
+) -> None:
+    """The visits that were unfinished have the ranks that they had in the source of the fork."""
+    for unfinished in point.visits:
+        depth, target, lineage, index = unfinished.rank
+        way = NextVisit(target)
+        _admit(context, open_visit(context, way, None, group=None, depth=depth, lineage=lineage, index=index))
+    first = [] if point.visits else [NextVisit(node) for node in point.nodes]
+    open_step(context, [*ways, *first], sources, wide)
+
+
 def open_commands(context: Context, visit: Visit, commands: Commands, most: int) -> None:
     number, remaining = commands.next, dict(commands.left)
     counted = set(commands.targets[:number])
@@ -76,10 +91,16 @@ def _open(context: Context, way: NextVisit, source: Visit | None, *, counts: boo
     commands to one node, only the first `counts` as an entry."""
     draft = context.draft
     depth = way.depth if way.join else (source.depth if source else 0)
-    lineage = _hash(way.join or "") if way.join or source is None else _lineage_after(source)
+    lineage = lineage_of(way.join or "") if way.join or source is None else _lineage_after(source)
     # Two firings of a join may have the same depth; the second one comes later in the visit order.
     index = draft.record.count(f"\0{way.join}") - 1 if way.join else way.command or 0
     visit = open_visit(context, way, source, group=None, depth=depth + 1, lineage=lineage, index=index)
+    _admit(context, visit, counts=counts)
+
+
+def _admit(context: Context, visit: Visit, *, counts: bool = True) -> None:
+    """Count a visit that has opened. If it breaks a limit, it fails, or is dropped."""
+    draft = context.draft
     try:
         if stops_before(context, draft.steps + 1):
             draft.visits.drop(visit)
@@ -90,9 +111,9 @@ def _open(context: Context, way: NextVisit, source: Visit | None, *, counts: boo
         check_limit(context, draft.steps + 1)
         draft.steps += 1
         if context.deadline_passed():
-            raise RunFailed(context.timed_out(f"at '{way.target}'"))
+            raise RunFailed(context.timed_out(f"at '{visit.node}'"))
         if counts:
-            count_entry(context, way.target)
+            count_entry(context, visit.node)
     except RunFailed as failure:
         draft.visits.move(visit, Failed(at_node(failure.node, str(failure)), failure=failure.failure))
 
@@ -199,14 +220,6 @@ def _lowest_rank(visit: Visit) -> Rank:
 
 
 def _lineage_after(source: Visit) -> str:
-    """The lineage of the visits that a visit opens. After two firings of a join these have the same hash, and keep the
-    order of the firings."""
-    base, dot, firing = source.lineage.partition(".")
+    """The lineage of the visits that a visit opens."""
     is_one_of_a_list = isinstance(source.place, Branch) and source.place.batch is not None
-    if source.index and not is_one_of_a_list:
-        return f"{_hash(str((source.depth, source.node, base, 0)))}{dot}{firing}.{source.index:06}"
-    return f"{_hash(str((source.depth, source.node, base, source.index)))}{dot}{firing}"
-
-
-def _hash(cause: str) -> str:
-    return f"{zlib.crc32(cause.encode()):08x}"
+    return lineage_after(source.rank, is_one_of_a_list=is_one_of_a_list)

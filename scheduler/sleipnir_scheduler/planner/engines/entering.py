@@ -73,9 +73,10 @@ def check_limit(context: Context, number: int) -> None:
 
 def check_recursion(context: Context, steps: int) -> None:
     """Raises RunFailed when `steps` super-steps (in a `dag` visits) are closed, and the configuration of the run allows
-    no more. The input counts as one, as in LangGraph: a limit of 3 allows two super-steps."""
+    no more. The input counts as one, as in LangGraph: a limit of 3 allows two super-steps. A retry gives the run its
+    limit again."""
     limit = context.run.spec.config.get("recursion_limit")
-    if limit is not None and steps - context.graph.begins_at_start >= limit:
+    if limit is not None and steps - (context.draft.limited_from or context.graph.begins_at_start) >= limit:
         raise RunFailed(RECURSION_LIMIT_REACHED.format(limit=limit), kind="steps")
 
 

@@ -14,16 +14,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from sleipnir.graph.model import EndNode, Json
 from sleipnir.graph.template import TemplateError, keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
+from sleipnir.runs import arrivals
 from sleipnir.runs.checkpoints import several
-from sleipnir.runs.run import changed
+from sleipnir.runs.dag_checkpoints import plain_ways
+from sleipnir.runs.run import Fork, changed
 from sleipnir.runs.transitions import Closing, DropValue, PutValues, SplitCommands
 from sleipnir.runs.visits import (
+    BRANCH,
+    WIDE,
     AgentFunction,
     Branch,
     Child,
@@ -37,7 +42,7 @@ from sleipnir.runs.visits import (
     Visit,
     Work,
 )
-from sleipnir_scheduler.planner import failing
+from sleipnir_scheduler.planner import breakpoints, failing, recovering
 from sleipnir_scheduler.planner.context import (
     STEP_TIMER,
     Context,
@@ -48,30 +53,32 @@ from sleipnir_scheduler.planner.context import (
     at_node,
 )
 from sleipnir_scheduler.planner.draft.visits import Member, member
-from sleipnir_scheduler.planner.engines import joins, routing
+from sleipnir_scheduler.planner.engines import routing
 from sleipnir_scheduler.planner.folding import FoldError, FoldResult, Writer
 
-WIDE = 128
-"""The most visits of a list of commands that wait for slots; further commands become visits as others end."""
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
     """A branch has ended."""
+    outcome = recovering.recovered(context, visit, outcome) or outcome
     if outcome.ok or outcome.sends is not None or outcome.next is not None:
         if context.engine.goes_straight_on(context, visit, outcome):
+            breakpoints.stop(context, (visit.node,))
             return
         error = routing.dead_end(context, visit, outcome)
     else:
         outcome, error = failing.failed(context, visit, outcome)
     visits = context.draft.visits
     held = visits.has_mates(visit) or (error is not None and _folds(context, outcome.written) is not None)
-    step = _journal(context, visit, outcome, held=held)
+    step = journal(context, visit, outcome, held=held)
     if outcome.sends:
         context.draft.record.item(SplitCommands(visit.seq))
+        context.draft.record.keep_commands(step)
     if error is not None:
         if not held:
             _apply(context, [_ended_member(visit, Ended(step, keys=outcome.written))], step, None)
-        visits.move(visit, failed_body(visit, at_node(visit.node, error), outcome.error_type))
+        visits.move(visit, _failed_body(context, visit, at_node(visit.node, error), outcome))
         return
     visits.move(visit, Ended(step, outcome.ok, False, outcome.written, outcome.next, outcome.sends))
     if visits.has_ended_step(visit.group):
@@ -94,7 +101,7 @@ def agent_function_ended(context: Context, visit: Visit, outcome: VisitOutcome) 
     )
     if not outcome.ok:
         error = at_node(visit.node, outcome.error or "failed")
-        visits.move(visit, failed_body(visit, error, outcome.error_type))
+        visits.move(visit, failed_body(visit, error, outcome))
         return
     visits.move(visit, Ended(step, keys=outcome.keys, next=outcome.next))
     if visits.has_ended_step(visit.group):
@@ -113,17 +120,31 @@ def refuse(context: Context, visit: Visit, error: str) -> None:
     context.draft.visits.move(visit, failed_body(visit, error))
 
 
-def failed_body(visit: Visit, error: str, error_type: str | None = None) -> Failed:
+def _failed_body(context: Context, visit: Visit, error: str, outcome: VisitOutcome) -> Failed:
+    """The same as failed_body, with what the graph collects of failures."""
+    body = failed_body(visit, error, outcome)
+    assert body.failure is not None
+    return changed(body, failure=recovering.with_place(context, visit, body.failure, outcome))
+
+
+def failed_body(visit: Visit, error: str, outcome: VisitOutcome | None = None) -> Failed:
     """The body that is kept of a failed visit. Its node has reported the failure, so no work is in doubt."""
-    failure = Failure("visit", visit.seq, error_type)
+    failure = _cause(visit, outcome)
     match visit.body:
         case Fan() as fan:
             return Failed(error, fan, failure=failure)
-        case ChildWait(child):
+        case ChildWait(child) | Work(child=Child() as child):
             return Failed(error, child, failure=failure)
         case Ready(Fan() | Child() as earlier):
             return Failed(error, earlier, failure=failure)
     return Failed(error, failure=failure)
+
+
+def _cause(visit: Visit, outcome: VisitOutcome | None) -> Failure:
+    """What a run fails for because of this visit: of one that waited for a run, what that one failed for."""
+    if outcome is not None and outcome.failure is not None:
+        return changed(outcome.failure, seq=visit.seq)
+    return Failure("visit", visit.seq, None if outcome is None else outcome.error_type)
 
 
 def close(context: Context, group: int, step: int) -> None:
@@ -174,14 +195,37 @@ def go_on_after_hold(context: Context) -> None:
 def enter(context: Context, node: str) -> None:
     """Open the first visit of the run at a node, also when a failed run of an older release is retried."""
     context.engine.open_step(context, [NextVisit(node)], [], {})
+    breakpoints.stop(context, ())
 
 
-def go_on_at(context: Context, nodes: Sequence[str]) -> None:
-    """Open the first super-step of a fork."""
-    context.engine.open_step(context, [NextVisit(node) for node in nodes], [], {})
+def go_on_at(context: Context, fork: Fork) -> None:
+    """Open the first visits of a fork. That of an update stops after its one. The store has the values of commands
+    under the numbers that the visits had which gave these, so the visits of the fork get greater ones."""
+    point, visits = fork.checkpoint, context.draft.visits
+    if not point.opens:  # an update has ended what came next
+        context.end("completed")
+        return
+    ways: list[NextVisit] = []
+    sources: list[Visit] = []
+    wide: dict[int, list[str]] = {}
+    for each in point.lists:
+        depth, node, lineage, index = each.rank
+        place = Branch(each.seq) if each.sent else BRANCH
+        source = Visit(each.seq, node, "", 1, context.now_ms, place, Ended(0), 0, depth, lineage, index)
+        visits.last_seq = max(visits.last_seq, each.seq)
+        own_ways = [NextVisit(to, number) for number, to in enumerate(each.nodes) if to]
+        if len(each.nodes) - each.nodes.count("") > WIDE:
+            wide[each.seq] = each.nodes
+            own_ways = _ways_of_many_commands(each.nodes)
+        ways += own_ways
+        sources += [source] * len(own_ways)
+    context.engine.go_on_at(context, point, ways, sources, wide)
+    if fork.update is None:
+        breakpoints.stop(context, ())
 
 
-def _journal(context: Context, visit: Visit, outcome: VisitOutcome, *, held: bool) -> int:
+def journal(context: Context, visit: Visit, outcome: VisitOutcome, *, held: bool) -> int:
+    """Write the step of a visit that has ended; its number."""
     folds = _folds(context, outcome.written)
     return context.draft.record.write(
         visit,
@@ -319,7 +363,7 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
     draft.record.drops += draft.visits.drop_step(group, members)
     last = draft.record.last_step
     if over:
-        _record_closing(context, last, before, 0)
+        _record_closing(context, last, before)
         context.end("completed")
         return
     ways: list[NextVisit] = []
@@ -328,13 +372,13 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
         if own_ways := leads.get(branch.seq):
             ways += own_ways
             sources += [branch.visit] * len(own_ways)
+    newest = draft.visits.last_seq
     context.engine.open_step(context, [*ways, *fired], sources, wide)
-    commands = sum(
-        way.commands if source.seq in wide else 1
-        for way, source in zip(ways, sources, strict=True)
-        if way.command is not None
-    )
-    _record_closing(context, last, before, commands)
+    if context.graph.engine == "dag":
+        _record_ways(context, step, branches, leads)
+    else:
+        _record_closing(context, last, before, _lists(context, branches))
+    breakpoints.stop(context, (branch.visit.node for branch in branches), newest, wide)
 
 
 def _leads(
@@ -354,15 +398,7 @@ def _leads(
             targets = routing.command_targets(context, visit, ended)
             if len(targets) - targets.count("") > WIDE:
                 wide[seq] = targets
-                first = {to: number for number, to in reversed([*enumerate(targets)]) if to}
-                count = Counter(targets)
-                leads[seq] = [
-                    *(routing.chosen_nodes(context, visit, ended)),
-                    *(
-                        NextVisit(to, number, commands=count[to])
-                        for to, number in sorted(first.items(), key=itemgetter(1))
-                    ),
-                ]
+                leads[seq] = [*routing.chosen_nodes(context, visit, ended), *_ways_of_many_commands(targets)]
                 continue
         elif seq not in labels:
             kind = (node, ended.ok, ended.next)
@@ -373,6 +409,13 @@ def _leads(
         if not _is_end(context, node):
             leads[seq] = routing.ways_on(context, visit, ended, labels.get(seq))
     return leads, wide
+
+
+def _ways_of_many_commands(targets: Sequence[str]) -> list[NextVisit]:
+    """One way for each target."""
+    first = {to: number for number, to in reversed([*enumerate(targets)]) if to}
+    count = Counter(targets)
+    return [NextVisit(to, number, commands=count[to]) for to, number in sorted(first.items(), key=itemgetter(1))]
 
 
 def _write_end(context: Context, visit: Visit, ended: Ended) -> bool:
@@ -389,7 +432,7 @@ def _write_end(context: Context, visit: Visit, ended: Ended) -> bool:
             writes = context.updates(node, state)
         except VisitFailed as failure:
             raise RunFailed(str(failure), node.id) from None
-        step = _journal(context, visit, VisitOutcome(values=writes), held=False)
+        step = journal(context, visit, VisitOutcome(values=writes), held=False)
         written = Ended(step, keys=tuple(writes))
         counts = _apply(context, [_ended_member(visit, written)], step, None)
         context.draft.visits.move(visit, written)
@@ -429,7 +472,7 @@ def _arrivals(context: Context, members: list[Member]) -> list[NextVisit]:
         for each in members
         if (batch := batches[each.seq]) is None or (each.visit.node, batch) not in live
     }
-    context.draft.arrived, fired = joins.arrive(context.graph, context.draft.arrived, list(sources.items()))
+    context.draft.arrived, fired = arrivals.arrive(context.graph, context.draft.arrived, list(sources.items()))
     return [NextVisit(join.target, join=join.name, depth=join.depth) for join in fired]
 
 
@@ -449,6 +492,7 @@ def _commanded(context: Context, batches: Collection[int], ended: Collection[int
 def _record_routes(context: Context, members: list[Member], leads: Mapping[int, list[NextVisit]], step: int) -> None:
     """Journal what was decided: in the step of a visit that is journaled now, else in `step`. A source leads to its
     joins, whether they fire now or not."""
+    is_dag = context.graph.engine == "dag"
     alike: dict[tuple[str, int], tuple[str, ...]] = {}  # by node and list of ways, which visits share
     routes: dict[str, tuple[str, ...]] = {}
     routed: dict[tuple[str, tuple[str, ...]], None] = {}
@@ -460,38 +504,85 @@ def _record_routes(context: Context, members: list[Member], leads: Mapping[int, 
             targets = tuple(dict.fromkeys(way.target for way in ways))
             targets += tuple(join for join, _ in context.graph.joins.get(node, ()) if join not in targets)
             alike[node, id(ways)] = targets
-        if not targets or ended is None:
+        if ended is None or not (targets or (is_dag and ended.step)):
             continue
-        if ended.step > context.run.step:
-            context.draft.record.amend(ended.step, next=targets[0] if len(targets) == 1 else targets)
-        else:
-            routes[str(seq)] = targets
-            routed[node, targets] = None
+        if (is_written := ended.step > context.run.step) and targets:
+            leads_to = targets[0] if len(targets) == 1 else targets
+            context.draft.record.amend(ended.step, next=leads_to, unrouted=False)
+        if not is_written or (is_dag and ended.step != step):
+            routes[str(seq)] = targets  # of a `dag` also that there are none: it was unrouted until now
+            if targets and not is_written:
+                routed[node, targets] = None
     if routes:
-        context.draft.record.amend(step, routes=routes)
+        write = context.draft.record.written(step)
+        before = write.step.routes if write is not None else None  # of another visit of a `dag`, routed by this event
+        context.draft.record.amend(step, routes={**(before or {}), **routes})
         for node, targets in routed:
             context.draft.record.notice("routed", node=node, next=targets)
 
 
 def _record_closing(
-    context: Context, step: int, before: tuple[Mapping[str, Any], Mapping[str, Any]], commands: int
+    context: Context,
+    step: int,
+    before: tuple[Mapping[str, Any], Mapping[str, Any]],
+    lists: Mapping[str, tuple[tuple[str, int], ...]] = _NOTHING,
 ) -> None:
     """Journal that the super-step closes with the journal step `step`, the last one of its visits, and how the run goes
-    on. The target of a step of a chain says so already; a `dag` has no super-steps."""
+    on. The target of a step of a chain says so already."""
     draft = context.draft
-    if context.graph.engine == "dag":
-        return
     if (write := draft.record.written(step)) is None:
         return
     arrived = None if draft.arrived == before[0] else draft.arrived
     deferred = None if draft.deferred == before[1] else draft.deferred
-    is_plain = write.step.is_checkpoint and not commands and arrived is None and deferred is None
+    is_plain = write.step.is_checkpoint and not lists and arrived is None and deferred is None
     if is_plain and not (context.graph.joins or context.graph.deferred):
         return  # its targets are the nodes, of which there may be thousands
     opened = [visit for visit in draft.visits.all() if not isinstance(visit.body, Commands)]
     nodes = sorted(each.node for each in opened if isinstance(each.place, Branch) and each.place.batch is None)
     if not is_plain or nodes != sorted(several(write.step.next)):
-        draft.record.amend(step, closing=Closing(tuple(nodes), arrived, deferred, commands))
+        commands = sum(count for targets in lists.values() for node, count in targets if node)
+        draft.record.amend(step, closing=Closing(tuple(nodes), arrived, deferred, commands, lists))
+
+
+def _lists(context: Context, branches: Sequence[Member]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """The lists of commands that open visits, as in transitions.Closing."""
+    lists: dict[str, tuple[tuple[str, int], ...]] = {}
+    for branch in branches:
+        if branch.ended is not None and branch.ended.sends:
+            targets = routing.command_targets(context, branch.visit, branch.ended)
+            if any(targets):
+                lists[str(branch.seq)] = tuple((node, len([*same])) for node, same in groupby(targets))
+    return lists
+
+
+def _record_ways(
+    context: Context, step: int, branches: Sequence[Member], leads: Mapping[int, Sequence[NextVisit]]
+) -> None:
+    """Journal how a `dag` goes on after visits have ended, as far as their targets do not say it."""
+    record, lists = context.draft.record, _lists(context, branches)
+    ways: dict[str, tuple[str, ...]] = {}
+    for branch in branches:
+        if (ended := branch.ended) is None or not ended.step:
+            continue
+        own = record.written(ended.step)
+        targets = several(own.step.next) if own is not None else _routed(context, step, branch.seq)
+        nodes = [way.target for way in leads.get(branch.seq, ()) if way.command is None]
+        fails, told = not ended.ok and not targets, plain_ways(context.graph, branch.rank[1], targets)
+        if fails or str(branch.seq) in lists or sorted(nodes) != sorted(told):
+            ways[str(branch.seq)] = tuple(nodes)
+    if not (lists or ways):
+        return
+    before = (written := record.written(step)) and written.step.closing
+    if before:
+        lists, ways = {**before.lists, **lists}, {**before.ways, **ways}
+    commands = sum(count for targets in lists.values() for node, count in targets if node)
+    record.amend(step, closing=Closing(commands=commands, lists=lists, ways=ways))
+
+
+def _routed(context: Context, step: int, seq: int) -> tuple[str, ...]:
+    """The targets of a visit that has ended at an earlier step than it is routed, as journaled with `step`."""
+    write = context.draft.record.written(step)
+    return ((write.step.routes or {}) if write else {}).get(str(seq), ())
 
 
 # Small parts
@@ -529,11 +620,15 @@ def _open_agent_function(
 
 
 def _note_applied(context: Context, members: Sequence[Member]) -> None:
-    """Note, for a retry, that the writes of these visits count already."""
+    """Note, for a retry, that the writes of these visits count already; the journal of a `dag` tells that their ways on
+    are still to be chosen."""
+    record = context.draft.record
     for entry in members:
         now = context.draft.visits.get(entry.seq)
         if now is not None and isinstance(now.body, Ended):
             context.draft.visits.move(now, changed(now.body, applied=True))
+            if context.graph.engine == "dag" and record.written(now.body.step) is not None:
+                record.amend(now.body.step, unrouted=True)
 
 
 def _names(chosen: Ended | None) -> list[str]:

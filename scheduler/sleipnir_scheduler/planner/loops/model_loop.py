@@ -1,13 +1,15 @@
-"""The waiting visit of an llm node with tools, as loops, spawning, escalating and messaging read and change it."""
+"""The waiting visit of an llm node with tools, or of a tools node, as its modules read and change it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sleipnir.graph.model import LlmNode
+from sleipnir.graph.model import LlmNode, ToolsNode
 from sleipnir.runs.run import changed
 from sleipnir.runs.visits import Call, Loop, Turn, Visit
 from sleipnir_scheduler.planner.context import Context
+
+TOOLS: Final = ToolsNode.kind
 
 
 class ModelLoop(NamedTuple):
@@ -18,7 +20,11 @@ class ModelLoop(NamedTuple):
 
 
 def loops(context: Context) -> list[ModelLoop]:
-    """All loops of the run, by number."""
+    """All loops of models of the run, by number."""
+    return [each for each in _all(context) if each.visit.kind != TOOLS]
+
+
+def _all(context: Context) -> list[ModelLoop]:
     return [ModelLoop(visit, visit.body) for visit in context.draft.visits.all() if isinstance(visit.body, Loop)]
 
 
@@ -26,7 +32,7 @@ def loop_of(context: Context, visit: Visit) -> ModelLoop:
     """The loop that a turn or a call is part of."""
     if not isinstance(visit.place, (Turn, Call)):
         raise TypeError(f"visit {visit.seq} of node '{visit.node}' is no part of a loop")
-    return next(each for each in loops(context) if each.loop.id == visit.place.loop)
+    return next(each for each in _all(context) if each.loop.id == visit.place.loop)
 
 
 def now(context: Context, model_loop: ModelLoop) -> ModelLoop:

@@ -140,7 +140,7 @@ def _spawn(context: Context, model_loop: ModelLoop, seq: int, agent: str, prompt
     spawned = Spawned(agent_id(run, agent), run, agent, seq)
     change(context, model_loop, agents=(*loop.agents, spawned))
     node = model_loop.visit.node
-    context.draft.owed.add(StartChild(run, agent, prompt, node, seq, attempt=1))
+    context.draft.owed.add(StartChild(run, agent, prompt, node, seq, attempt=1, twin=seq))
     context.draft.record.notice("child_started", seq=seq, node=node, child=run, agent=agent)
     agents.hold_if_paused(context, run)
     message = f"Agent '{agent}' spawned as '{spawned.id}'. Use agent__check or agent__collect to get results."

@@ -49,7 +49,7 @@ def turn_replied(context: Context, visit: Visit, outcome: VisitOutcome, header: 
     close(draft, visit)
     draft.record.write(visit, ok=header.ok, error=header.error, calls=names, goes_on=header.goes_on, **outcome.how)
     if not (header.ok and (header.calls or header.goes_on)):
-        _end(context, model_loop, changed(outcome, how={"worker": header.worker}))
+        end(context, model_loop, changed(outcome, how={"worker": header.worker}))
         return
     progress: dict[str, Any] = {"turn": turn, "calls": list(names), "took_ms": header.took_ms}
     if header.goes_on:
@@ -175,7 +175,7 @@ def timed_out(context: Context, visit: Visit, loop: Loop) -> None:
 
 def fail(context: Context, model_loop: ModelLoop, error: str) -> None:
     """Fail the node for a reason that no worker reported."""
-    _end(context, model_loop, context.given_up(model_loop.visit, error))
+    end(context, model_loop, context.given_up(model_loop.visit, error))
 
 
 def _answer_waiting(context: Context, model_loop: ModelLoop) -> bool:
@@ -286,7 +286,7 @@ def _go_on_if_answered(context: Context, model_loop: ModelLoop) -> None:
     _open_turn(context, change(context, model_loop, turn=loop.turn + 1, calls=0, open=0))
 
 
-def _end(context: Context, model_loop: ModelLoop, outcome: VisitOutcome) -> None:
+def end(context: Context, model_loop: ModelLoop, outcome: VisitOutcome) -> None:
     """End the node, and close its live turns and calls."""
     loop, draft = model_loop.loop, context.draft
     for visit in draft.visits.all():

@@ -6,6 +6,8 @@ The child of a graph node is a run of one of the `graphs` of the document, with 
 
     a worker makes its first state ─► start the child ─► it ends ─► a worker writes what it returned
 
+A function under `map_in` or `map_out` of an agent node is called in the same places (child_mapping.py).
+
 The child's id follows from the visit, so a commit that is delivered twice starts it once. A child is cancelled when no
 visit waits for it (owed.py). A failed visit that runs again waits for the same child again, which goes on from where it
 failed; if that child is gone, a new one starts.
@@ -13,18 +15,22 @@ failed; if that child is gone, a new one starts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple, TypeGuard
+
 from sleipnir.graph.agent_names import name_below
-from sleipnir.graph.model import AgentNode, GraphNode, Json, LoopAgent
-from sleipnir.graph.template import TemplateError, keys_read, render, updates_read
-from sleipnir.messages import QUEUE_OF, RESULT
+from sleipnir.graph.model import AgentNode, GraphNode, Json, LoopAgent, Node
+from sleipnir.graph.template import updates_read
+from sleipnir.messages import CHILD, QUEUE_OF, RESULT
+from sleipnir.runs.child_run import ChildSettings
 from sleipnir.runs.events import ChildEnded
 from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import RetryChild, StartChild, TakeResult, TellChild
 from sleipnir.runs.values import WantedValues
-from sleipnir.runs.visits import Child, ChildWait, Item, Ready, Visit, Work
+from sleipnir.runs.visits import Child, ChildWait, Failure, Item, Ready, Visit, Work
 from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome
 from sleipnir_scheduler.planner.known import require
-from sleipnir_scheduler.planner.nodes import maps
+from sleipnir_scheduler.planner.nodes import child_mapping, maps
 
 
 def start(context: Context, visit: Visit, node: AgentNode | GraphNode) -> None:
@@ -32,27 +38,37 @@ def start(context: Context, visit: Visit, node: AgentNode | GraphNode) -> None:
     make the child's first state. Raises VisitFailed for a prompt that cannot be rendered, and at the limit of depth."""
     earlier = visit.body.resumes if isinstance(visit.body, Ready) else None
     if isinstance(earlier, Work):
-        context.begin(visit, changed(earlier, queue=_queue(node)))
+        context.begin(visit, earlier if earlier.child is not None else changed(earlier, queue=_queue(node)))
     elif isinstance(earlier, Child):
         context.begin(visit, _wait_for(context, node, earlier))
-        context.draft.owed.add(RetryChild(earlier.run, earlier.agent, visit.seq, visit.attempt))
+        alone = isinstance(node, AgentNode) and node.isolated
+        context.draft.owed.add(RetryChild(earlier.run, earlier.agent, visit.seq, visit.attempt, isolated=alone))
         _notify(context, "child_retried", visit, earlier)
-    elif isinstance(node, GraphNode):
+    elif needs_first_state(node):
         context.begin(visit, Work(_queue(node)))
-    else:
-        child, prompt = _new_child(context, visit, node)
-        context.begin(visit, _wait_for(context, node, child))
-        _start_child(context, visit, child, prompt)
+    elif isinstance(node, AgentNode):
+        new = _new_child(context, visit, node, None)
+        context.begin(visit, _wait_for(context, node, new.child))
+        _start_child(context, visit, new)
 
 
-def begin(context: Context, visit: Visit, node: GraphNode) -> None:
+def needs_first_state(node: Node | None) -> TypeGuard[AgentNode | GraphNode]:
+    """Whether a worker has to make the first state of the node's child."""
+    return isinstance(node, GraphNode) or (isinstance(node, AgentNode) and isinstance(node.map_in, str))
+
+
+def begin(context: Context, visit: Visit, node: AgentNode | GraphNode) -> None:
     """A worker has made the first state of the child: start it. Raises MissingValues."""
     require(context.known, WantedValues(delta=frozenset([RESULT])))
+    state = context.known.delta[RESULT]
+    if isinstance(node, AgentNode):
+        _start_anew(context, visit, node, state)
+        return
     agent = name_below(context.run.spec.agent, node.graph)
-    child, state = Child(context.child_id(visit.seq, agent), agent), context.known.delta[RESULT]
+    child = Child(context.child_id(visit.seq, agent), agent)
     # A new attempt, so that a late message for the worker's is not taken for the child's end.
     visit = context.draft.visits.move(visit, _wait_for(context, node, child), attempt=visit.attempt + 1)
-    context.draft.owed.add(StartChild(child.run, agent, "", visit.node, visit.seq, visit.attempt, state))
+    context.draft.owed.add(StartChild(child.run, agent, "", visit.node, visit.seq, visit.attempt, state, visit.twin))
     _notify(context, "child_started", visit, child)
 
 
@@ -60,21 +76,18 @@ def gone(context: Context, visit: Visit, waiting: ChildWait) -> None:
     """The child cannot go on: start another one. Raises MissingValues."""
     node, draft = _node(context, visit), context.draft
     draft.owed.ended.add(waiting.child.run)
-    if isinstance(node, GraphNode):
+    if needs_first_state(node):
         draft.visits.move(visit, Ready(Work(_queue(node))), attempt=visit.attempt + 1)
-        return
-    try:
-        child, prompt = _new_child(context, visit, node)
-    except VisitFailed as failure:
-        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=str(failure)))
-        return
-    visit = draft.visits.move(visit, _wait_for(context, node, child), attempt=visit.attempt + 1)
-    _start_child(context, visit, child, prompt)
+    elif isinstance(node, AgentNode):
+        _start_anew(context, visit, node, None)
 
 
 def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> None:
     """The child is over: the visit ends, or a worker has to make data of the output. Raises MissingValues."""
     node, draft = _node(context, visit), context.draft
+    if isinstance(node, AgentNode) and node.map_out is not None:
+        _ended_mapped(context, visit, node, child, event)
+        return
     text, is_for_worker = "", isinstance(node, GraphNode) or node.output_schema is not None
     if event.status == "completed" and not is_for_worker:
         require(context.known, WantedValues(delta=frozenset([RESULT])))
@@ -83,8 +96,8 @@ def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> No
     if event.status != "completed":
         child = changed(child, failed_visits=event.failed_visits.count)
         visit = draft.visits.move(visit, ChildWait(child))
-        reason = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
-        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=f"{_title(node)} failed: {reason}"))
+        outcome = VisitOutcome(ok=False, error=_why(node, event), failure=event.failure)
+        context.kinds.ended(context, visit, outcome)
     elif isinstance(node, AgentNode) and not is_for_worker:
         try:
             outcome = VisitOutcome(values=_values(context, visit, node, text))
@@ -99,12 +112,43 @@ def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> No
         draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
 
 
+def _ended_mapped(context: Context, visit: Visit, node: AgentNode, child: Child, event: ChildEnded) -> None:
+    """The child of a node with `map_out` is over. Raises MissingValues."""
+    is_for_worker = isinstance(node.map_out, str) or event.end_bytes > child_mapping.MOST_RENDERED_HERE
+    end = None
+    if event.end_bytes and not is_for_worker:
+        require(context.known, WantedValues(delta=frozenset([CHILD])))
+        end = context.known.delta.get(CHILD)
+    count_child(context, visit.seq, visit.node, child, event)
+    if event.status != "completed":
+        child = changed(child, failed_visits=event.failed_visits.count)
+    visit = context.draft.visits.move(visit, ChildWait(child))
+    error = None if event.status == "completed" else _why(node, event)
+    ending = child_mapping.End(child, error, event.status, event.failure, end, is_delivered=event.end_bytes > 0)
+    _map(context, visit, node, ending, is_for_worker=is_for_worker)
+
+
+def _map(context: Context, visit: Visit, node: AgentNode, end: child_mapping.End, *, is_for_worker: bool) -> None:
+    """Let the visit write what `map_out` says, here or on a worker."""
+    if is_for_worker and child_mapping.applies(context, visit, node, end):
+        given = f"{visit.seq}.output"
+        context.draft.record.item(end.as_item(given))
+        work = Work(node.queue or QUEUE_OF["function"], given=given, child=end.child)
+        context.draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
+    else:
+        context.kinds.ended(context, visit, child_mapping.outcome(context, visit, node, end))
+
+
 def timed_out(context: Context, visit: Visit, waiting: ChildWait) -> None:
     """The child has timed out; it is cancelled, because no visit waits for it."""
     node = _node(context, visit)
     visit = context.draft.visits.move(visit, ChildWait(waiting.child))
     error = f"{_title(node)} timed out after {node.timeout}s"
-    context.kinds.ended(context, visit, VisitOutcome(ok=False, error=error))
+    if isinstance(node, AgentNode) and node.map_out is not None:
+        end = child_mapping.End(waiting.child, error, "timed_out", Failure("timeout"))
+        _map(context, visit, node, end, is_for_worker=isinstance(node.map_out, str))
+    else:
+        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=error, error_kind="timeout"))
 
 
 def count_child(context: Context, seq: int, node: str, child: Child, event: ChildEnded) -> None:
@@ -130,23 +174,43 @@ def note_cost(context: Context, event: ChildEnded) -> None:
 def hold_if_paused(context: Context, child: str) -> None:
     """A child run that starts while its parent is held is held too."""
     if (holder := context.draft.clock.holder) is not None:
-        context.draft.owed.add(TellChild(child, "paused", holder))
+        context.draft.owed.add(TellChild(child, "paused", holder, due_ms=context.draft.clock.stop_ms))
 
 
-def _new_child(context: Context, visit: Visit, node: AgentNode) -> tuple[Child, str]:
-    """Another child, and its prompt."""
-    try:
-        prompt = render(node.prompt, context.values.state(keys_read(node.prompt), visit))
-    except TemplateError as error:
-        raise VisitFailed(f"Failed to interpolate prompt for agent '{node.agent}': {error}") from None
+class _NewChild(NamedTuple):
+    child: Child
+    prompt: str
+    settings: ChildSettings | None
+
+
+def _new_child(context: Context, visit: Visit, node: AgentNode, given: Mapping[str, Json] | None) -> _NewChild:
+    """Another child. `given` are the first values of its state that a worker has made, if one has. Raises VisitFailed
+    and MissingValues."""
+    prompt, settings = child_mapping.given(context, visit, node, given)
     depth, most = context.run.spec.depth + 1, (context.graph.loop or LoopAgent()).max_agent_depth
     if depth > most:
         raise VisitFailed(f"Max agent depth exceeded ({depth}/{most})")
-    return Child(context.child_id(visit.seq, node.agent), node.agent), prompt
+    child = Child(context.child_id(visit.seq, node.agent, in_session=not node.isolated), node.agent)
+    return _NewChild(child, prompt, settings)
 
 
-def _start_child(context: Context, visit: Visit, child: Child, prompt: str) -> None:
-    context.draft.owed.add(StartChild(child.run, child.agent, prompt, visit.node, visit.seq, visit.attempt))
+def _start_anew(context: Context, visit: Visit, node: AgentNode, given: Mapping[str, Json] | None) -> None:
+    """Start a child in a new attempt, so that a late message for the last one is not taken for the child's end."""
+    try:
+        new = _new_child(context, visit, node, given)
+    except VisitFailed as failure:
+        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=str(failure)))
+        return
+    visit = context.draft.visits.move(visit, _wait_for(context, node, new.child), attempt=visit.attempt + 1)
+    _start_child(context, visit, new)
+
+
+def _start_child(context: Context, visit: Visit, new: _NewChild) -> None:
+    child, prompt, settings = new
+    start = StartChild(
+        child.run, child.agent, prompt, visit.node, visit.seq, visit.attempt, twin=visit.twin, settings=settings
+    )
+    context.draft.owed.add(start)
     _notify(context, "child_started", visit, child)
 
 
@@ -178,7 +242,13 @@ def _node(context: Context, visit: Visit) -> AgentNode | GraphNode:
 
 
 def _queue(node: AgentNode | GraphNode) -> str:
-    return node.queue or QUEUE_OF[node.kind]
+    calls_functions = isinstance(node, AgentNode) and bool(node.mappers)
+    return node.queue or QUEUE_OF["function" if calls_functions else node.kind]
+
+
+def _why(node: AgentNode | GraphNode, event: ChildEnded) -> str:
+    reason = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
+    return f"{_title(node)} failed: {reason}"
 
 
 def _title(node: AgentNode | GraphNode) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json
 from sleipnir.messages import InterruptQuestion, ResultHeader
-from sleipnir.runs.interrupts import INTERRUPT, UsedAnswer, answer_of, answers_of, answers_text, problem_of
+from sleipnir.runs.interrupts import INTERRUPT, UsedAnswer, answer_of, answers_of, answers_text, output_of, problem_of
 from sleipnir.runs.run import Gate, changed
 from sleipnir.runs.transitions import DropValue, SetValue
 from sleipnir.runs.visits import Question, Ready, Visit, Work
@@ -35,9 +36,15 @@ def answered(context: Context, visit: Visit, question: Question, text: str, by: 
     if problem is not None:
         _ask(context, visit, work, asked, remark=f"The answer is not accepted: {problem}")
         return
-    before = answers_of(context.values.item(work.given) or "") if work.given is not None else []
+    go_on(context, visit, work, asked, value)
+
+
+def go_on(context: Context, visit: Visit, work: Work, asked: InterruptQuestion, value: Json) -> None:
+    """The node runs again, with one more answer."""
+    before = (context.values.item(work.given) or "") if work.given is not None else ""
+    answers = [*answers_of(before), UsedAnswer(asked.key, asked.at, value)]
     given = work.given or f"{visit.seq}.answers"
-    context.draft.record.item(SetValue(given, answers_text([*before, UsedAnswer(asked.key, asked.at, value)])))
+    context.draft.record.item(SetValue(given, answers_text(answers, output_of(before))))
     # What has happened in an execution that asked is known: a node with `effect: once` had not come to its effect.
     again = changed(work, given=given, generation=None, error=None)
     context.draft.visits.move(visit, Ready(again), attempt=visit.attempt + 1)

@@ -20,10 +20,19 @@ from sleipnir.graph.plain import compact_json
 from sleipnir.graph.template import TemplateError, keys_read, render_typed
 from sleipnir.messages import overlay_text
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import CollectResults, DropValue, GatherResults, PutValues, SetValue, TakeResult
-from sleipnir.runs.visits import Failed, Fan, Item, Ready, Visit
+from sleipnir.runs.transitions import (
+    CollectResults,
+    DropValue,
+    GatherResults,
+    PutValues,
+    SetValue,
+    TakeResult,
+    piece_field,
+)
+from sleipnir.runs.visits import READY, Body, Call, Failed, Fan, Item, Loop, Ready, Turn, Visit
 from sleipnir_scheduler.planner import failing
 from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome
+from sleipnir_scheduler.planner.ending import close, forget, without_agents
 from sleipnir_scheduler.planner.engines import steps
 
 CHUNK = 1_000
@@ -117,6 +126,47 @@ def item_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
         _count_done(context, map_visit, fan, failed=0)
 
 
+def skip_failed_item(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
+    """An item that had failed has a result, or goes on with the next body when its map runs again."""
+    item, draft = _item_of(visit), context.draft
+    map_visit, fan = _map_of(context, item)
+    node, field = _node(context, map_visit), f"{item.map}.{item.index}"
+    draft.record.write(changed(visit, seq=draft.visits.number(), opened_ms=context.now_ms), **outcome.how)
+    draft.visits.drop(visit)
+    if not is_last_body(context, item):
+        draft.record.item(_more(context, visit, field, outcome))
+        next_item = changed(item, position=item.position + 1)
+        _open(context, map_visit, next_item, node.body[item.position + 1], Failed(begun=False))
+        return
+    draft.record.item(_result(node, field, outcome))
+    if isinstance(map_visit.body, Failed):
+        # `with_failed_items_to_do` subtracts the failed items, of which this one may be.
+        draft.visits.move(map_visit, changed(map_visit.body, was=changed(fan, done=fan.done + 1)))
+
+
+def forget_items(context: Context, fan: Fan) -> None:
+    """Close the items of a map that ends without them, and drop what is stored of them. Of a map in chunks, the values
+    of single items stay until the run ends: there may be a million."""
+    draft = context.draft
+    items = [visit for visit in draft.visits.all() if visit.item is not None and visit.item.map == fan.id]
+    own = {visit.seq for visit in items}
+    loops = {visit.body.id for visit in items if isinstance(visit.body, Loop)}
+    parts = [
+        visit for visit in draft.visits.all() if isinstance(visit.place, Turn | Call) and visit.place.loop in loops
+    ]
+    for visit in [*items, *(part for part in parts if part.seq not in own)]:
+        if isinstance(visit.place, Item):
+            forget(draft, visit.body)
+        close(draft, without_agents(draft, visit))
+    if fan.put is None:
+        fields = [f"{fan.id}.{index}" for index in range(fan.total)]
+    else:
+        fields = [_chunk_field(fan.id, first) for first in range(fan.put, fan.total, CHUNK)]
+        fields += [piece_field(fan.id, piece) for piece in range(fan.gathered)]
+    for field in fields:
+        draft.record.item(DropValue(field))
+
+
 def is_last_body(context: Context, item: Item) -> bool:
     """Whether the item's visit runs the last body of its map's chain."""
     node = _node(context, _map_of(context, item)[0])
@@ -132,8 +182,9 @@ def _map_of(context: Context, item: Item) -> tuple[Visit, Fan]:
     """The map that an item is part of."""
     frontier = context.draft.visits.frontier
     for visit in chain((frontier[seq] for seq in frontier.maps), frontier.values()):
-        if isinstance(visit.body, Fan) and visit.body.id == item.map:
-            return visit, visit.body
+        fan = visit.body.was if isinstance(visit.body, Failed) else visit.body
+        if isinstance(fan, Fan) and fan.id == item.map:
+            return visit, fan
     raise LookupError(f"run {context.run.id} has no map {item.map}")
 
 
@@ -166,12 +217,13 @@ _KINDS: dict[type[Any], str] = {
 }  # fmt: skip
 
 
-def _open(context: Context, map_visit: Visit, item: Item, body: str) -> Visit:
-    node = context.graph.nodes.get(body)
+def _open(context: Context, map_visit: Visit, item: Item, name: str, body: Body = READY) -> Visit:
+    node = context.graph.nodes.get(name)
     return context.draft.visits.open(
-        body,
+        name,
         node.kind if node else "unknown",
         place=item,
+        body=body,
         group=map_visit.group,
         depth=map_visit.depth,
         overlay=f"{item.map}.{item.index}",

@@ -4,7 +4,7 @@ the work was done, and it must not run twice, so a person decides."""
 from __future__ import annotations
 
 from sleipnir.graph.model import FunctionNode, Json, Node, ScriptNode
-from sleipnir.graph.template import TemplateError, apply_updates, updates_read
+from sleipnir.graph.template import TemplateError, updated_by, updates_read
 from sleipnir.runs.events import LeaseLost
 from sleipnir.runs.run import FAIL, RUN_AGAIN, Gate, changed, read_effect_answer
 from sleipnir.runs.visits import Doubt, Failed, Ready, Visit, Work
@@ -30,6 +30,11 @@ def ask(context: Context, visit: Visit, work: Work, lost: LeaseLost) -> None:
             f"Redis may have lost writes, or a backup was restored, since node '{visit.node}' was queued. Its effect "
             "must happen once, and may have happened in what was lost."
         )
+    elif lost.stopped:
+        cause = (
+            f"The run was paused, and the time ended while {lost.worker or 'a worker'} ran node '{visit.node}', whose "
+            "effect must happen once. The node was stopped, and left no result."
+        )
     else:
         end = "stopped" if lost.handed_back else "died"
         cause = (
@@ -44,6 +49,16 @@ def ask_again(context: Context, visit: Visit, failed: Failed) -> None:
     if not failed.begun or not isinstance(failed.was, (Work, Doubt)):
         return
     cause = f"The run ended while node '{visit.node}' ran, whose effect must happen once, and has no result of it."
+    _ask(context, visit, Work(""), f"{cause}\n{_WHAT_TO_DO}")
+
+
+def ask_in_fork(context: Context, visit: Visit) -> None:
+    """Let a visit wait for a decision that may have done its work in the run that was forked while it was open."""
+    source = context.run.spec.fork.run if context.run.spec.fork is not None else ""
+    cause = (
+        f"Run '{source}' was forked at a step at which node '{visit.node}' had not ended. Its effect must happen once, "
+        "and that run may have done it."
+    )
     _ask(context, visit, Work(""), f"{cause}\n{_WHAT_TO_DO}")
 
 
@@ -84,7 +99,7 @@ def _as_printed(
     chosen = output.get("_next")
     state = {**context.values.state(updates_read(node) - printed.keys(), visit), **printed}
     try:
-        values = {**printed, **apply_updates(node.state_updates, state)}
+        values = {**printed, **updated_by(node, state)}
     except TemplateError as error:
         return VisitOutcome(ok=False, error=str(error))
     return VisitOutcome(values=values, next=chosen if isinstance(chosen, str) else None)

@@ -90,7 +90,7 @@ def answered(context: Context, visit: Visit, text: str, by: str) -> None:
     """A person has answered the question of a node."""
     node = _asking_node(context, visit)
     context.answered(visit, text, by)
-    context.kinds.ended(context, visit, _outcome(context, visit, node, text))
+    context.kinds.ended(context, visit, outcome_of(context, visit, node, text))
 
 
 def unanswered(context: Context, visit: Visit) -> None:
@@ -100,7 +100,7 @@ def unanswered(context: Context, visit: Visit) -> None:
     if node.on_timeout is not None:
         outcome = VisitOutcome(next=node.on_timeout)
     elif isinstance(node, InputNode) and node.default is not None:
-        outcome = _outcome(context, visit, node, "")
+        outcome = outcome_of(context, visit, node, "")
     else:
         error = f"{node.kind} node '{node.id}' was not answered within {node.timeout}s"
         outcome = VisitOutcome(ok=False, error=error)
@@ -111,7 +111,8 @@ def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> 
     return node.queue or QUEUE_OF[node.kind]
 
 
-def _outcome(context: Context, visit: Visit, node: ApprovalNode | InputNode, text: str) -> VisitOutcome:
+def outcome_of(context: Context, visit: Visit, node: ApprovalNode | InputNode, text: str) -> VisitOutcome:
+    """How a visit ends whose question is answered with `text`. Raises MissingValues."""
     try:
         value = _input_value(context, visit, node, text) if isinstance(node, InputNode) else text
         values = context.updates(node, context.values.state(updates_read(node), visit), value)

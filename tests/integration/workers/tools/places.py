@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sleipnir.graph.model import EndNode, Graph
+from sleipnir.python_graph.interrupts import VisitAnswers
 from sleipnir.tools.folder import Tools, tools_of
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.place import Place
@@ -56,5 +57,7 @@ class Agent:
         *,
         allowed: Sequence[str] | None = None,
         earlier: Sequence[PastCall] = (),
+        answers: VisitAnswers | None = None,
     ) -> ToolOutcome:
-        return answer(PastCall(name, arguments), self.tools, self.place, allowed=allowed, earlier=earlier)
+        call = PastCall(name, arguments)
+        return answer(call, self.tools, self.place, allowed=allowed, earlier=earlier, answers=answers)

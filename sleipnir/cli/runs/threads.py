@@ -1,0 +1,91 @@
+"""`threads`: series of runs of graph agents, each of which begins with the state of the last one."""
+
+from __future__ import annotations
+
+import click
+
+from sleipnir.cli.completion import complete_agent, complete_thread
+from sleipnir.cli.options import GlobalOptions, name_of, pass_options
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import moment, print_json, print_table
+from sleipnir.errors import UsageError
+from sleipnir.runs.plain_text import one_line
+
+
+@click.group()
+def threads() -> None:
+    """Threads: runs of a graph agent that continue each other."""
+
+
+_AGENT = click.argument("agent", shell_complete=complete_agent)
+_NAME = click.argument("name", shell_complete=complete_thread)
+_JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
+
+
+@threads.command()
+@click.argument("agent", required=False, shell_complete=complete_agent)
+@_JSON
+@pass_options
+def ls(options: GlobalOptions, agent: str | None, as_data: bool) -> None:
+    """List the threads of AGENT, or of all agents, the one used last first."""
+    with options.connected(workers=False) as client:
+        infos = client.threads(None if agent is None else name_of(agent))
+    if as_data:
+        print_json(infos)
+    elif infos:
+        rows = [
+            (each.agent, each.name, f"{each.turns:,}", moment(each.used_ms), each.run, each.status or "gone")
+            for each in infos
+        ]
+        print_table(("agent", "thread", "turns", "used", "last run", "status"), rows)
+    else:
+        terminal.note("no threads")
+
+
+@threads.command()
+@_AGENT
+@_NAME
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The number of runs to show.")
+@_JSON
+@pass_options
+def show(options: GlobalOptions, agent: str, name: str, limit: int, as_data: bool) -> None:
+    """Show the runs of the thread NAME of AGENT that are still stored, the last one first."""
+    agent = name_of(agent)
+    with options.connected(workers=False) as client:
+        thread, runs = client.thread(agent, name), client.thread_runs(agent, name, limit)
+    if thread is None:
+        raise _unknown(agent, name)
+    if as_data:
+        print_json({"thread": thread, "runs": runs})
+        return
+    rows = [
+        (f"{run.turn:,}", run.id, run.status, moment(run.created_ms), one_line(run.error, 80) if run.error else "")
+        for run in runs
+    ]
+    if rows:
+        print_table(("turn", "run", "status", "created", "error"), rows)
+    if not runs:
+        terminal.note(f"the last run {thread.run} is gone, and the state of the thread with it")
+    elif len(runs) < limit and runs[-1].turn > 1:
+        terminal.note("earlier runs have expired")
+
+
+@threads.command()
+@_AGENT
+@_NAME
+@_JSON
+@pass_options
+def rm(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
+    """Remove the thread NAME of AGENT. Its runs stay as long as other ended runs."""
+    agent = name_of(agent)
+    with options.connected(workers=False) as client:
+        if not client.remove_thread(agent, name):
+            raise _unknown(agent, name)
+    if as_data:
+        print_json({"agent": agent, "removed": name})
+    else:
+        terminal.note(f"thread {name!r} of agent {agent!r} is removed")
+
+
+def _unknown(agent: str, name: str) -> UsageError:
+    return UsageError(f"agent {agent!r} has no thread {name!r}; `sleipnir threads ls {agent}` lists those it has")

@@ -1,0 +1,97 @@
+"""The built-in keys of a state with messages (spec/graph-package.md F04, F05).
+
+A graph of version sleipnir/1 has them if it declares `messages` with the type messages. The tool calls of a message
+have one of two forms: that of OpenAI's protocol, and that of messages in Python graphs, `{"name", "args", "id"}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sleipnir.graph.model import Json, StateField
+
+MESSAGES: Final = "messages"
+USER_INPUT: Final = "user_input"
+ONE_SHOT: Final = "one_shot_messages"
+ONE_SHOT_BY_NODE: Final = "one_shot_messages_by_node"
+LAST_RESPONSE: Final = "last_response"
+LAST_RESPONSE_ID: Final = "last_response_id"
+LAST_TOOL_RESPONSE: Final = "last_tool_response"
+NODE_RESPONSES: Final = "node_responses"
+
+BUILT_IN: Final[Mapping[str, StateField]] = {
+    USER_INPUT: StateField(type="string", description="the user's text, until an llm node has sent it"),
+    ONE_SHOT: StateField(type="messages", reducer="overwrite", description="the whole input of the next llm node"),
+    ONE_SHOT_BY_NODE: StateField(type="object", reducer="by_node", description="the whole input of llm nodes, by node"),
+    LAST_RESPONSE: StateField(type="string", description="the text of the last node with a response"),
+    LAST_RESPONSE_ID: StateField(type="string", description="the model provider's id of that response"),
+    LAST_TOOL_RESPONSE: StateField(type="string", description="the result of the last tool call, as JSON text"),
+    NODE_RESPONSES: StateField(type="object", reducer="merge", description="the last response of each node"),
+}
+"""The keys that a graph with messages has without declaring them."""
+
+
+@dataclass(frozen=True)
+class MessageCall:
+    """One tool call of a message. `arguments` is JSON text, as its model wrote it."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+def declares_messages(state: Mapping[str, StateField]) -> bool:
+    """Whether the declared keys have messages."""
+    field = state.get(MESSAGES)
+    return field is not None and field.type == "messages" and field.reducer in (None, "messages")
+
+
+def calls_of(message: Json) -> list[MessageCall]:
+    """The tool calls of a message; empty for what is no message of a model."""
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    return [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _call(call: Mapping[str, Json]) -> MessageCall:
+    function = call.get("function")
+    if isinstance(function, dict):
+        name, arguments = function.get("name"), function.get("arguments")
+    else:
+        name, arguments = call.get("name"), call.get("args")
+    text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+    return MessageCall(str(call.get("id") or ""), str(name or ""), text)
+
+
+def as_openai(message: Mapping[str, Json]) -> dict[str, Json]:
+    """The message in the form of OpenAI's protocol, without its id."""
+    role = {"human": "user", "ai": "assistant"}.get(str(message.get("role")), message.get("role"))
+    sent = {**{name: value for name, value in message.items() if name != "id"}, "role": role}
+    if calls := message.get("tool_calls"):
+        sent["tool_calls"] = [_as_openai(call) for call in calls]
+    return sent
+
+
+def _as_openai(call: Mapping[str, Json]) -> Mapping[str, Json]:
+    if "function" in call:
+        return call
+    own = _call(call)
+    return {"id": own.id, "type": "function", "function": {"name": own.name, "arguments": own.arguments}}
+
+
+def tool_calls_are_last(messages: Json) -> bool:
+    """Whether the last message of a list has tool calls."""
+    return isinstance(messages, list) and bool(messages) and bool(calls_of(messages[-1]))
+
+
+def last_with_calls(messages: Sequence[Json]) -> int | None:
+    """The index of the newest message with tool calls that no later message of a user follows. None: there is none."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if calls_of(message):
+            return index
+        if isinstance(message, dict) and message.get("role") in ("user", "human"):
+            return None
+    return None

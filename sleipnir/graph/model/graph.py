@@ -1,0 +1,311 @@
+"""A graph as a whole, and the rules that depend on the version of its language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
+
+from sleipnir.commands import END as PYTHON_END
+from sleipnir.commands import START as PYTHON_START
+from sleipnir.graph.error_records import ERRORS_KEY
+from sleipnir.graph.model.config_agent import LoopAgent
+from sleipnir.graph.model.edges import END, Branch, Join
+from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, Settings
+from sleipnir.graph.model.node_base import NodeBase
+from sleipnir.graph.model.nodes import Node
+from sleipnir.graph.model.state import SINGLE, StateField, Variable
+from sleipnir.graph.model.values import Flag, Json, Number
+from sleipnir.graph.model.work_nodes import (
+    AgentNode,
+    CallbackPhase,
+    FunctionNode,
+    GraphNode,
+    LlmNode,
+    NodeCache,
+    NodeCallbacks,
+    RagNode,
+    Retry,
+    ScriptNode,
+    SkillKeys,
+)
+
+Engine: TypeAlias = Literal["bsp", "dag"]
+"""Added: `bsp` starts the next super-step when all visits of this one have ended; `dag` starts a node as soon as its
+own trigger arrives."""
+
+Phase: TypeAlias = Literal["before", "after"]
+"""Added: when a run stops at a node with a breakpoint: before it starts, or after it has ended."""
+
+LOKI: Final = "1.0"
+"""The version of a graph in Loki's format. Keys marked "Added" are allowed too. Loki's rules apply."""
+
+SLEIPNIR: Final = "sleipnir/1"
+"""The version of a graph in the Sleipnir language."""
+
+VERSIONS: Final = (LOKI, SLEIPNIR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(SkillKeys):
+    """One validated graph.yaml, or a config.yaml converted to a graph. Node order is file order."""
+
+    name: str
+    start: str
+    nodes: dict[str, Node]
+    description: str = ""
+    version: str = LOKI
+    model: str | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    reasoning_effort: str | None = None
+    global_tools: list[str] = field(default_factory=list)
+    mcp_servers: list[str] = field(default_factory=list)
+    conversation_starters: list[str] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    settings: Settings = field(default_factory=Settings)
+    initial_state: dict[str, Json] = field(default_factory=dict)
+    reducers: dict[str, str] = field(default_factory=dict)
+    retry: list[Retry] | None = None
+    """Added: the retry policies of nodes that declare none."""
+    callbacks: NodeCallbacks | None = None
+    """Added, in sleipnir/1 only: callbacks of all nodes that can have some."""
+    cache: NodeCache | Flag | None = None
+    """Added, in sleipnir/1 only: the cache of nodes that declare none, where results may be cached. True: the
+    defaults."""
+    on_error: str | None = None
+    """Added: `on_error` of nodes that declare none. None: the language's default (`fails_by_default`)."""
+    engine: Engine = "bsp"
+    state: dict[str, StateField] = field(default_factory=dict)
+    state_classes: list[str] = field(default_factory=list)
+    """Added: the Python classes that declare the state of a graph written in Python. With them the rules of
+    `is_state_graph` apply, whatever the types of its nodes are."""
+    graphs: dict[str, Graph] = field(default_factory=dict)
+    """Added: the graphs that nodes of type graph run, at any depth, by the names that these nodes use."""
+    input_keys: list[str] | None = None
+    """Added, of one of the `graphs`: the state keys that its runs are given. None: all."""
+    output_keys: list[str] | None = None
+    """Added, of one of the `graphs`: the state keys that its runs return: their output is a JSON object of these."""
+    limits: Limits = field(default_factory=Limits)
+    interrupt_before: list[str] = field(default_factory=list)
+    """Added, in sleipnir/1 only: nodes that have `interrupt: before` in effect."""
+    interrupt_after: list[str] = field(default_factory=list)
+    """Added, in sleipnir/1 only: nodes that have `interrupt: after` in effect."""
+    concurrency: Concurrency | None = None
+    """Added. None: any number of runs are active at once."""
+    has_additions: bool = False
+    """Derived by the loader: whether it has a key or a node type that selected the language in earlier releases."""
+    has_messages: bool = False
+    """Derived by the loader: whether its state has the built-in keys of messages (message_keys.py)."""
+    by_keys: bool = False
+    """Set for a run that an earlier release submitted: `has_additions` selects the language."""
+    errors: ErrorRules | None = None
+    """Added, in sleipnir/1 only. None: no failure is recorded or recovered from."""
+    loop: LoopAgent | None = None
+    """Set for a config.yaml agent; None for a graph.yaml."""
+
+    def retries_of(self, node: Node) -> list[Retry]:
+        """The retry policies of a node, in the order they are tried; empty: a failure is final."""
+        if not isinstance(node, ScriptNode | FunctionNode | LlmNode):
+            return []
+        return (self.retry or []) if node.retry is None else node.retry
+
+    def callbacks_of(self, node: Node, phase: CallbackPhase) -> list[str]:
+        """The callbacks of a node in the order in which they run: those of the graph around those of the node."""
+        if self.callbacks is None and getattr(node, "callbacks", None) is None:
+            return []
+        if not isinstance(node, CALLING_BACK) or isinstance(node, GraphNode) or node.id == PYTHON_START:
+            return []
+        of_graph = [] if self.callbacks is None else self.callbacks.of(phase)
+        of_node = [] if node.callbacks is None else node.callbacks.of(phase)
+        return [*of_node, *of_graph] if phase == "after" else [*of_graph, *of_node]
+
+    def cache_of(self, node: Node) -> NodeCache | None:
+        """How results of the node are cached; None: they are not. Never those of work that must happen once, of a model
+        with tools, or of a run below."""
+        if not isinstance(node, CACHED) or isinstance(node, GraphNode):
+            return None
+        own = self.cache if node.cache is None else node.cache
+        if not own or why_not_cached(node) is not None:
+            return None
+        if not isinstance(own, NodeCache):
+            own = self.cache if isinstance(self.cache, NodeCache) else NodeCache()
+        return None if own.key_func is not None and runs_beside_keys(node) else own
+
+    def on_error_of(self, node: Node) -> str | None:
+        """The declared reaction to a failure of the node: FAIL, CONTINUE or a target. None: none is declared."""
+        return self.on_error if node.on_error is None else node.on_error
+
+    @property
+    def fails_by_default(self) -> bool:
+        """Whether a failed visit fails the run when no `on_error` is declared."""
+        return self.version == SLEIPNIR
+
+    @cached_property
+    def is_loki(self) -> bool:
+        """Whether Loki's rules apply."""
+        return self.version != SLEIPNIR and not (self.by_keys and self.has_additions)
+
+    @cached_property
+    def of_earlier_release(self) -> Graph:
+        """The same graph for a run that an earlier release submitted: it keeps the rules it started with."""
+        return replace(self, by_keys=True) if self.has_additions else self
+
+    @cached_property
+    def joins(self) -> Mapping[str, list[tuple[str, Join]]]:
+        """The joins that a node is a source of, each with the waiting node."""
+        joins: dict[str, list[tuple[str, Join]]] = {}
+        for target, node in self.nodes.items():
+            for join in node.wait_for:
+                for source in join.sources:
+                    joins.setdefault(source, []).append((target, join))
+        return joins
+
+    @property
+    def is_state_graph(self) -> bool:
+        """Whether the graph is one written in Python, with rules of LangGraph: writes of visits that commands started
+        fold after those of all others of a super-step; a join may stay without some of its sources; an edge starts its
+        target even if that waits for the source; joins and edges together start a node once per super-step."""
+        return bool(self.state_classes)
+
+    @property
+    def begins_at_start(self) -> bool:
+        """Whether it is one whose START is a node, because several edges or a router lead on from it."""
+        return self.start == PYTHON_START
+
+    @cached_property
+    def deferred(self) -> frozenset[str]:
+        """The nodes with `defer`."""
+        return frozenset(name for name, node in self.nodes.items() if node.defer)
+
+    @cached_property
+    def breakpoints(self) -> Mapping[Phase, frozenset[str]]:
+        """The nodes before and after which a run stops, unless its submission names others."""
+        before, after = set(self.interrupt_before), set(self.interrupt_after)
+        for name, node in self.nodes.items():
+            if node.interrupt in ("before", "both"):
+                before.add(name)
+            if node.interrupt in ("after", "both"):
+                after.add(name)
+        return {"before": frozenset(before), "after": frozenset(after)}
+
+    @cached_property
+    def has_breakpoints(self) -> bool:
+        return any(self.breakpoints.values())
+
+    def waits_for(self, target: str, source: str) -> bool:
+        """Whether `target` has a join of `source`: an edge between them is an arrival and starts no visit."""
+        return any(waiting == target for waiting, _ in self.joins.get(source, ()))
+
+    @property
+    def max_concurrency(self) -> int:
+        """How many visits of one run may be active at once."""
+        return self.settings.max_concurrency if self.limits.max_concurrency is None else self.limits.max_concurrency
+
+    def reducer_of(self, key: str) -> str | None:
+        """The name of the reducer that folds writes to a key; None: no reducer, the last write wins."""
+        declared = self.state.get(key)
+        if key == ERRORS_KEY and self.errors is not None and self.errors.collect:
+            return "append"
+        if declared is not None and declared.reducer is not None:
+            return None if declared.reducer == SINGLE else declared.reducer
+        if declared is not None and declared.type == "messages":
+            return "messages"
+        return self.reducers.get(key)
+
+    def takes_one_write(self, key: str) -> bool:
+        """Whether two writes to a key in one super-step are an error."""
+        declared = self.state.get(key)
+        return declared is not None and declared.reducer == SINGLE
+
+    def is_node_or_end(self, target: str) -> bool:
+        return target in self.nodes or self.ends_branch(target)
+
+    def ends_branch(self, target: str) -> bool:
+        """Whether a target is the end of the branch, not a node."""
+        return target in (END, PYTHON_END) and target not in self.nodes and not self.is_loki
+
+    def target_of(self, node: Node, label: str) -> str | None:
+        """The target of a label that a node chose: by its `ends`, else the label itself. None: no target."""
+        target = node.ends.get(label, label)
+        return target if self.is_node_or_end(target) else None
+
+    def target_of_choice(self, node: Node, label: str) -> str | None:
+        """The target of a label that a node's `branch` chose: by its `to`, else as `target_of`, else its `default`."""
+        branch = node.branch or Branch()
+        if label in branch.to:
+            return self.target_of(node, branch.to[label])
+        target = self.target_of(node, label)
+        return target if target is not None or branch.default is None else self.target_of(node, branch.default)
+
+    @property
+    def can_spawn_agents(self) -> bool:
+        """For a graph this is derived, never declared (spec 2.3): it has at least one agent node."""
+        if self.loop is not None:
+            return self.loop.can_spawn_agents
+        return any(isinstance(node, AgentNode) for node in self.nodes.values())
+
+
+SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
+    Graph: (
+        "state_classes",
+        "graphs",
+        "input_keys",
+        "output_keys",
+        "interrupt_before",
+        "interrupt_after",
+        "cache",
+        "errors",
+        "callbacks",
+    ),
+    FunctionNode: ("protocol", "reads", "state_class", "routers", "cache", "callbacks"),
+    ScriptNode: ("cache", "callbacks"),
+    LlmNode: ("input", "user_input_key", "generation", "tools_node", "placeholders", "cache"),
+    RagNode: ("cache",),
+    AgentNode: ("input", "map_in", "map_out", "isolated", "event_scope", "options"),
+    Branch: ("tools",),
+    NodeBase: ("interrupt",),
+}
+"""The keys that a graph of version 1.0 cannot have, by the model of their mapping; NodeBase: of all nodes."""
+
+
+CACHED: Final = (ScriptNode, FunctionNode, LlmNode, RagNode)
+"""The types of nodes that can have a `cache`; a GraphNode is a FunctionNode without."""
+
+CALLING_BACK: Final = (ScriptNode, FunctionNode)
+"""The types of nodes that can have `callbacks`; a GraphNode has none."""
+
+
+def runs_beside_keys(node: Node) -> bool:
+    """Whether visits of the node are executed where the keys of model providers are. No Python of an agent
+    runs there."""
+    return isinstance(node, LlmNode | RagNode)
+
+
+def why_not_cached(node: Node) -> str | None:
+    """Why results of the node cannot be cached; None: they can. Of nodes that can have a `cache`."""
+    if isinstance(node, ScriptNode | FunctionNode) and node.effect == "once":
+        return "its work must happen for each visit (`effect: once`)"
+    if isinstance(node, LlmNode) and node.tools:
+        return "its model calls tools, whose effects a cached result would leave out"
+    if isinstance(node, LlmNode) and node.input is not None:
+        return "it adds its reply to messages, which a cached result would replace (it has no `prompt`)"
+    return None
+
+
+def sleipnir_keys(model: type[Any]) -> tuple[str, ...]:
+    """The keys of a mapping of this model that a graph of version 1.0 cannot have."""
+    of_nodes = SLEIPNIR_KEYS[NodeBase] if issubclass(model, NodeBase) else ()
+    return (*SLEIPNIR_KEYS.get(model, ()), *of_nodes)
+
+
+def graph_below(graph: Graph, name: str) -> Graph:
+    """One of the `graphs` of a graph, which has the others too: its nodes may run them. Raises KeyError."""
+    return replace(graph.graphs[name], graphs=graph.graphs)
+
+
+def agents_of(graph: Graph) -> list[str]:
+    """The agents that the nodes of a graph, and of its `graphs`, name."""
+    nodes = (node for each in (graph, *graph.graphs.values()) for node in each.nodes.values())
+    return [node.agent for node in nodes if isinstance(node, AgentNode)]

@@ -1,0 +1,47 @@
+"""Threads: runs of a graph agent that continue each other; each turn begins with the state at the end of the last one.
+
+A thread is known by agent and name. One run at a time may be unfinished in it. The last run of a thread is kept, with
+its state, until the next one has begun or the thread is removed. Agents with a config.yaml have sessions instead, which
+keep what was said; a thread keeps the state.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from sleipnir.errors import UsageError
+
+HELD_MS: Final = 2**53 - 1
+"""When the last run of a thread expires, as the index of ended runs has it: never."""
+
+NOT_KEPT: Final = ("_error", "last_error")
+"""Keys of the state that a turn does not begin with: they tell of a failed visit of an earlier run (start_turn.lua)."""
+
+NO_THREADS = (
+    "agent {agent!r} has a config.yaml: it continues conversations, which are sessions (--session), not threads"
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+
+
+@dataclass(frozen=True)
+class ThreadName:
+    """A thread: names are unique per agent."""
+
+    agent: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.agent}/{self.name}"
+
+
+def checked(name: str) -> str:
+    """The name of a thread. Raises UsageError."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"{name!r} cannot name a thread: a name has up to 128 letters, digits, '.', '_', ':', '@', '+' and '-', "
+            "and begins with a letter or a digit"
+        )
+    return name

@@ -1,0 +1,202 @@
+"""The clients' operations on threads: read, begin a turn, remove. A commit that ends the last run of a thread keeps
+that run."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sleipnir.errors import ThreadBusy, UsageError
+from sleipnir.messages import FINAL, RunStatus
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.threads import NOT_KEPT, ThreadName
+from sleipnir.runs.views import ThreadInfo
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys, last_run_keys
+from sleipnir.store.record_text import dumps, record
+from sleipnir.store.runs import Runs
+from sleipnir.store.scripts import Arg, LuaScript
+
+_START, _DROP = LuaScript("start_turn"), LuaScript("drop_thread")
+_FIELDS = ("created_ms", "used_ms", "turns", "run")
+_BUSY, _OTHER, _GONE = -1, -2, -3
+
+
+@dataclass(frozen=True)
+class LastTurn:
+    """What a thread goes on from: its last run, as it was read at its version, with the state that the next turn begins
+    with; and the number of turns of the thread."""
+
+    run: str
+    version: int
+    turns: int
+    status: RunStatus
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NextTurn:
+    """A turn that would be the next one of its thread: its number, and the last run, which is kept for `keep_ms` from
+    then on, if its end did not say how long."""
+
+    number: int
+    previous: str | None
+    keep_ms: int
+
+
+class Threads:
+    """Threads, for clients. `retention_ms` is how long other ended runs are kept, and `by` who submits."""
+
+    def __init__(self, client: Client, keys: Keys, runs: Runs, *, retention_ms: int, by: str) -> None:
+        self._client, self._keys, self._runs = client, keys, runs
+        self._retention_ms, self._by = retention_ms, by
+
+    def of_agent(self, agent: str) -> list[ThreadInfo]:
+        """The threads of an agent, the last used first."""
+        return self._read([name for name in self._listed() if name.agent == agent])
+
+    def all(self) -> list[ThreadInfo]:
+        """The threads of all agents, the last used first."""
+        return self._read(self._listed())
+
+    def info(self, name: ThreadName) -> ThreadInfo | None:
+        """None: there is no such thread."""
+        return next(iter(self._read([name])), None)
+
+    def newest(self, limit: int) -> list[ThreadInfo]:
+        """The `limit` threads of all agents that were used last, the last one first."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.zrevrange(self._keys.of_partition(partition).threads, 0, limit - 1, withscores=True)
+        used = sorted(((at_ms, listed) for reply in pipe.execute() for listed, at_ms in reply), reverse=True)
+        return self._read([ThreadName(*listed.split("/", 1)) for _, listed in used[:limit]])
+
+    def _listed(self) -> list[ThreadName]:
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.zrange(self._keys.of_partition(partition).threads, 0, -1)
+        return [ThreadName(*listed.split("/", 1)) for reply in pipe.execute() for listed in reply]
+
+    def _read(self, names: Sequence[ThreadName]) -> list[ThreadInfo]:
+        pipe = self._client.pipeline(transaction=False)
+        for name in names:
+            pipe.hmget(self._keys.of_thread(name), _FIELDS)
+        found = [
+            (name, fields)
+            for name, fields in zip(names, pipe.execute(), strict=True)
+            if fields and fields[-1] is not None
+        ]
+        ends = self._runs.ends([run for _, (*_, run) in found])
+        infos = [
+            ThreadInfo(
+                name.agent, name.name, int(created), int(used), int(turns), run, None if end is None else end.status
+            )
+            for name, (created, used, turns, run) in found
+            for end in [ends[run]]
+        ]
+        return sorted(infos, key=lambda info: (-info.used_ms, info.agent, info.name))
+
+    def last(self, name: ThreadName) -> LastTurn | None:
+        """What the next turn goes on from. None: there is no such thread. Raises ThreadBusy for a thread whose last run
+        is not over, and UsageError if that is gone."""
+        turns, run = self._client.hmget(self._keys.of_thread(name), ("turns", "run"))
+        if run is None:
+            return None
+        keys = self._keys.of_run(run)
+        pipe = self._client.pipeline()  # one moment
+        pipe.hmget(keys.run, ("status", "version", "retrying"))
+        pipe.hgetall(keys.state)
+        (status, version, retrying), state = pipe.execute()
+        if status is None:
+            raise _gone(name, run)
+        if status not in FINAL or retrying is not None:
+            raise self._busy(name, run)
+        values = {key: json.loads(text) for key, text in state.items() if key not in NOT_KEPT}
+        return LastTurn(run, int(version), int(turns), status, values)
+
+    def start(self, run_id: str, spec: RunSpec, changes: Mapping[str, Any], last: LastTurn | None) -> None:
+        """Accept a run of a thread, which has an id of the thread's partition: its spec names the thread. It begins
+        with the state of the run that it goes on from, with `changes`. Safe to repeat.
+
+        Raises ThreadBusy, also if the thread has gone on since `last` was read, and UsageError if its last run is gone.
+        """
+        from sleipnir.runs.transitions import Step
+
+        name = ThreadName(spec.agent, str(spec.thread))
+        run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
+        past = run if last is None else self._keys.of_run(last.run)
+        why = f"turn {spec.turn} of thread {name.name}" + (f", after run {last.run}, {last.status}" if last else "")
+        keys = {
+            "run": run.run, "state": run.state, "journal": run.journal, "inbox": partition.inbox,
+            "runs": partition.runs, "specs": run.spec, "thread": self._keys.of_thread(name),
+            "threads": partition.threads, "expiring": partition.expiring, **last_run_keys(past),
+        }  # fmt: skip
+        args: dict[str, Arg] = {
+            "run_id": run_id,
+            "spec": record(spec),
+            "step": record(Step(step=0, kind="submitted", at_ms=0, by=self._by, reason=why)),
+            "name": str(name),
+            "before": "" if last is None else last.run,
+            "version": 0 if last is None else last.version,
+            "expire_ms": self._retention_ms,
+        }
+        values: list[Arg] = [part for key, value in changes.items() for part in (key, dumps(value))]
+        code, other = _START(self._client, keys, args, values)
+        if code < 0:
+            raise self.refusal(name, code, other)
+
+    def next_turn(self, name: ThreadName) -> NextTurn:
+        """The turn that comes next, whether or not the last one is over."""
+        turns, run = self._client.hmget(self._keys.of_thread(name), ("turns", "run"))
+        return NextTurn(1 if run is None else int(turns) + 1, run, self._retention_ms)
+
+    def refusal(self, name: ThreadName, code: int, run: str) -> UsageError:
+        """Why a thread has not taken a run, from the reply of the script (start_turn.lua)."""
+        if code == _BUSY:
+            return self._busy(name, run)
+        if code == _GONE:
+            return _gone(name, run)
+        what = f"thread {name.name!r} of agent {name.agent!r}"
+        if not run:
+            return ThreadBusy(f"{what} was removed while this run was submitted; submit it again")
+        return ThreadBusy(
+            f"{what} has gone on with run {run} while this one was submitted. `sleipnir watch {run}` follows that run; "
+            "submit again when it has ended"
+        )
+
+    def remove(self, name: ThreadName) -> bool:
+        """Remove a thread; its last run expires like others from now on. False: there is no such thread. Raises
+        ThreadBusy."""
+        token = secrets.token_hex(6)
+        while (run := self._client.hget(self._keys.of_thread(name), "run")) is not None:
+            partition, last = self._keys.of_partition(self._keys.partition_of(str(name))), self._keys.of_run(run)
+            keys = {
+                "thread": self._keys.of_thread(name), "threads": partition.threads, "expiring": partition.expiring,
+                **last_run_keys(last),
+            }  # fmt: skip
+            args: dict[str, Arg] = {"name": str(name), "last": run, "expire_ms": self._retention_ms, "token": token}
+            code, other = _DROP(self._client, keys, args)
+            if code == _BUSY:
+                raise self._busy(name, other)
+            if code != _OTHER:
+                return bool(code)
+        return False
+
+    def _busy(self, name: ThreadName, run: str) -> ThreadBusy:
+        """The reason why the thread takes no new run now, with the command that goes on with the one that it has."""
+        info = next(iter(self._runs.find([run])), None)
+        if info is not None and info.status == "paused" and not info.is_over_budget:
+            verb = "resume"
+        else:
+            verb = "answer" if self._runs.gates_below(run) else "watch"
+        return ThreadBusy.by(name.name, name.agent, run, "unfinished" if info is None else info.status, verb)
+
+
+def _gone(name: ThreadName, run: str) -> UsageError:
+    return UsageError(
+        f"the last run {run} of thread {name.name!r} of agent {name.agent!r} is gone, and the state of the thread with "
+        f"it. `sleipnir threads rm {name.agent} {name.name}` removes the thread; a new one begins without a past"
+    )

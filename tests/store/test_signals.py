@@ -1,0 +1,252 @@
+"""Signals: which waiting visits get which, in Redis and in memory; and what the script in Redis does with many."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from sleipnir.memory.store import now_ms
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.transitions import AwaitSignal, LeaveSignal
+from sleipnir.store import signals as store_signals
+from sleipnir.store.runs.requests import Fence
+from sleipnir.store.scripts import run_in_order
+from sleipnir.store.store import Store
+from tests.processes import wait_until
+from tests.store.keepers import Keeper, MemoryKeeper, RedisKeeper, graphs_of
+
+WAITS = """
+name: g
+version: sleipnir/1
+start: pause
+state: {got: str, least: int}
+nodes:
+  pause:
+    type: wait
+    event: "order.{{id}}.paid"
+    OPTIONS
+    state_updates: {got: "{{event.data.n}} of {{event.name}} by {{event.id}}"}
+    next: done
+  late: {type: end, output: late}
+  done: {type: end, output: "{{got}}"}
+"""
+
+NAME = "order.17.paid"
+
+
+@pytest.fixture(params=["redis", "memory"])
+def keeper(request: pytest.FixtureRequest) -> Keeper:
+    return MemoryKeeper() if request.param == "memory" else RedisKeeper(request.getfixturevalue("store"))
+
+
+def run_id(number: int) -> str:
+    return f"run{number:09d}"
+
+
+def start(keeper: Keeper, number: int, options: str = "", **state: Any) -> str:
+    """A run that waits for an event."""
+    bundle = f"b{options}"
+    keeper.graphs |= graphs_of(**{bundle: WAITS.replace("    OPTIONS\n", f"    {options}\n" if options else "")})
+    spec = RunSpec("agent", bundle, by_version=True)
+    assert keeper.create(run_id(number), spec, {"id": 17, "least": 5, "initial_prompt": "", **state})
+    keeper.go_on()
+    return run_id(number)
+
+
+def ended(keeper: Keeper, *numbers: int) -> list[str | None]:
+    """The outputs of runs; None of one that waits."""
+    keeper.go_on()
+    return [keeper.output(run_id(number)) for number in numbers]
+
+
+def test_an_event_reaches_every_wait_for_its_name_once(keeper: Keeper) -> None:
+    start(keeper, 1)
+    start(keeper, 2)
+    start(keeper, 3, id=18)
+    assert keeper.signal(NAME, "e1", {"n": 1}) == 2
+    got = f"1 of {NAME} by e1"
+    assert ended(keeper, 1, 2, 3) == [got, got, None]
+    assert keeper.signal(NAME, "e2", {"n": 2}) == 0
+
+
+def test_an_event_with_a_known_id_is_the_same_event(keeper: Keeper) -> None:
+    keeper.signal(NAME, "e1", {"n": 1})
+    sent_ms = now_ms()
+    wait_until(lambda: now_ms() > sent_ms + 1, "it is later")
+    start(keeper, 1)
+    assert keeper.signal(NAME, "e1", {"n": 2}) == 0
+    assert ended(keeper, 1) == [None], "it came before the wait, which does not look back"
+
+
+def test_an_event_that_came_before_counts_if_the_wait_looks_back(keeper: Keeper) -> None:
+    keeper.signal(NAME, "e1", {"n": 1})
+    keeper.signal(NAME, "e2", {"n": 2})
+    start(keeper, 1, "look_back: 10m")
+    start(keeper, 2, "look_back: 10m")
+    assert ended(keeper, 1, 2) == [f"1 of {NAME} by e1"] * 2
+
+
+def test_an_event_between_the_beginning_of_the_wait_and_its_registration_counts(keeper: Keeper) -> None:
+    """The commit that begins to wait only owes the registration."""
+    if not isinstance(keeper, RedisKeeper):
+        pytest.skip("in memory, both happen at once")
+    deliveries, keeper._deliveries = keeper._deliveries, _NoDeliveries()
+    start(keeper, 1)
+    assert keeper.signal(NAME, "e1", {"n": 1}) == 0
+    keeper._deliveries = deliveries
+    assert ended(keeper, 1) == [f"1 of {NAME} by e1"]
+
+
+class _NoDeliveries:
+    def run_once(self, *_: Any) -> int:
+        return 0
+
+
+def test_a_filter_reads_the_event_and_the_state_and_an_event_without_the_key_does_not_match(keeper: Keeper) -> None:
+    start(keeper, 1, "filter: event.data.n >= state.least && event.name.startsWith('order')")
+    assert keeper.signal(NAME, "e1", {"n": 4}) == 1
+    keeper.signal(NAME, "e2", {"m": 9})
+    keeper.signal(NAME, "e3")
+    assert ended(keeper, 1) == [None]
+    assert keeper.events(run_id(1)).count("signal_declined") == 3
+    keeper.signal(NAME, "e4", {"n": 6})
+    keeper.signal(NAME, "e5", {"n": 7})
+    assert ended(keeper, 1) == [f"6 of {NAME} by e4"]
+
+
+def test_one_event_goes_to_one_of_the_waits_that_want_it_for_themselves(keeper: Keeper) -> None:
+    for number in (1, 2, 3):
+        start(keeper, number, "consume: one")
+    start(keeper, 4)
+    assert keeper.signal(NAME, "e1", {"n": 1}) == 2
+    got = f"1 of {NAME} by e1"
+    assert ended(keeper, 1, 2, 3, 4) == [got, None, None, got]
+    keeper.signal(NAME, "e2", {"n": 2})
+    keeper.signal(NAME, "e3", {"n": 3})
+    assert ended(keeper, 2, 3) == [f"2 of {NAME} by e2", f"3 of {NAME} by e3"]
+
+
+def test_an_event_for_one_goes_on_to_the_next_whose_filter_is_true(keeper: Keeper) -> None:
+    for number, least in ((1, 9), (2, 9), (3, 1), (4, 1)):
+        start(
+            keeper,
+            number,
+            "{consume: one, filter: event.data.n >= state.least}"[1:-1].replace(", ", "\n    "),
+            least=least,
+        )
+    keeper.signal(NAME, "e1", {"n": 5})
+    keeper.signal(NAME, "e2", {"n": 0})
+    assert ended(keeper, 1, 2, 3, 4) == [None, None, f"5 of {NAME} by e1", None]
+    keeper.signal(NAME, "e3", {"n": 10})
+    assert ended(keeper, 1, 2, 4) == [f"10 of {NAME} by e3", None, None]
+
+
+def test_an_event_that_nobody_took_is_given_to_one_later_wait_that_looks_back(keeper: Keeper) -> None:
+    start(keeper, 1, "consume: one\n    filter: event.data.n > 5")
+    keeper.signal(NAME, "e1", {"n": 1})
+    assert ended(keeper, 1) == [None]
+    start(keeper, 2, "consume: one\n    look_back: 10m")
+    start(keeper, 3, "consume: one\n    look_back: 10m")
+    assert ended(keeper, 1, 2, 3) == [None, f"1 of {NAME} by e1", None]
+
+
+def test_an_event_for_one_that_was_cancelled_meanwhile_goes_to_the_next(keeper: Keeper) -> None:
+    start(keeper, 1, "consume: one")
+    start(keeper, 2, "consume: one")
+    keeper.cancel(run_id(1))
+    assert keeper.signal(NAME, "e1", {"n": 1}) == 1
+    assert ended(keeper, 1, 2) == [None, f"1 of {NAME} by e1"]
+
+
+def test_a_wait_that_times_out_takes_its_way_or_fails_and_gets_no_event_after_that(keeper: Keeper) -> None:
+    start(keeper, 1, "timeout: 30s")
+    start(keeper, 2, "timeout: 30s\n    on_timeout: late")
+    assert keeper.let_timers_fire() == 2
+    assert ended(keeper, 1, 2) == [None, "late"]
+    assert "no event 'order.17.paid' for wait node 'pause' within 30s" in str(keeper.info(run_id(1)).error)
+    assert keeper.signal(NAME, "e1", {"n": 1}) == 0
+
+
+def test_a_paused_run_takes_its_event_and_goes_on_when_it_is_resumed(keeper: Keeper) -> None:
+    start(keeper, 1)
+    keeper.pause(run_id(1))
+    keeper.go_on()
+    keeper.signal(NAME, "e1", {"n": 1})
+    assert ended(keeper, 1) == [None]
+    assert keeper.info(run_id(1)).status == "paused"
+    keeper.resume(run_id(1))
+    assert ended(keeper, 1) == [f"1 of {NAME} by e1"]
+
+
+def test_a_cancelled_run_leaves_nothing_behind(store: Store) -> None:
+    keeper = RedisKeeper(store)
+    for number, options in enumerate(("", "consume: one", "consume: one\n    filter: event.data.n > 1")):
+        start(keeper, number, options)
+    assert _waiting(store) == 3
+    for number in range(3):
+        keeper.cancel(run_id(number))
+    keeper.go_on()
+    keys = store.keys.of_signals(NAME)
+    assert _waiting(store) == 0
+    assert store._client.zcard(store.keys.of_partition(keys.partition).waits) == 0
+    assert not [field for field in store._client.hkeys(keys.board) if field[:2] in ("w:", "o:")]
+    assert 0 < store._client.pttl(keys.board) <= store_signals.KEEP_MS
+
+
+def _waiting(store: Store) -> int:
+    keys = store.keys.of_signals(NAME)
+    return int(store._client.zcard(keys.every)) + int(store._client.zcard(keys.one))
+
+
+def test_a_late_registration_of_a_visit_that_has_left_changes_nothing(store: Store) -> None:
+    """A scheduler was frozen before it delivered the effect, and another one has delivered it too."""
+    come = store.signals.deliver(Fence("3", "5-1"), run_id(1), AwaitSignal(NAME, 1, 1, 0))
+    gone = store.signals.deliver(Fence("3", "5-2"), run_id(1), LeaveSignal(NAME, 1, 1))
+    run_in_order(store._client, [come, gone, come])
+    assert _waiting(store) == 0
+
+
+def test_thousands_of_waits_are_told_a_page_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_signals, "PAGE", 20)
+    keeper, number = RedisKeeper(store), itertools.count(1)
+    visits = [
+        store.signals.deliver(Fence("3", f"5-{next(number)}"), run_id(each), AwaitSignal(NAME, 1, 1, 0))
+        for each in range(500)
+    ]
+    run_in_order(store._client, visits)
+    start(keeper, 700)
+    keys = store.keys.of_signals(NAME)
+    assert keeper.signal(NAME, "e1", {"n": 1}) == 20
+    assert keeper.signal(NAME, "e2", {"n": 2}) == 0, "the rest is on its way"
+    effects = store.keys.of_partition(keys.partition).effects
+    assert store._client.xlen(effects) == 21
+    assert ended(keeper, 700) == [f"1 of {NAME} by e1"]
+    assert _waiting(store) == 0, "the runs of the others do not exist, and they are forgotten"
+
+
+def test_visits_of_runs_that_are_gone_are_forgotten_by_the_janitor(store: Store) -> None:
+    keeper = RedisKeeper(store)
+    for kind in (AwaitSignal(NAME, 1, 1, 0), AwaitSignal(NAME, 1, 1, 0, one=True)):
+        run_in_order(store._client, [store.signals.deliver(Fence("3", f"5-{kind.one:d}"), run_id(kind.one), kind)])
+    start(keeper, 2)
+    partition = store.keys.of_signals(NAME).partition
+    assert store.signals.look(partition, store.now_ms()) == 0, "it is not due"
+    assert store.signals.look(partition, store.now_ms() + store_signals.LOOK_MS) == 2
+    assert _waiting(store) == 1
+
+
+def test_old_and_surplus_signals_are_dropped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_signals, "MOST", 3)
+    for number in range(5):
+        store.signals.send(NAME, f"e{number}", str(number))
+    keys = store.keys.of_signals(NAME)
+    assert store._client.zcard(keys.log) == 4, "the bound is applied by the next call"
+    assert store.signals.send(NAME, "e4", "4").is_new is False
+    assert store._client.zcard(keys.log) == 3
+    assert [each.data for each in store.signals.recent(10)] == ["4", "3", "2", None, None]
+    monkeypatch.setattr(store_signals, "KEEP_MS", 0)
+    store.signals.send("other", "e", "1")
+    store.signals.send(NAME, "e9", "9")
+    assert store._client.exists(keys.log) == 0
