@@ -198,7 +198,7 @@ def test_without_redis_counts_and_the_outage_are_exported(tmp_path: Path) -> Non
         with Stack(redis, tmp_path / "home", metrics_port=0, log_format="json") as stack:
             stack.start_scheduler()
             port = port_of(stack)
-            wait_until(lambda: Scrape(port).values("sleipnir_redis_up") == {(): 1}, "Redis is seen", every_s=0.3)
+            wait_until(lambda: Scrape(port).value("sleipnir_partitions_owned") == 16, "it has started", every_s=0.3)
             redis.kill()
             scrape = wait_until(
                 lambda: (found := Scrape(port)).value("sleipnir_redis_up") == 0 and found, "it is away", every_s=0.3
