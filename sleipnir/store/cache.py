@@ -1,4 +1,4 @@
-"""Results of nodes in Redis, for later visits of any run (docs/cache.md).
+"""Results of nodes in Redis, for later visits of any run (docs/graph-language.md, "Cached results").
 
 1. A result is a key of its own that dies with its time to live. An index by node, with sizes, bounds what a node keeps
    and lets people list and clear it; it dies with its last entry.

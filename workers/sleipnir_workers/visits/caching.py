@@ -1,4 +1,6 @@
-"""The cache around an executor: a visit whose result another one has made is not executed (docs/cache.md).
+"""The cache around an executor: a visit whose result another one has made is not executed.
+
+docs/graph-language.md describes it under "Cached results".
 
 Rules. Whoever finds no result takes the lease of its key and executes; all others with this key wait, for a short time
 in their slot and then put off by the planner. Only a success is kept. Without a `cache` of the node nothing is asked.
