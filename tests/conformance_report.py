@@ -70,6 +70,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("CK-", 1, 2, 4, 7, 8, range(11, 15)),
     *_ids("SV-", 1, 2, 6, 7, 9, range(11, 14)),
     *_ids("TT-", range(1, 8)),
+    *_ids("RY-", range(1, 15)),
     *_ids("CA-", range(1, 14)),
     *_ids("CB-", range(1, 9), 10, 12),
     *_ids("TR-", range(1, 8)),

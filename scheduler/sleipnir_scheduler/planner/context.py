@@ -250,6 +250,16 @@ class Context:
             due_ms = self.now_ms + (self.graph.limits.step_timeout or 0)
             self.draft.clock.arm(f"{STEP_TIMER}{self.draft.steps if number is None else number}", due_ms)
 
+    def step_deadline_ms(self, visit: Visit) -> int | None:
+        """When the time limit of a visit's super-step passes, at the latest. It has begun when the visit was opened,
+        and again if the run was held since, or only waited for people until it passed."""
+        if not self.times_steps:
+            return None
+        limit_ms = self.graph.limits.step_timeout or 0
+        first_ms = visit.opened_ms + limit_ms
+        has_begun_again = bool(self.draft.clock.idle_ms) or self.draft.clock.is_held or first_ms < self.now_ms
+        return self.now_ms + limit_ms if has_begun_again else first_ms
+
     def deadline_ms(self) -> int | None:
         """The deadline of the run; its clock stops while it is held."""
         timeout = self.graph.settings.timeout

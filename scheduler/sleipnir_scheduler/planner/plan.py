@@ -326,6 +326,7 @@ def _retry_or_not(
         run=context.run.id,
         now_ms=context.now_ms,
         deadline_ms=context.deadline_ms(),
+        step_deadline_ms=context.step_deadline_ms(visit),
     )
 
 

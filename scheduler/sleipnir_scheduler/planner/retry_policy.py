@@ -43,9 +43,10 @@ def decide(
     run: str,
     now_ms: int,
     deadline_ms: int | None,
+    step_deadline_ms: int | None = None,
 ) -> RetryTime | GiveUp:
     """Decide on `visit` after `failure`, which follows `failures` others. No try is put off beyond `deadline_ms`, the
-    run's deadline."""
+    run's deadline, or that of its super-step."""
     policy = policy_for(policies, failure)
     if policy is None or policy.max_attempts <= 1:
         return GiveUp()
@@ -57,6 +58,8 @@ def decide(
         return GiveUp(f"retry budget of {policy.max_elapsed / 1000:g}s exhausted after {tries} attempts")
     if deadline_ms is not None and at_ms > deadline_ms:
         return GiveUp(f"the run's deadline comes before attempt {tries + 1}")
+    if step_deadline_ms is not None and at_ms > step_deadline_ms:
+        return GiveUp(f"the super-step's deadline comes before attempt {tries + 1}")
     return RetryTime(at_ms, policy.max_attempts)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sleipnir.graph.model import Retry
 from sleipnir.messages import ResultHeader
-from sleipnir.runs.events import Cancelled, LeaseLost, Submitted, TimerFired
+from sleipnir.runs.events import Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
 from sleipnir.runs.visits import Visit, Work
 from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
 from sleipnir_scheduler.planner.retry_policy import GiveUp, RetryTime, decide
@@ -171,6 +171,29 @@ def test_no_try_is_put_off_beyond_the_run_s_deadline() -> None:
     late = driver.send(bad(1, attempt=2))
     closed = next(notice for notice in late.notices if notice.type == "visit_closed")
     assert closed.data["notes"] == ["the run's deadline comes before attempt 3"]
+
+
+STEP = FLAKY.replace("RETRY", "{max_attempts: 9, initial_interval: 5s, jitter: false}")
+STEP = STEP.replace("start: a", "version: sleipnir/1\nstart: a\nlimits: {step_timeout: 6s}")
+
+
+def test_no_try_is_put_off_beyond_the_deadline_of_its_super_step() -> None:
+    driver = Driver(STEP)
+    driver.send(Submitted())
+    driver.send(bad(1))
+    driver.send(TimerFired("visit/1/2"), after_ms=5_000)
+    late = driver.send(bad(1, attempt=2))
+    closed = next(notice for notice in late.notices if notice.type == "visit_closed")
+    assert closed.data["notes"] == ["the super-step's deadline comes before attempt 3"]
+    assert driver.live() == ["rescue"]
+
+
+def test_a_hold_gives_the_super_step_of_a_retry_its_time_again() -> None:
+    driver = Driver(STEP)
+    driver.send(Submitted())
+    driver.send(Paused("ada"))
+    driver.send(Resumed(), after_ms=4_000)
+    assert driver.send(bad(1)).timers["visit/1/2"] == driver.now_ms + 5_000
 
 
 def test_a_graph_may_name_a_policy_for_all_its_nodes_and_a_node_may_refuse_it() -> None:
