@@ -73,6 +73,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("RY-", range(1, 15)),
     *_ids("CA-", range(1, 14)),
     *_ids("CB-", range(1, 9), 10, 12),
+    *_ids("VZ-", range(1, 5)),
     *_ids("TR-", range(1, 8)),
     *_ids("SX-", range(1, 7)),
     *_ids("EM-", range(1, 8)),

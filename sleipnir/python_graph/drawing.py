@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from sleipnir.graph.model import Graph
@@ -39,3 +40,12 @@ class GraphDrawing:
     def draw_ascii(self) -> str:
         """The graph as indented text."""
         return drawn(self.graph, "text")
+
+    def draw_png(self, output_file_path: str | Path | None = None) -> bytes:
+        """A PNG by Graphviz, which is also written to a file. Raises UsageError if Graphviz is not installed."""
+        from sleipnir.python_graph.rendering import rendered
+
+        picture = rendered(drawn(self.graph, "dot"), "png")
+        if output_file_path is not None:
+            Path(output_file_path).write_bytes(picture)
+        return picture

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sleipnir.graph.draw import Direction, RunProgress, Theme
     from sleipnir.graph.model import Graph
 
-_FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text"}
+_FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text", ".png": "png", ".pdf": "pdf"}
 
 
 @click.command()
@@ -26,8 +26,8 @@ _FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text"}
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["mermaid", "dot", "svg", "text"]),
-    help="Default: by the suffix of the output file, else mermaid.",
+    type=click.Choice(["mermaid", "dot", "svg", "text", "png", "pdf"]),
+    help="Default: by the suffix of the output file, else mermaid. png and pdf need Graphviz.",
 )
 @click.option(
     "--direction", type=click.Choice(["TB", "LR"]), default="TB", show_default=True, help="Top-down, or left to right."
@@ -39,6 +39,9 @@ _FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text"}
     show_default=True,
     help="Colours of an SVG; auto: the viewer's light or dark theme.",
 )
+@click.option("--no-start-end", is_flag=True, help="DOT, PNG, PDF: no start and no ends; mark the first node.")
+@click.option("--no-dotted", is_flag=True, help="DOT, PNG, PDF: leave out what is taken only if a run asks for it.")
+@click.option("--label", metavar="TEXT", help="DOT, PNG, PDF: a title above the graph.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
 @pass_options
 def draw(
@@ -48,6 +51,9 @@ def draw(
     form: str | None,
     direction: Direction,
     theme: Theme,
+    no_start_end: bool,
+    no_dotted: bool,
+    label: str | None,
     output: Path | None,
 ) -> None:
     """Draw a graph: Mermaid for Markdown pages, DOT for Graphviz, text for the terminal, SVG for everything else.
@@ -56,30 +62,50 @@ def draw(
     """
     if (target is None) == (run_id is None):
         raise UsageError("draw takes either an agent or --run RUN")
-    graph, progress = (read(locate(target, options.settings())), None) if target else _run(options, run_id or "")
     chosen = form or _FORM_OF.get(output.suffix.lower() if output else "", "mermaid")
-    drawn = _drawn(graph, progress, chosen, direction, theme)
+    by_dot = chosen in ("dot", "png", "pdf")
+    if not by_dot and (no_start_end or no_dotted or label is not None):
+        raise UsageError("--no-start-end, --no-dotted and --label are for the formats dot, png and pdf")
+    if output is None and chosen in ("png", "pdf"):
+        raise UsageError(f"a {chosen.upper()} is written to a file: -o FILE.{chosen}")
+    graph, progress = (read(locate(target, options.settings())), None) if target else _run(options, run_id or "")
+    if by_dot:
+        drawn = _by_dot(graph, progress, chosen, direction, (not no_start_end, not no_dotted, label))
+    else:
+        drawn = _drawn(graph, progress, chosen, direction, theme)
     if output is None:
-        terminal.result(drawn, end="")
+        terminal.result(drawn.decode(), end="")
         return
     try:
-        output.write_text(drawn, encoding="utf-8")
+        output.write_bytes(drawn)
     except OSError as error:
         raise UsageError(f"cannot write {str(output)!r}: {error.strerror}") from error
 
 
-def _drawn(graph: Graph, progress: RunProgress | None, form: str, direction: Direction, theme: Theme) -> str:
-    from sleipnir.graph.draw import dot, mermaid, outline, svg
+def _drawn(graph: Graph, progress: RunProgress | None, form: str, direction: Direction, theme: Theme) -> bytes:
+    from sleipnir.graph.draw import mermaid, outline, svg
 
     match form:
         case "svg":
-            return svg(graph, progress=progress, direction=direction, theme=theme)
-        case "dot":
-            return dot(graph, progress=progress, direction=direction)
+            return svg(graph, progress=progress, direction=direction, theme=theme).encode()
         case "text":
-            return outline(graph, progress=progress)
+            return outline(graph, progress=progress).encode()
         case _:
-            return mermaid(graph, progress=progress, direction=direction)
+            return mermaid(graph, progress=progress, direction=direction).encode()
+
+
+def _by_dot(
+    graph: Graph,
+    progress: RunProgress | None,
+    form: str,
+    direction: Direction,
+    content: tuple[bool, bool, str | None],
+) -> bytes:
+    from sleipnir.graph.draw import DotContent, dot
+    from sleipnir.python_graph.rendering import rendered
+
+    text = dot(graph, progress=progress, direction=direction, content=DotContent(*content))
+    return text.encode() if form == "dot" else rendered(text, "png" if form == "png" else "pdf")
 
 
 def _run(options: GlobalOptions, run_id: str) -> tuple[Graph, RunProgress]:

@@ -4,11 +4,11 @@
 (`layout`, which uses `layering`, `ordering` and `placing`). Pure: the same values give the same text.
 """
 
-from sleipnir.graph.draw.dot import dot
+from sleipnir.graph.draw.dot import DotContent, dot
 from sleipnir.graph.draw.layout import Direction
 from sleipnir.graph.draw.mermaid import mermaid
 from sleipnir.graph.draw.outline import outline
 from sleipnir.graph.draw.picture import Mark, RunProgress, State
 from sleipnir.graph.draw.svg import Theme, svg
 
-__all__ = ["Direction", "Mark", "RunProgress", "State", "Theme", "dot", "mermaid", "outline", "svg"]
+__all__ = ["Direction", "DotContent", "Mark", "RunProgress", "State", "Theme", "dot", "mermaid", "outline", "svg"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from sleipnir.graph.draw.colours import STATES
 from sleipnir.graph.draw.layout import Direction
@@ -30,13 +32,36 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def dot(graph: Graph, *, progress: RunProgress | None = None, direction: Direction = "TB") -> str:
+@dataclass(frozen=True)
+class DotContent:
+    """What a digraph has: the circles of the start and of the ends of branches (without them, the first node has a
+    double border), dotted arrows, and a title above it (None: none)."""
+
+    start_end: bool = True
+    dotted: bool = True
+    label: str | None = None
+
+
+ALL: Final = DotContent()
+
+
+def dot(
+    graph: Graph, *, progress: RunProgress | None = None, direction: Direction = "TB", content: DotContent = ALL
+) -> str:
     """A Graphviz digraph. The same values give the same text."""
     drawn = picture(graph, progress)
+    hidden = () if content.start_end else (START, FINISH)
+    first = {arrow.target for arrow in drawn.arrows if arrow.source in hidden}
+    arrows = [arrow for arrow in drawn.arrows if content.dotted or arrow.style != "dotted"]
     lines = [f"digraph {_text(graph.name)} {{"]
     lines += [f"    rankdir={direction};"] if direction != "TB" else []
-    lines += [f"    {shape.name} [{_node(shape)}];" for shape in drawn.shapes]
-    lines += [f"    {arrow.source} -> {arrow.target}{_edge(arrow)};" for arrow in drawn.arrows]
+    lines += [f'    labelloc="t"; label={_text(content.label)};'] if content.label is not None else []
+    for shape in drawn.shapes:
+        if shape.kind not in hidden:
+            lines.append(f"    {shape.name} [{_node(shape)}{', peripheries=2' if shape.name in first else ''}];")
+    for arrow in arrows:
+        if arrow.source not in hidden and arrow.target not in hidden:
+            lines.append(f"    {arrow.source} -> {arrow.target}{_edge(arrow)};")
     return "\n".join([*lines, "}"]) + "\n"
 
 

@@ -104,6 +104,31 @@ def test_the_name_of_the_file_decides_what_to_draw_unless_the_command_does(agent
         assert (tmp_path / name).read_text().startswith(beginning)
 
 
+@pytest.mark.conformance("VZ-04")
+def test_without_graphviz_a_png_is_an_error_that_says_so(
+    agents_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_agent(agents_dir, "greeter", GOOD)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for suffix in ("png", "pdf"):
+        assert main(["draw", "greeter", "-o", str(tmp_path / f"g.{suffix}")]) == 2
+        assert f"'dot' of Graphviz was not found, which makes {suffix.upper()} pictures" in capsys.readouterr().err
+        assert not (tmp_path / f"g.{suffix}").exists()
+    assert main(["draw", "greeter", "--format", "png"]) == 2
+    assert "a PNG is written to a file: -o FILE.png" in capsys.readouterr().err
+
+
+def test_what_dot_shows_can_be_chosen_and_other_formats_refuse_the_choice(
+    agents_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_agent(agents_dir, "greeter", GOOD)
+    assert main(["draw", "greeter", "--format", "dot", "--no-start-end", "--label", "Hello"]) == 0
+    shown = capsys.readouterr().out
+    assert 'label="Hello"' in shown and "start" not in shown and "peripheries=2" in shown
+    assert main(["draw", "greeter", "--no-dotted"]) == 2
+    assert "are for the formats dot, png and pdf" in capsys.readouterr().err
+
+
 def test_a_broken_graph_is_not_drawn_and_names_each_problem_once(
     agents_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleipnir.graph.draw import Mark, RunProgress, dot, mermaid
+from sleipnir.graph.draw import DotContent, Mark, RunProgress, dot, mermaid
 from sleipnir.graph.model import (
     SLEIPNIR,
     ApprovalNode,
@@ -206,6 +206,21 @@ def test_names_of_ends_are_resolved_and_drawn_once() -> None:
 def test_ends_of_a_condition_without_labels_of_its_own_are_its_labels() -> None:
     node = ScriptNode(id="a", script="s", branch=Branch(by="{{x}}"), ends={"ok": "b"})
     assert 'n0 -> n1 [label="ok", style="dashed"]' in dot(branching(node, EndNode(id="b")))
+
+
+@pytest.mark.conformance("VZ-03")
+def test_dot_leaves_out_start_and_ends_and_marks_the_first_node() -> None:
+    node = ScriptNode(id="a", script="s", next="end", ends={"ok": "b"})
+    graph = branching(node, ScriptNode(id="b", script="s"))
+    shown = dot(graph)
+    assert "start -> n0;" in shown and "n0 -> finish;" in shown and "peripheries" not in shown
+    bare = dot(graph, content=DotContent(start_end=False, label='The "graph"'))
+    assert "start" not in bare and "finish" not in bare
+    assert [line.strip() for line in bare.splitlines() if "peripheries=2" in line] == [
+        'n0 [shape="box", label="a\\nscript", peripheries=2];'
+    ]
+    assert r'labelloc="t"; label="The \"graph\"";' in bare
+    assert "dotted" in bare and "dotted" not in dot(graph, content=DotContent(dotted=False))
 
 
 def test_what_a_single_node_is_waited_for_needs_no_bar() -> None:
