@@ -40,7 +40,7 @@ TRIES = 5
 """How often a fork of a run that goes on meanwhile is tried."""
 
 LEAST_MS = 3_600_000
-"""A fork of a run that is over refers to its state, if its past stays readable for at least this time."""
+"""A fork refers to the state of its source, if that stays readable for at least this time."""
 
 MOST_STEPS, MOST_BYTES = 10_000, 32 * 2**20
 """The journals from which a scheduler may have to compute the state that a fork refers to, while other runs wait."""
@@ -112,9 +112,7 @@ def fork(
         run_id, turn = preparation.fork_id(str(name)), store.threads.next_turn(name)
         again = _as_turn(again, graph, name.name, turn)
         try:
-            submit(
-                store.runs, wanted, spec, again, graph, run_id, graph_of=graph_of, rewinds=rewinds, keep_ms=turn.keep_ms
-            )
+            submit(store.runs, wanted, spec, again, graph, run_id, graph_of=graph_of, rewinds=rewinds)
         except TurnRefused as refused:
             raise store.threads.refusal(name, refused.code, refused.run) from None
     return run_id
@@ -148,12 +146,10 @@ def submit(
     graph_of: Callable[[RunSpec], Graph],
     place: str = "",
     rewinds: bool = False,
-    keep_ms: int | None = None,
 ) -> None:
     """Submit the fork `run_id`, with the spec `again` and its `graph`, of a run with this `spec`, if it does not exist.
-    `graph_of` reads the graph of the source, where it is another one. `place` is the row of a batch that it is, and
-    `keep_ms` is as in Runs.fork. Raises TurnRefused, UsageError if the fork is refused otherwise, and what reading
-    raises."""
+    `graph_of` reads the graph of the source, where it is another one. `place` is the row of a batch that it is. Raises
+    TurnRefused, UsageError if the fork is refused otherwise, and what reading raises."""
     for _ in range(TRIES):
         info = runs.past_info(wanted.source, spec)
         # a turn has its state at once, because the next one begins with it, even if it is cancelled before it begins
@@ -179,7 +175,6 @@ def submit(
             cancels_source=rewinds,
             place=place,
             due_ms=due_ms,
-            keep_ms=keep_ms,
         ):
             return
     raise UsageError(
@@ -218,7 +213,7 @@ def _version(made: Fork, graph: Graph) -> int:
 
 def _due_ms(info: PastInfo) -> int | None:
     """When a fork has to take the state that it refers to: long before it is lost. None: at once."""
-    if info.left_ms is None or info.left_ms < LEAST_MS or info.steps > MOST_STEPS or info.bytes_ > MOST_BYTES:
+    if info.left_ms < LEAST_MS or info.steps > MOST_STEPS or info.bytes_ > MOST_BYTES:
         return None
     return info.now_ms + info.left_ms // 2
 

@@ -100,8 +100,9 @@ class Store:
         if broker and is_redis(broker):
             self._broker = connect(broker, client_name=client_name, in_loop=in_loop)
         self._settings, self._client_name, self._by = settings, client_name, by
+        self._retention_ms = int(settings.retention_s * 1000)
         self._making = threading.RLock()  # reentrant: some parts use others
-        self.runs = Runs(self._client, self.keys, by)
+        self.runs = Runs(self._client, self.keys, by, self._retention_ms)
         self.generations = Generations(self._client, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
 
@@ -121,8 +122,7 @@ class Store:
     def threads(self) -> Threads:
         from sleipnir.store.threads import Threads
 
-        retention_ms = int(self._settings.retention_s * 1000)
-        return Threads(self._client, self.keys, self.runs, retention_ms=retention_ms, by=self._by)
+        return Threads(self._client, self.keys, self.runs, retention_ms=self._retention_ms, by=self._by)
 
     @_Part
     def visits(self) -> Visits:
@@ -142,7 +142,7 @@ class Store:
     def batches(self) -> Batches:
         from sleipnir.store.batches import Batches
 
-        return Batches(self._client, self.keys, retention_ms=int(self._settings.retention_s * 1000), by=self._by)
+        return Batches(self._client, self.keys, retention_ms=self._retention_ms, by=self._by)
 
     @_Part
     def bundles(self) -> Bundles:
@@ -205,7 +205,7 @@ class Store:
             self._client,
             self.keys,
             redispatch_after_ms=int(self._settings.redispatch_after_s * 1000),
-            retention_ms=int(self._settings.retention_s * 1000),
+            retention_ms=self._retention_ms,
             session_messages=self._settings.max_session_messages,
         )
 

@@ -39,12 +39,10 @@ class LastTurn:
 
 @dataclass(frozen=True)
 class NextTurn:
-    """A turn that would be the next one of its thread: its number, and the last run, which is kept for `keep_ms` from
-    then on, if its end did not say how long."""
+    """A turn that would be the next one of its thread: its number, and the last run."""
 
     number: int
     previous: str | None
-    keep_ms: int
 
 
 class Threads:
@@ -151,7 +149,7 @@ class Threads:
     def next_turn(self, name: ThreadName) -> NextTurn:
         """The turn that comes next, whether or not the last one is over."""
         turns, run = self._client.hmget(self._keys.of_thread(name), ("turns", "run"))
-        return NextTurn(1 if run is None else int(turns) + 1, run, self._retention_ms)
+        return NextTurn(1 if run is None else int(turns) + 1, run)
 
     def refusal(self, name: ThreadName, code: int, run: str) -> UsageError:
         """Why a thread has not taken a run, from the reply of the script (start_turn.lua)."""

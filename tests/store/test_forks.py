@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from sleipnir.runs.run import Checkpoint, Fork, PastState, RunSpec, limited_from
+from sleipnir.settings import Settings
 from sleipnir.store.partitions.entries import Entry
 from sleipnir.store.store import Store
 from tests.store.test_runs_and_visits import RUN, Bench
 
 POINT = Checkpoint(0, ("b",), {"a": 2}, 3, {"[join]": {"a": 1}}, {"d": 2})
 SPEC = RunSpec("agent", "digest", fork=Fork(RUN, POINT))
+RETENTION_MS = int(Settings().retention_s * 1000)
 
 
 @pytest.fixture
@@ -150,23 +152,22 @@ def test_a_fork_without_a_state_of_its_own_is_no_source_of_a_copy(bench: Bench) 
     spec = RunSpec("agent", "digest", fork=Fork(fork, Checkpoint(0, ("b",))))
     assert not store.runs.fork(late, spec, last_step=0, state={}, changes={})
     life = store.runs.past_info(fork, store.runs.spec(fork))
-    assert (life.is_past, life.left_ms) == (True, None)
+    assert (life.is_past, life.left_ms) == (True, RETENTION_MS)
 
 
-def test_the_past_of_a_run_that_is_over_lives_as_long_as_its_first_journal(bench: Bench) -> None:
+def test_the_past_of_a_run_lives_as_long_as_its_first_journal_and_after_its_end_for_the_retention(bench: Bench) -> None:
     store, fork = bench.store, waiting_fork(bench)
     run, source = store.keys.of_run(fork), store.keys.of_run(RUN)
     spec = store.runs.spec(fork)
-    store._client.hset(run.run, "status", "failed")
+    assert store.runs.past_info(fork, spec).left_ms == RETENTION_MS, "neither is over"
     store._client.pexpire(run.journal, 1_000_000)
-    assert 900_000 < (store.runs.past_info(fork, spec).left_ms or 0) <= 1_000_000, "the source is not over"
+    assert 900_000 < store.runs.past_info(fork, spec).left_ms <= 1_000_000, "the source is not over"
     store._client.pexpire(source.journal, 500_000)
-    assert 400_000 < (store.runs.past_info(fork, spec).left_ms or 0) <= 500_000
-    store._client.hset(run.run, "retrying", 1)
-    assert store.runs.past_info(fork, spec).left_ms is None
-    store._client.hdel(run.run, "retrying")
+    assert 400_000 < store.runs.past_info(fork, spec).left_ms <= 500_000
     info = store.runs.past_info(fork, spec)
     assert info.steps == 2 and 100 < info.bytes_ < 10_000, "both journals count"
+    store._client.rpush(run.journal, "x" * 1_000_000, *["{}"] * 999)
+    assert 1_000_000 < store.runs.past_info(fork, spec).bytes_ < 1_500_000, "whichever of its entries are large"
     store._client.delete(source.journal)
     assert store.runs.past_info(fork, spec).left_ms == -2
 

@@ -59,9 +59,7 @@ class Talk:
         spec = spec.in_thread(NAME.name, turn.number, turn.previous)
         state = self.store.runs.fold(source, 0)
         try:
-            assert self.store.runs.fork(
-                run, spec, last_step=None, state=state, changes=changes, cancels_source=rewinds, keep_ms=turn.keep_ms
-            )
+            assert self.store.runs.fork(run, spec, last_step=None, state=state, changes=changes, cancels_source=rewinds)
         except TurnRefused as refused:
             raise self.store.threads.refusal(NAME, refused.code, refused.run) from None
         self.advance.run_once()

@@ -493,3 +493,34 @@ def test_a_fork_that_waits_for_a_slot_takes_its_state_before_its_source_expires(
     fork.answer("x")
     assert ended(fork).output == '["first","left","right","third"] 5'
     ended(holder)
+
+
+def test_forks_of_a_run_that_goes_on_hold_no_state_and_get_that_of_their_step_whatever_it_writes_later(
+    client: Client, tmp_path: Path
+) -> None:
+    asks = GRAPH.replace(
+        'call: "work.py:third", next: done}',
+        'call: "work.py:third", next: ask}\n'
+        '  ask: {type: input, question: "?", state_updates: {log: ["{{input}}"]}, next: done}',
+    )
+    agent = folder(tmp_path, MENDED, asks.replace("start: first", "concurrency: {limit: 1}\nstart: first"))
+    source = client.submit(agent, "hi")
+    wait_until(source.gates, "it asks, and has the only slot")
+    past = {1: source.state_at(1), 4: source.state()}
+    early, late = source.fork(at=1), source.fork()
+    of_late = late.fork(at=0, state={"fee": 3})
+    wait_until(lambda: all(run.info().slot for run in (early, late, of_late)), "they wait for the slot")
+    keys = client.store.keys
+    assert not client.store._client.exists(*(keys.of_run(run.id).state for run in (early, late, of_late)))
+    assert (early.state(), late.state(), of_late.state()) == (past[1], past[4], {**past[4], "fee": 3})
+    source.answer("later")
+    ended(source)
+    assert source.state()["log"][-1] == "later"
+    for run, begin in ((early, past[1]), (late, past[4]), (of_late, {**past[4], "fee": 3})):
+        wait_until(run.gates, "it has the slot, and asks")
+        assert run.state_at(0) == begin
+        run.answer("mine")
+        ended(run)
+        assert run.state_at(run.history()[-1].step) == run.state()
+    assert late.output == '["first","left","right","third","mine"] 7'
+    assert of_late.output == '["first","left","right","third","mine"] 3'

@@ -48,7 +48,7 @@
 --         {-1, run}  the last run of the thread is not over; nothing changed
 --         {-2, run}  another run is its last one by now; nothing changed
 --         {-3, run}  its last run is gone; nothing changed
---         {-4, ''}   the source has gone on since, or is gone; nothing changed
+--         {-4, ''}   the source is gone, or its state was to be copied and it has gone on; nothing changed
 -- shared: turns
 local source, past, run, state, journal, inbox, runs, specs, forks, timers, source_inbox = unpack(KEYS, 1, 11)
 local thread, threads, expiring, last_state, last_run, last_spec, last_journal, last_events = unpack(KEYS, 12, 19)
@@ -63,7 +63,9 @@ local FINAL = {completed = true, failed = true, cancelled = true}
 
 if redis.call('EXISTS', run) == 1 then return {0, ''} end
 local was = redis.call('HMGET', source, 'status', 'retrying', 'step', 'past')
-if not was[1] or (at >= 0 and (tonumber(was[3]) ~= at or was[4])) then return {-4, ''} end
+if not was[1] then return {-4, ''} end
+-- a reference stays right if the source goes on: take_past.lua looks at both numbers again
+if reference == '' and at >= 0 and (tonumber(was[3]) ~= at or was[4]) then return {-4, ''} end
 local refused = name ~= '' and turn_refused(thread, last_run, before)
 if refused then return refused end
 if reference ~= '' then

@@ -9,7 +9,7 @@ PAGE = 200  # runs that are read in one round trip
 
 
 class RunConnection:
-    """`by` is the actor, as text (runs/actor.py)."""
+    """`by` is the actor, as text (runs/actor.py), and `retention_ms` is how long ended runs are kept at least."""
 
-    def __init__(self, client: Client, keys: Keys, by: str = "") -> None:
-        self._client, self._keys, self._by = client, keys, by
+    def __init__(self, client: Client, keys: Keys, by: str = "", retention_ms: int = 0) -> None:
+        self._client, self._keys, self._by, self._retention_ms = client, keys, by, retention_ms

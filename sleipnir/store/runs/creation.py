@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sleipnir.errors import SessionBusy
-from sleipnir.runs.run import PastState, RunSpec, limited_from
+from sleipnir.runs.run import Checkpoint, Fork, PastState, RunSpec, limited_from
 from sleipnir.runs.sessions import SessionName, instructions_of
 from sleipnir.runs.threads import ThreadName
 from sleipnir.store.keys import last_run_keys, session_keys
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand
+
+if TYPE_CHECKING:
+    from sleipnir.runs.transitions import Step
 
 _CREATE_RUN, _FORK_RUN = LuaScript("create_run"), LuaScript("fork_run")
 _SOURCE_LEFT = -4
@@ -55,72 +57,56 @@ class RunCreation(RunConnection):
         cancels_source: bool = False,
         place: str = "",
         due_ms: int | None = None,
-        keep_ms: int | None = None,
     ) -> bool:
         """Accept a run that goes on as its `spec.fork` says; its id is of the partition of its source, unless it is the
         row `place` of a batch (batches.place_of), or the next turn of a thread, as its spec says: then it is of that of
-        the thread, whose last run is kept for `keep_ms` from now on, if its end did not say how long. It begins with
-        the source's state, if that is still at its journal step `last_step`; None: with `state`; and with `changes`.
-        `overlays` are the updates of the commands that it goes on with (Step.overlays).
+        the thread, whose last run is kept for the retention from now on, if its end did not say how long. It begins
+        with the source's state, if that is still at its journal step `last_step`; None: with `state`; and with
+        `changes`. `overlays` are the updates of the commands that it goes on with (Step.overlays).
         `cancels_source`: with that the cancellation of the source is requested, if it is not over. With `due_ms`, only
         a reference to the state is stored (`last_step` None: to that at the checkpoint), and the fork takes it before
         it begins, at the latest at that time, when its source still exists.
 
-        False: the source has gone on, or is gone. Safe to repeat. Raises TurnRefused.
+        False: the source is gone, or its state was to be copied and it has gone on. Safe to repeat. Raises TurnRefused.
         """
-        from sleipnir.graph.node_overrides import in_words
-        from sleipnir.runs.transitions import Step
-
         fork = spec.fork
-        if fork is None or (spec.thread is not None and keep_ms is None):
-            raise TypeError("a fork needs its source, and in a thread keep_ms")
-        run, source = self._keys.of_run(run_id), self._keys.of_run(fork.run)
-        partition, point = self._keys.of_partition(self._keys.partition_of(run_id)), fork.checkpoint
-        after = f"after step {point.step}"
-        why = f"from run {fork.run} {after}" + (f", as turn {spec.turn} of thread {spec.thread}" if spec.thread else "")
-        if fork.as_node is not None:
-            why += f", with an update as node '{fork.as_node}'"
-        if spec.of_nodes:
-            why += f", with {', '.join(in_words(spec.of_nodes))}"[:MOST_REASON]
-        step = Step(step=0, kind="forked", at_ms=0, by=self._by, reason=why, past=(fork.run, point.step))
-        step = replace(step, overlays=overlays or None)
-        fields: dict[str, Arg] = {} if due_ms else {f"n:{node}": count for node, count in point.counts.items()}
-        fields |= {"batch": place} if place else {}
-        fields |= {"steps": point.steps} if point.steps else {}
-        fields |= (
-            {"limited_from": limited_from(point.steps + 1)} if point.steps and "recursion_limit" in spec.config else {}
-        )
-        fields |= {"arrived": dumps(point.arrived)} if point.arrived else {}
-        fields |= {"deferred": dumps(point.deferred)} if point.deferred else {}
+        if fork is None:
+            raise TypeError("a fork needs its source")
+        fields = _fields(spec, fork.checkpoint, place, with_counts=not due_ms)
         texts = {key: dumps(value) for key, value in state.items()}
         begin = {key: dumps(value) for key, value in changes.items()}
-        past = PastState(fork.run, point.step, -1 if last_step is None else last_step)
+        past = PastState(fork.run, fork.checkpoint.step, -1 if last_step is None else last_step)
+        rewound = f"rewound: run {run_id} goes on after step {past.step}"
         thread = None if spec.thread is None else ThreadName(spec.agent, spec.thread)
-        before = "" if thread is None else spec.previous or ""
         code, other = _FORK_RUN(
             self._client,
+            self._fork_keys(run_id, spec, fork.run, thread),
             {
-                "source": source.run, "past": source.state, "run": run.run, "state": run.state, "journal": run.journal,
-                "inbox": partition.inbox, "runs": partition.runs, "specs": run.spec, "forks": source.children,
-                "timers": partition.timers,
-                "source_inbox": self._keys.of_partition(self._keys.partition_of(fork.run)).inbox,
-                "thread": run.run if thread is None else self._keys.of_thread(thread),
-                "threads": partition.threads, "expiring": partition.expiring,
-                **last_run_keys(self._keys.of_run(before) if before else run),
-                "items": run.items,
-            },
-            {
-                "run_id": run_id, "spec": record(spec), "step": record(step), "source_id": fork.run,
-                "cancel_by": self._by, "cancel_why": f"rewound: run {run_id} goes on {after}" if cancels_source else "",
+                "run_id": run_id, "spec": record(spec), "step": record(_first_step(spec, fork, self._by, overlays)),
+                "source_id": fork.run, "cancel_by": self._by, "cancel_why": rewound if cancels_source else "",
                 "at": past.last, "reference": "" if due_ms is None else record(past), "due_ms": due_ms or 0,
-                "name": str(thread or ""), "before": before, "expire_ms": keep_ms or 0,
-                "fields": len(fields), "values": len(texts),
+                "name": str(thread or ""), "before": "" if thread is None else spec.previous or "",
+                "expire_ms": self._retention_ms, "fields": len(fields), "values": len(texts),
             },
             [part for pairs in (fields, texts, begin) for pair in pairs.items() for part in pair],
         )  # fmt: skip
         if code < 0 and code != _SOURCE_LEFT:
             raise TurnRefused(code, other)
         return bool(code >= 0)
+
+    def _fork_keys(self, run_id: str, spec: RunSpec, source_id: str, thread: ThreadName | None) -> dict[str, str]:
+        """The keys of fork_run.lua; a run that is in no thread, or is its first one, has its own where those are not
+        used."""
+        keys, run, source = self._keys, self._keys.of_run(run_id), self._keys.of_run(source_id)
+        partition = keys.of_partition(keys.partition_of(run_id))
+        last = run if thread is None or not spec.previous else keys.of_run(spec.previous)
+        return {
+            "source": source.run, "past": source.state, "run": run.run, "state": run.state, "journal": run.journal,
+            "inbox": partition.inbox, "runs": partition.runs, "specs": run.spec, "forks": source.children,
+            "timers": partition.timers, "source_inbox": keys.of_partition(keys.partition_of(source_id)).inbox,
+            "thread": run.run if thread is None else keys.of_thread(thread), "threads": partition.threads,
+            "expiring": partition.expiring, **last_run_keys(last), "items": run.items,
+        }  # fmt: skip
 
     def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
         """The command of `create`; create_run.lua has the replies. `batch` is the row of the run, or of its root run
@@ -153,3 +139,35 @@ class RunCreation(RunConnection):
         args["instructions_of"] = instructions_of(spec.bundle, spec.variables) if name is not None else ""
         args["batch"] = batch
         return keys, args, values
+
+
+def _first_step(spec: RunSpec, fork: Fork, by: str, overlays: Mapping[str, str] | None) -> Step:
+    """The first journal step of a fork, with the updates of the commands that it goes on with."""
+    from sleipnir.graph.node_overrides import in_words
+    from sleipnir.runs.transitions import Step
+
+    why = f"from run {fork.run} after step {fork.checkpoint.step}"
+    if spec.thread:
+        why += f", as turn {spec.turn} of thread {spec.thread}"
+    if fork.as_node is not None:
+        why += f", with an update as node '{fork.as_node}'"
+    if spec.of_nodes:
+        why += f", with {', '.join(in_words(spec.of_nodes))}"[:MOST_REASON]
+    past = (fork.run, fork.checkpoint.step)
+    return Step(step=0, kind="forked", at_ms=0, by=by, reason=why, past=past, overlays=overlays or None)
+
+
+def _fields(spec: RunSpec, point: Checkpoint, place: str, *, with_counts: bool) -> dict[str, Arg]:
+    """The fields of the record of a fork, the row `place` of a batch, that goes on from this checkpoint."""
+    fields: dict[str, Arg] = {f"n:{node}": count for node, count in point.counts.items()} if with_counts else {}
+    if place:
+        fields["batch"] = place
+    if point.steps:
+        fields["steps"] = point.steps
+        if "recursion_limit" in spec.config:
+            fields["limited_from"] = limited_from(point.steps + 1)
+    if point.arrived:
+        fields["arrived"] = dumps(point.arrived)
+    if point.deferred:
+        fields["deferred"] = dumps(point.deferred)
+    return fields

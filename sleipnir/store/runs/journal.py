@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.decoding import read_text
 from sleipnir.errors import RunNotFound
 from sleipnir.graph.error_records import ERRORS_KEY
-from sleipnir.messages import FINAL, Usage
+from sleipnir.messages import Usage
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.views import LateResult, StepInfo
 from sleipnir.store.keys import RunKeys
@@ -30,21 +30,23 @@ _LASTS, _GONE = -1, -2  # the replies of PTTL for a key that does not expire, an
 
 @dataclass(frozen=True)
 class PastInfo:
-    """How long the journals with the past of a run exist: `left_ms` after `now_ms`; None: the run is not over. All of
-    them have this many `steps`, and about so many bytes. `is_past`: it is a fork that has no state of its own."""
+    """How long the journals with the past of a run exist at least: `left_ms` after `now_ms`; below 0 if one is gone.
+    All of them have this many `steps`, and take so many bytes of memory. `is_past`: it is a fork that has no state of
+    its own."""
 
     now_ms: int
-    left_ms: int | None
+    left_ms: int
     steps: int
     bytes_: int
     is_past: bool
 
 
 def _ask_size(pipe: Any, run: RunKeys) -> None:
-    """Ask how long the journal of a run lasts, for its steps, and for about how many bytes it takes."""
+    """Ask how long the journal of a run lasts, for its steps, and for the bytes that it takes. All of its nodes are
+    counted: the first ones, of which Redis estimates the rest by default, have the largest values of most runs."""
     pipe.pttl(run.journal)
     pipe.llen(run.journal)
-    pipe.memory_usage(run.journal)
+    pipe.memory_usage(run.journal, samples=0)
 
 
 class RunJournal(RunConnection):
@@ -122,14 +124,14 @@ class RunJournal(RunConnection):
         return StateFold().over(self._whole_journal(run_id, step)).texts()
 
     def past_info(self, run_id: str, spec: RunSpec) -> PastInfo:
-        """How long the past of a run stays readable, and how large it is. It takes a round trip, and one for each
-        source."""
+        """How long the past of a run stays readable, and how large it is. A journal that does not expire yet is kept
+        for the whole retention from the end of its run on. It takes a round trip, and one for each source."""
         pipe = self._client.pipeline(transaction=False)
         run = self._keys.of_run(run_id)
-        pipe.hmget(run.run, "status", "retrying", "past")
+        pipe.hexists(run.run, "past")
         pipe.time()
         _ask_size(pipe, run)
-        (status, retrying, past), (seconds, micros), left_ms, *size = pipe.execute()
+        is_past, (seconds, micros), left_ms, *size = pipe.execute()
         lefts_ms, sizes, fork = [left_ms], [size], spec.fork
         while fork is not None and left_ms != _GONE:
             above = self._keys.of_run(fork.run)
@@ -137,16 +139,14 @@ class RunJournal(RunConnection):
             _ask_size(pipe, above)
             text, left_ms, *size = pipe.execute()
             sizes.append(size)
-            if left_ms != _LASTS:  # else it has not ended yet, so it expires later than the run
-                lefts_ms.append(left_ms)
+            lefts_ms.append(left_ms)
             fork = read_text(RunSpec, text, "spec", fork.run).fork if text else None
-        is_over = status in FINAL and not retrying
         return PastInfo(
             seconds * 1000 + micros // 1000,
-            min(lefts_ms) if is_over else None,
+            min(self._retention_ms if left_ms == _LASTS else left_ms for left_ms in lefts_ms),
             sum(steps for steps, _ in sizes),
             sum(bytes_ or 0 for _, bytes_ in sizes),
-            past is not None,
+            bool(is_past),
         )
 
     def difference(self, run_id: str, first: int, second: int) -> StateDifference:
