@@ -82,6 +82,25 @@ def test_retry_runs_only_the_items_that_failed() -> None:
     assert (driver.run.status, driver.state["results"]) == ("completed", ["X", "Y", "Z"])
 
 
+@pytest.mark.parametrize("version", ["1.0", "sleipnir/1"])
+@pytest.mark.parametrize("rule", ["continue", "after"])
+def test_a_run_that_goes_on_after_a_failed_map_keeps_none_of_its_items(version: str, rule: str) -> None:
+    text = f"""
+name: g
+version: {version}
+start: fan
+nodes:
+  fan: {{type: map, over: "{{{{items}}}}", as: item, branch: work, collect_into: results, next: after, on_error: {rule}}}
+  work: {{type: script, script: s.sh}}
+  after: {{type: script, script: s.sh, next: end}}
+  end: {{type: end, output: over}}
+"""
+    driver = started(text).does("work", item=0, output="X").fails("work", item=1).does("work", item=2, output="Z")
+    assert (driver.live(), driver.memory.items) == (["after"], {})
+    driver.does("after")
+    assert driver.run.status == "completed"
+
+
 def test_failed_items_are_left_out_or_reported_in_their_place_if_the_author_wants_so() -> None:
     for how, results in (("skip", ["X", "Z"]), ("collect", ["X", {"error": "no y"}, "Z"])):
         driver = started(MAP.replace("as: item", f"as: item, on_item_error: {how}"))

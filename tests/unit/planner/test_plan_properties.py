@@ -41,7 +41,19 @@ from sleipnir.runs.interrupts import INTERRUPT, answer_of, answers_of
 from sleipnir.runs.journal import read_entry, state_after
 from sleipnir.runs.run import FAIL, RUN_AGAIN, Checkpoint, Fork, RunSpec, RunView
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.visits import BRANCH, Branch, Ended, Failed, Loop, Part, Question, Visit
+from sleipnir.runs.visits import (
+    BRANCH,
+    Branch,
+    Commands,
+    Ended,
+    Failed,
+    Fan,
+    Loop,
+    Part,
+    Question,
+    Ready,
+    Visit,
+)
 from sleipnir_scheduler.planner.plan import IgnoredEvent, plan
 from tests.model_store import Memory, asking, assert_same_visits, fetch_and_plan, new_run, work_of
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs
@@ -392,6 +404,19 @@ class HostileWorld(RuleBasedStateMachine):
             assert {field for field in self.memory.items if field.endswith(".answers")} <= kept
 
     @invariant()
+    def what_is_stored_of_an_item_or_a_command_belongs_to_a_visit(self) -> None:
+        if self.run.is_final and self.run.status != "failed":
+            return
+        visits = self.run.frontier.values()
+        owners = {(visit.overlay or "").partition(".")[0] for visit in visits}
+        for visit in visits:
+            body = visit.body.was if isinstance(visit.body, Failed) else visit.body
+            body = body.resumes if isinstance(body, Ready) else body
+            owners |= {str(number) for number in (visit.seq, _number_of(body), visit.part and visit.part.loop)}
+            owners.add((work_of(visit).given or "").partition(".")[0])
+        assert {field.partition(".")[0] for field in self.memory.items} <= owners
+
+    @invariant()
     def a_budget_is_asked_about_by_the_one_visit_that_it_names(self) -> None:
         asking = [visit.seq for visit in self.run.frontier.values() if visit.kind == BUDGET]
         budget = self.run.budget
@@ -569,6 +594,14 @@ class HostileWorld(RuleBasedStateMachine):
     @invariant()
     def the_version_counts_what_was_applied(self) -> None:
         assert self.run.version == self.applied
+
+
+def _number_of(body: object) -> int | None:
+    """What the values of a body are stored under."""
+    match body:
+        case Fan(id=number) | Loop(id=number) | Commands(of=number):
+            return number
+    return None
 
 
 def _calls(visit: Visit) -> tuple[ToolCall, ...]:

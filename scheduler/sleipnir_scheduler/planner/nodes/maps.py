@@ -163,8 +163,7 @@ def forget_items(context: Context, fan: Fan) -> None:
     else:
         fields = [_chunk_field(fan.id, first) for first in range(fan.put, fan.total, CHUNK)]
         fields += [piece_field(fan.id, piece) for piece in range(fan.gathered)]
-    for field in fields:
-        draft.record.item(DropValue(field))
+    draft.record.drops += fields
 
 
 def is_last_body(context: Context, item: Item) -> bool:
@@ -314,8 +313,7 @@ def _complete(context: Context, visit: Visit, fan: Fan) -> None:
         where = f"map node '{node.id}': sub-branch [{_item_of(failed[0]).index}] "
         error = item_error.removeprefix(where)
         if failing.reaction(context, node) != "fail":  # no retry will run them again
-            for item in failed:
-                context.draft.visits.drop(item)
+            forget_items(context, fan)
         says_it = error != item_error  # `did not write ...`
         steps.ended(context, visit, VisitOutcome(ok=False, error=f"{where}{'' if says_it else 'failed: '}{error}"))
     else:
