@@ -165,10 +165,10 @@ class Preparation:
         if batch_id is not None:
             known = self._spec_of_batch(batch_id, folder.name)
             if known is not None:
-                if any(overrides_in(options)) and not known.of_nodes:
-                    raise UsageError(f"batch {batch_id!r} exists, without overrides and patches: leave them out")
                 with self._store.errors():
-                    return PreparedBatch(batch_id, known, plan, pinned_graph(self._store, known), program, file)
+                    graph = pinned_graph(self._store, known)
+                self._refuse_other_overrides(batch_id, known, graph, options)
+                return PreparedBatch(batch_id, known, plan, graph, program, file)
         roster = self.agents.roster(agent)
         spec = self._spec(agent, roster, options)
         with self._store.errors():
@@ -184,6 +184,17 @@ class Preparation:
         if spec is not None and spec.agent != agent:
             raise UsageError(f"batch {batch_id!r} is of agent {spec.agent!r}; submit rows of another as another batch")
         return spec
+
+    def _refuse_other_overrides(self, batch_id: str, known: RunSpec, graph: Graph, options: RunOptions) -> None:
+        """Raises UsageError for overrides and patches that are not those of the existing batch, which all rows have."""
+        overrides, patches = overrides_in(options)
+        if not overrides and not patches:
+            return
+        if node_overrides.checked(overrides, patches, graph, partial(self._stored, known)) != known.of_nodes:
+            has = "other overrides and patches" if known.of_nodes else "no overrides and patches"
+            raise UsageError(
+                f"batch {batch_id!r} exists and has {has}, which all its rows keep: leave them out, or give another name"
+            )
 
     def _spec(
         self,

@@ -26,7 +26,7 @@ nodes:
 
 @pytest.fixture
 def client(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=request.node.name[:40])
+    settings = Settings(redis_url=redis_server.url, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix=request.node.name[:40])
     with Client(settings) as opened:
         yield opened
 
@@ -121,3 +121,49 @@ def test_a_batch_is_found_by_its_id_or_the_beginning_of_it(client: Client, tmp_p
     other = write_agent(tmp_path / "other", AGENT)
     with pytest.raises(UsageError, match="is of agent 'rows'"):
         client.batch(other, [{"n": 1}], id=batch.id)
+
+
+ASKING = """
+name: rows
+version: sleipnir/1
+start: ask
+nodes:
+  ask: {type: llm, model: "openai:one", prompt: "{{initial_prompt}}", next: below}
+  below: {type: agent, agent: child, prompt: hi, next: done}
+  done: {type: end, output: over}
+"""
+CHILD = """
+name: child
+version: sleipnir/1
+start: ask
+nodes:
+  ask: {type: llm, model: "openai:one", prompt: hi, next: done}
+  done: {type: end, output: over}
+"""
+
+
+def test_a_batch_that_is_continued_keeps_its_overrides_and_refuses_others(client: Client, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "rows", ASKING)
+    child = write_agent(client.settings.agents_dir / "child", CHILD)
+    rows: list[Any] = [{"prompt": "one"}, {"prompt": "two"}, {"prompt": "three"}, {"prompt": "four"}]
+    given = {"*": {"temperature": 0.5}, "below/ask": {"max_tokens": 7}}
+    patches = {"ask#instruction": "Be brief."}
+    client.batch(agent, rows[:1], id="with", overrides=given, patches=patches)
+    child.joinpath("graph.yaml").write_text(CHILD.replace("ask", "answer"))  # they go by the agents of then
+
+    again = client.batch(agent, rows[:2], id="with", overrides=given, patches=patches)
+    assert again.submitted == SubmittedRows(added=1, known=1, bad=0)
+    again = client.batch(agent, rows[:3], id="with")
+    assert again.submitted == SubmittedRows(added=1, known=2, bad=0)
+    kept = {"*": {"temperature": 0.5}, "below/ask": {"max_tokens": 7}, "ask": {"instruction": "Be brief."}}
+    assert client.store.batches.spec("with").of_nodes == kept  # type: ignore[union-attr]
+
+    for others in ({"overrides": {"*": {"temperature": 0.7}}}, {"overrides": given}, {"patches": patches}):
+        with pytest.raises(UsageError, match="'with' exists and has other overrides and patches, which all its rows"):
+            client.batch(agent, rows, id="with", **others)  # type: ignore[arg-type]
+    client.batch(agent, rows, id="without")
+    with pytest.raises(UsageError, match="'without' exists and has no overrides and patches"):
+        client.batch(agent, rows, id="without", overrides={"*": {"temperature": 0.5}})
+    with pytest.raises(UsageError, match="has no node 'aks'"):
+        client.batch(agent, rows, id="with", overrides={"aks": {"seed": 1}})
+    assert client.open_batch("with").info().total == 3
