@@ -30,6 +30,8 @@ MOST_ENTRIES = 100_000
 """Of one node."""
 
 _PAGE = 1_000
+_MOST_OTHERS = 100
+"""Entries that make room for one."""
 _DAY_MS = 24 * 3_600_000
 
 
@@ -65,16 +67,11 @@ class CacheStore:
     def put(self, lease: CacheLease, text: str, ttl_ms: int | None) -> bool:
         place, keys = lease.place, self._of(lease.place)
         ttl_ms = min(ttl_ms or self._longest_ms, self._longest_ms)
-        self._list(place, ttl_ms)
+        others = self._list(place, ttl_ms, len(text.encode()))
         kept = _PUT(
             self._client,
-            {
-                "entry": keys.entry(place.digest),
-                "lease": keys.lease(place.digest),
-                "index": keys.index,
-                "sizes": keys.sizes,
-                "use": keys.use,
-            },
+            [keys.entry(place.digest), keys.lease(place.digest), keys.index, keys.sizes, keys.use]
+            + [keys.entry(digest) for digest in others],
             {
                 "token": lease.token,
                 "epoch": lease.epoch,
@@ -83,18 +80,26 @@ class CacheStore:
                 "ttl_ms": ttl_ms,
                 "most_entries": MOST_ENTRIES,
                 "most_bytes": self._node_bytes,
-                "entries": keys.entry(""),
             },
+            others,
         )
         return bool(kept)
 
-    def _list(self, place: CachePlace, ttl_ms: int) -> None:
-        """List the node for people. Before there is a result: afterwards, a repeated call would not know of it."""
-        now_ms = self.now_ms()
+    def _list(self, place: CachePlace, ttl_ms: int, more_bytes: int) -> list[str]:
+        """List the node for people. Before there is a result: afterwards, a repeated call would not know of it. Returns
+        the digests of entries that may make room for one of so many bytes, those that expire first at the front; if
+        too few are found, the next result finds more."""
+        now_ms, keys = self.now_ms(), self._of(place)
         pipe = self._client.pipeline(transaction=False)
         pipe.zadd(self._keys.caches, {cache_name(place.agent, place.node): now_ms + ttl_ms}, gt=True)
         pipe.zremrangebyscore(self._keys.caches, "-inf", now_ms)
-        pipe.execute()
+        pipe.zrangebyscore(keys.index, "-inf", now_ms, start=0, num=_MOST_OTHERS)
+        pipe.zcard(keys.index)
+        pipe.hget(keys.use, "bytes")
+        _, _, expired, entries, bytes_ = pipe.execute()
+        if entries >= MOST_ENTRIES or int(bytes_ or 0) + more_bytes > self._node_bytes:
+            return list(self._client.zrange(keys.index, 0, _MOST_OTHERS))
+        return list(expired)
 
     def release(self, lease: CacheLease) -> None:
         self._leases([lease], 0)
@@ -158,15 +163,19 @@ class CacheStore:
         return sum(self._clear(self._keys.of_cache(*name)) for name in names)
 
     def _clear(self, keys: CacheKeys) -> int:
-        removed, page, epoch = 0, _PAGE, secrets.token_hex(8)
-        while page == _PAGE:
-            page = _CLEAR(
+        """The first call begins the epoch: what is put into the index afterwards is of executions that began later."""
+        removed, page, epoch = 0, list[str](), secrets.token_hex(8)
+        while True:
+            removed += _CLEAR(
                 self._client,
-                {"index": keys.index, "sizes": keys.sizes, "use": keys.use},
-                {"entries": keys.entry(""), "most": _PAGE, "epoch": epoch, "keep_ms": self._longest_ms + _DAY_MS},
+                [keys.index, keys.sizes, keys.use, *map(keys.entry, page)],
+                {"epoch": epoch, "keep_ms": self._longest_ms + _DAY_MS},
+                page,
             )
-            removed += page
-        return removed
+            is_last = 0 < len(page) < _PAGE
+            page = [] if is_last else list(self._client.zrange(keys.index, 0, _PAGE - 1))
+            if not page:
+                return removed
 
 
 def _is_of(name: tuple[str, str], agent: str | None, node: str | None) -> bool:

@@ -100,6 +100,28 @@ def test_a_second_run_has_the_cached_result_and_everything_that_shows_runs_says_
         assert ran(tmp_path) == ["21", "21"]
 
 
+def test_clearing_says_if_nothing_knows_the_agent_or_the_node(fleet: Stack, tmp_path: Path) -> None:
+    path = str(agent(tmp_path))
+    for words, code, said in (
+        (("nine",), 1, "agent 'nine' has no cached results, and this machine has no such agent: "),
+        ((path, "werk"), 1, "node 'werk' of agent 'one' has no cached results, and there is no such node; it has: "),
+        ((path, "work"), 0, "0 cached results removed"),
+        ((path,), 0, "0 cached results removed"),
+        ((), 0, "0 cached results removed"),
+    ):
+        with fleet.client() as client:
+            client.clear_cache()
+        done = fleet.sleipnir("cache", "clear", *words)
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    done = fleet.sleipnir("cache", "clear", "nine", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"agent": "nine", "node": None, "removed": 0})
+    with fleet.client() as client:
+        ended(client, tmp_path, n=1)
+        done = fleet.sleipnir("cache", "clear", "one", "werk")
+        assert (done.returncode, "has cached results of other nodes" in done.stderr) == (1, True), done.stderr
+        assert fleet.sleipnir("cache", "clear", "one").returncode == 0, "an agent of another machine"
+
+
 @pytest.mark.conformance("CA-13")
 def test_visits_with_one_key_at_once_are_executed_once(fleet: Stack, tmp_path: Path) -> None:
     agent(tmp_path)

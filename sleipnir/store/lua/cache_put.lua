@@ -1,10 +1,7 @@
 -- cache_put: keep the result of a key, and release the lease to make it.
 --
--- KEYS[1] entry         STRING  slp:{c<node>}:cache:entry:<digest>
--- KEYS[2] lease         STRING  ...:lease:<digest>
--- KEYS[3] index         ZSET    ...:index
--- KEYS[4] sizes         HASH    ...:sizes
--- KEYS[5] use           HASH    ...:use
+-- KEYS[1...] all        slp:{c<node>}:cache:entry:<digest> (STRING), ...:lease:<digest> (STRING), ...:index (ZSET),
+--                       ...:sizes (HASH), ...:use (HASH), and the entry of each of `others`
 -- ARGV[1] token         str     identifies the execution of the caller
 -- ARGV[2] epoch         str     that of cache_take
 -- ARGV[3] digest        str
@@ -12,19 +9,19 @@
 -- ARGV[5] ttl_ms        int
 -- ARGV[6] most_entries  int     of the node
 -- ARGV[7] most_bytes    int     of the node
--- ARGV[8] entries       str     the name of an entry without its digest: others of the node make room
+-- ARGV[8...] others     str     digests of entries of the node that make room, those that expire first at the front
 --
 -- Returns  1  kept
 --          0  the lease has lapsed, or the entries were cleared meanwhile: nothing is kept. Calling twice is safe.
-local entry, lease, index, sizes, use = unpack(KEYS)
+local entry, lease, index, sizes, use = unpack(KEYS, 1, 5)
 local token, epoch, digest, text, ttl_ms = unpack(ARGV, 1, 5)
-local most_entries, most_bytes, entries = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local MOST_AT_ONCE = 100  -- entries that make room for one: more of them do with the next ones
+local most_entries, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7])
+local BEFORE_KEYS, BEFORE_OTHERS = 5, 7
 local DAY_MS = 24 * 3600 * 1000
 
-local function drop(name)
+local function drop(name, key)
   local bytes = redis.call('HGET', sizes, name)
-  redis.call('UNLINK', entries .. name)
+  redis.call('UNLINK', key)
   redis.call('ZREM', index, name)
   if bytes then
     redis.call('HDEL', sizes, name)
@@ -38,18 +35,17 @@ if (redis.call('HGET', use, 'epoch') or '0') ~= epoch then return 0 end
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now_ms, 'LIMIT', 0, MOST_AT_ONCE)) do drop(name) end
-drop(digest)
+drop(digest, entry)
 redis.call('SET', entry, text, 'PX', ttl_ms)
 redis.call('ZADD', index, now_ms + ttl_ms, digest)
 redis.call('HSET', sizes, digest, #text)
 local bytes = redis.call('HINCRBY', use, 'bytes', #text)
-local count = redis.call('ZCARD', index)
-for _, name in ipairs(redis.call('ZRANGE', index, 0, MOST_AT_ONCE)) do
-  if count <= most_entries and bytes <= most_bytes then break end
-  if name ~= digest then
-    drop(name)
-    count, bytes = count - 1, tonumber(redis.call('HGET', use, 'bytes'))
+for i = 1, #ARGV - BEFORE_OTHERS do
+  local name = ARGV[BEFORE_OTHERS + i]
+  local until_ms = name ~= digest and tonumber(redis.call('ZSCORE', index, name))
+  if until_ms and (until_ms <= now_ms or redis.call('ZCARD', index) > most_entries or bytes > most_bytes) then
+    drop(name, KEYS[BEFORE_KEYS + i])
+    bytes = tonumber(redis.call('HGET', use, 'bytes'))
   end
 end
 local last_ms = tonumber(redis.call('ZRANGE', index, -1, -1, 'WITHSCORES')[2])
