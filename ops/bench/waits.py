@@ -4,9 +4,9 @@ The visits are put into Redis by the store's own effects, each of a run of its o
 no planner takes part. Then one event is sent, or with `--consume one` 1,000 of them, and the scheduler's service for
 effects delivers until every run's inbox has its entry. Then all visits leave.
 
-Prints for each part how long it took, and the CPU time of Redis: of a call on average, and the longest block. A block is
-what one round trip of calls took above the median of the others, so that other processes of the machine do not count;
-for single calls it is the time of the call. Exits with 1 if a visit was not told exactly once, or a block took longer
+Prints for each part how long it took, and the CPU time of Redis: of a call on average, and the longest block. A block
+is what one round trip of calls took above the median of the others, so that other processes of the machine do not
+count; for single calls it is the time of the call. Exits with 1 if a visit was not told exactly once, or a block took longer
 than 20 ms.
 """
 
@@ -65,7 +65,10 @@ class Waits:
             pipe.execute()
         before = self._used()
         facts["await"] = self._effects(lambda run: AwaitSignal(NAME, 1, 1, 0, one=self._one, sure=self._one))
-        facts["bytes"] = {"run": (before - empty) // len(self._runs), "wait": (self._used() - before) // len(self._runs)}
+        facts["bytes"] = {
+            "run": (before - empty) // len(self._runs),
+            "wait": (self._used() - before) // len(self._runs),
+        }
         keys = store.keys.of_signals(NAME)
         looks = [lambda: self._redis.zrandmember(keys.one if self._one else keys.every, LOOKED_AT_ONCE)] * 10
         facts["check"] = self._single(looks)
@@ -151,10 +154,13 @@ def main() -> None:
     ask.add_argument("--waits", type=int, default=100_000, help="visits that wait (default 100000)")
     ask.add_argument("--consume", choices=["all", "one"], default="all")
     options = ask.parse_args()
-    with tempfile.TemporaryDirectory(prefix="slp-") as folder, redis_server(Path(folder)) as (url, pid):
-        with Store.open(Settings(redis_url=url, home=Path(folder))) as store:
-            facts = Waits(store, pid, options.waits, one=options.consume == "one").measure()
-            facts["fork_ms"] = store._client.info("stats")["latest_fork_usec"] / 1000
+    with (
+        tempfile.TemporaryDirectory(prefix="slp-") as folder,
+        redis_server(Path(folder)) as (url, pid),
+        Store.open(Settings(redis_url=url, home=Path(folder))) as store,
+    ):
+        facts = Waits(store, pid, options.waits, one=options.consume == "one").measure()
+        facts["fork_ms"] = store._client.info("stats")["latest_fork_usec"] / 1000
     print(json.dumps(facts))
     blocks = [part["block_ms"] for part in facts.values() if isinstance(part, dict) and "block_ms" in part]
     sys.exit(not facts["as_expected"] or max(blocks) > LONGEST_MS)

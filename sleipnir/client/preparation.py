@@ -193,7 +193,7 @@ class Preparation:
         if node_overrides.checked(overrides, patches, graph, partial(self._stored, known)) != known.of_nodes:
             has = "other overrides and patches" if known.of_nodes else "no overrides and patches"
             raise UsageError(
-                f"batch {batch_id!r} exists and has {has}, which all its rows keep: leave them out, or give another name"
+                f"batch {batch_id!r} exists and has {has}, as all its rows: leave them out, or give another name"
             )
 
     def _spec(

@@ -166,11 +166,13 @@ class CacheStore:
         """The first call begins the epoch: what is put into the index afterwards is of executions that began later."""
         removed, page, epoch = 0, list[str](), secrets.token_hex(8)
         while True:
-            removed += _CLEAR(
-                self._client,
-                [keys.index, keys.sizes, keys.use, *map(keys.entry, page)],
-                {"epoch": epoch, "keep_ms": self._longest_ms + _DAY_MS},
-                page,
+            removed += int(
+                _CLEAR(
+                    self._client,
+                    [keys.index, keys.sizes, keys.use, *map(keys.entry, page)],
+                    {"epoch": epoch, "keep_ms": self._longest_ms + _DAY_MS},
+                    page,
+                )
             )
             is_last = 0 < len(page) < _PAGE
             page = [] if is_last else list(self._client.zrange(keys.index, 0, _PAGE - 1))

@@ -26,7 +26,9 @@ nodes:
 
 @pytest.fixture
 def client(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix=request.node.name[:40])
+    settings = Settings(
+        redis_url=redis_server.url, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix=request.node.name[:40]
+    )
     with Client(settings) as opened:
         yield opened
 
@@ -144,9 +146,9 @@ nodes:
 
 def test_a_batch_that_is_continued_keeps_its_overrides_and_refuses_others(client: Client, tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "rows", ASKING)
-    child = write_agent(client.settings.agents_dir / "child", CHILD)
+    child = write_agent(tmp_path / "agents/child", CHILD)
     rows: list[Any] = [{"prompt": "one"}, {"prompt": "two"}, {"prompt": "three"}, {"prompt": "four"}]
-    given = {"*": {"temperature": 0.5}, "below/ask": {"max_tokens": 7}}
+    given: dict[str, Any] = {"*": {"temperature": 0.5}, "below/ask": {"max_tokens": 7}}
     patches = {"ask#instruction": "Be brief."}
     client.batch(agent, rows[:1], id="with", overrides=given, patches=patches)
     child.joinpath("graph.yaml").write_text(CHILD.replace("ask", "answer"))  # they go by the agents of then
@@ -159,7 +161,7 @@ def test_a_batch_that_is_continued_keeps_its_overrides_and_refuses_others(client
     assert client.store.batches.spec("with").of_nodes == kept  # type: ignore[union-attr]
 
     for others in ({"overrides": {"*": {"temperature": 0.7}}}, {"overrides": given}, {"patches": patches}):
-        with pytest.raises(UsageError, match="'with' exists and has other overrides and patches, which all its rows"):
+        with pytest.raises(UsageError, match="'with' exists and has other overrides and patches"):
             client.batch(agent, rows, id="with", **others)  # type: ignore[arg-type]
     client.batch(agent, rows, id="without")
     with pytest.raises(UsageError, match="'without' exists and has no overrides and patches"):

@@ -91,7 +91,9 @@ def _why_unknown(agent: str, node: str | None, client: Client) -> str | None:
     nodes = [name for each in (graph, *graph.graphs.values()) for name in each.nodes]
     if node in nodes:
         return None
-    return f"node {node!r} of agent {name!r} has no cached results, and there is no such node; it has: {', '.join(nodes)}"
+    return (
+        f"node {node!r} of agent {name!r} has no cached results, and there is no such node; it has: {', '.join(nodes)}"
+    )
 
 
 def _name_of(agent: str | None) -> str | None:

@@ -90,7 +90,8 @@ name: g
 version: {version}
 start: fan
 nodes:
-  fan: {{type: map, over: "{{{{items}}}}", as: item, branch: work, collect_into: results, next: after, on_error: {rule}}}
+  fan:
+    {{type: map, over: "{{{{items}}}}", as: item, branch: work, collect_into: results, next: after, on_error: {rule}}}
   work: {{type: script, script: s.sh}}
   after: {{type: script, script: s.sh, next: end}}
   end: {{type: end, output: over}}

@@ -410,7 +410,7 @@ class HostileWorld(RuleBasedStateMachine):
         visits = self.run.frontier.values()
         owners = {(visit.overlay or "").partition(".")[0] for visit in visits}
         for visit in visits:
-            body = visit.body.was if isinstance(visit.body, Failed) else visit.body
+            body: object = visit.body.was if isinstance(visit.body, Failed) else visit.body
             body = body.resumes if isinstance(body, Ready) else body
             owners |= {str(number) for number in (visit.seq, _number_of(body), visit.part and visit.part.loop)}
             owners.add((work_of(visit).given or "").partition(".")[0])
