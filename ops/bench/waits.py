@@ -6,8 +6,8 @@ effects delivers until every run's inbox has its entry. Then all visits leave.
 
 Prints for each part how long it took, and the CPU time of Redis: of a call on average, and the longest block. A block
 is what one round trip of calls took above the median of the others, so that other processes of the machine do not
-count; for single calls it is the time of the call. Exits with 1 if a visit was not told exactly once, or a block took longer
-than 20 ms.
+count; for single calls it is the time of the call. Exits with 1 if a visit was not told exactly once, or a block took
+longer than 20 ms.
 """
 
 from __future__ import annotations
