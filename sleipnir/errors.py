@@ -6,7 +6,9 @@ SleipnirError
 │   ├── RunNotFound       no run of that id (it may have expired)
 │   ├── BatchNotFound     no batch of that id (it may have expired)
 │   ├── GateError         no such open question, or it was answered already
-│   └── SessionBusy       the session has a run that is not over; one at a time
+│   ├── SessionBusy       the session has a run that is not over; one at a time
+│   ├── ThreadBusy        the same of a thread
+│   └── QueueFull         the thread has as many queued turns as it takes
 ├── GraphError            the author must fix graph.yaml; carries every Problem with file, line and column
 ├── ToolFileError         the author must fix a tools file; carries its path and line
 ├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
@@ -95,6 +97,10 @@ class ThreadBusy(UsageError):
             f"thread {thread!r} of agent {agent!r} goes on with run {run}, which is {status}: a new turn begins when "
             f"that has ended. `{command}` {what}, `sleipnir cancel {run}` ends it"
         )
+
+
+class QueueFull(UsageError):
+    """The thread has as many queued turns as it takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from sleipnir.graph.tools import may_spawn
 from sleipnir.local.same_directory import System
 from sleipnir.models.clients import clients_here
 from sleipnir.python_graph.compiled import CompiledGraph
-from sleipnir.python_graph.initial_state import first_state
+from sleipnir.python_graph.initial_state import first_state, written_by
 from sleipnir.python_graph.objects import stored_context
 from sleipnir.python_graph.run_config import refuse_size, refuse_unfit, stored_config, thread_id_of
 from sleipnir.python_graph.runtime import merged_config
@@ -154,6 +154,10 @@ class AgentPreparation:
         for the input, and UsageError."""
         state = first_state(graph.parts, graph.objects, input, before)
         return first_state_of(agent.graph, state, self._settings.max_output_bytes)
+
+    def written_by_input(self, graph: CompiledGraph, input: Any) -> dict[str, Any]:
+        """What the input of a graph writes, before its reducers. Raises like `state_of_input`."""
+        return graph.objects.encoded(written_by(graph.parts, input))
 
     def breakpoints(self, agent: PreparedAgent, options: RunOptions) -> tuple[list[str] | None, list[str] | None]:
         """The nodes before and after which runs stop, as RunSpec has them. Raises UsageError for an unknown name."""

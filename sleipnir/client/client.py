@@ -18,12 +18,12 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.client.run import Run, pause_ms, wait_all
-from sleipnir.errors import AgentNotFound, BatchNotFound, Problem, RunNotFound, UsageError
+from sleipnir.errors import AgentNotFound, BatchNotFound, Problem, RunNotFound, ThreadBusy, UsageError
 from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
@@ -44,6 +44,8 @@ from sleipnir.runs.views import (
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 
+MOST_TRIES: Final = 20  # of a submission to a thread that goes on with other turns meanwhile
+
 if TYPE_CHECKING:
     from sleipnir.batches.records import BatchInfo
     from sleipnir.batches.rows import Row
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.options import RunOptions
-    from sleipnir.client.preparation import Preparation
+    from sleipnir.client.preparation import Preparation, PreparedRun
     from sleipnir.graph.model import Graph
     from sleipnir.graph.structure import Structure
     from sleipnir.knowledge import preparing as knowledge
@@ -122,26 +124,39 @@ class Client:
         `options` are the keywords of sleipnir.RunOptions, which describes them: `variables`, `cwd`, `strict` and more.
 
         `thread` names a series of runs of a graph agent: this one begins with the state at the end of the last one,
-        also of one that failed or was cancelled; `prompt` and `state` replace what that has, and the input of a graph
-        that is written in Python goes through its reducers. For such a graph with a checkpointer, `thread_id` of its
-        `config` means the same.
+        also of one that failed or was cancelled. If that is not over, it is refused, or with the key `session:
+        {concurrent: queue}` of the agent accepted, and begins after it. `prompt` and `state` replace what the state
+        has, and the input of a graph that is written in Python goes through its reducers. For such a graph with a
+        checkpointer, `thread_id` of its `config` means the same.
 
         Nothing is stored if this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
-        ThreadBusy (the last run of the thread is not over, or another one has begun meanwhile), KnowledgeError,
-        UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a session of a
-        graph, a base that cannot be built as the agent stands), StoreUnavailable.
+        ThreadBusy (the last run of the thread is not over, or another one has begun meanwhile), QueueFull,
+        KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
+        session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
         budget = Budget(max_cost_usd, max_tokens)
-        run = self._preparation.run(
-            agent, prompt, state=state, session=session, thread=thread, budget=budget, options=options
-        )
+        for tries_left in reversed(range(MOST_TRIES)):
+            run = self._preparation.run(
+                agent, prompt, state=state, session=session, thread=thread, budget=budget, options=options
+            )
+            try:
+                self._create(run)
+            except ThreadBusy:
+                if not (tries_left and run.may_be_queued):
+                    raise
+            else:
+                break
+        return Run(self.store, run.id, self.settings)
+
+    def _create(self, run: PreparedRun) -> None:
         with tracing.submitting(run.spec.agent, run.id), self.store.errors():
             self._preparation.offer(run.roster)
             if run.spec.thread is None:
                 self.store.runs.create(run.id, run.spec, run.state)
-            else:
+            elif run.queued is None:
                 self.store.threads.start(run.id, run.spec, run.state, run.last)
-        return Run(self.store, run.id, self.settings)
+            else:
+                self.store.threads.queue(run.id, run.spec, run.state, run.queued)
 
     def batch(
         self,
@@ -302,9 +317,10 @@ class Client:
             return self.store.threads.info(ThreadName(agent, name))
 
     def thread_runs(self, agent: str, name: str, limit: int = 50) -> list[RunInfo]:
-        """The runs of a thread, the last one first, as far back as they are stored; none if there is no such thread."""
+        """The runs of a thread, also queued ones, the last one first, as far back as they are stored; none if there is
+        no such thread."""
         thread, found = self.thread(agent, name), list[RunInfo]()
-        run = None if thread is None else thread.run
+        run = None if thread is None else thread.queued[-1] if thread.queued else thread.run
         with self.store.errors():
             while run is not None and len(found) < limit:
                 [info] = self.store.runs.find([run])

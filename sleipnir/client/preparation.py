@@ -21,7 +21,7 @@ from sleipnir.batches.records import BatchPlan, check_plan
 from sleipnir.client.agent_preparation import AgentPreparation, PreparedAgent, Roster
 from sleipnir.client.options import ForkChanges, RunOptions, overrides_in, refuse_unknown
 from sleipnir.client.pinned_graph import pinned_graph
-from sleipnir.errors import UsageError
+from sleipnir.errors import ThreadBusy, UsageError
 from sleipnir.graph import node_overrides
 from sleipnir.graph.agent_names import folder_of
 from sleipnir.graph.check_models import is_model
@@ -35,10 +35,11 @@ from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.run_config import thread_id_of
 from sleipnir.runs import sessions, threads
 from sleipnir.runs.budgets import Budget, check_budget
-from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec
+from sleipnir.runs.initial_state import queued_turn
+from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, QueuedTurn, RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.store.threads import LastTurn
+from sleipnir.store.threads import LastTurn, LiveTurn
 
 BATCH_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -52,13 +53,19 @@ OFFERED_FOR_S: Final = (
 @dataclass(frozen=True)
 class PreparedRun:
     """A run that is not stored yet. Of a run in a thread, `state` is what it changes of the state that the thread has
-    after the run `last` (None: it is the first one)."""
+    after the run `last` (None: it is the first one). A `queued` one waits for the runs before it."""
 
     id: str
     spec: RunSpec
     state: Mapping[str, Any]
     roster: Roster
     last: LastTurn | None = None
+    queued: QueuedTurn | None = None
+
+    @property
+    def may_be_queued(self) -> bool:
+        """Whether it waits if its thread is busy."""
+        return self.spec.thread is not None and self.roster.agent.graph.queues_turns
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Preparation:
         check_budget(budget.max_cost_usd, budget.max_tokens)
         roster = self.agents.roster(agent)
         name = self._thread(roster.agent, agent, thread, session, options)
-        last = None if name is None else self._last_turn(name)
+        last = None if name is None else self._turn_before(name, queues=roster.agent.graph.queues_turns)
         before = None if last is None else last.state
         if isinstance(agent, CompiledGraph):
             if state is not None:
@@ -117,11 +124,19 @@ class Preparation:
         )
         if name is None:
             return PreparedRun(self._new_id(spec), spec, begin, roster)
+        run_id, past = self._id_in(self._store.keys.partition_of(str(name))), before or {}
+        if isinstance(last, LiveTurn):
+            spec = spec.in_thread(name.name, last.turns + 1, last.before)
+            if isinstance(agent, CompiledGraph):
+                given: Mapping[str, Any] = self.agents.written_by_input(agent, prompt)
+            else:
+                given = state or {}
+            queued, changes = queued_turn(roster.agent.graph, name, begin, given, past)
+            return PreparedRun(run_id, spec, changes, roster, queued=queued)
         turn, previous = (1, None) if last is None else (last.turns + 1, last.run)
         spec = spec.in_thread(name.name, turn, previous)
-        past = before or {}
         changes = {key: value for key, value in begin.items() if key not in past or value is not past[key]}
-        return PreparedRun(self._id_in(self._store.keys.partition_of(str(name))), spec, changes, roster, last)
+        return PreparedRun(run_id, spec, changes, roster, last)
 
     def _thread(
         self,
@@ -144,9 +159,16 @@ class Preparation:
             raise UsageError("a run is in a session or in a thread, not in both")
         return threads.ThreadName(prepared.folder.name, threads.checked(thread))
 
-    def _last_turn(self, name: threads.ThreadName) -> LastTurn | None:
+    def _turn_before(self, name: threads.ThreadName, *, queues: bool) -> LastTurn | LiveTurn | None:
+        """What the turn goes on from, or is queued behind. Raises ThreadBusy."""
         with self._store.errors():
-            return self._store.threads.last(name)
+            try:
+                return self._store.threads.last(name)
+            except ThreadBusy:
+                live = self._store.threads.live(name) if queues else None
+                if live is None:
+                    raise
+                return live
 
     def batch(
         self, agent: str | Path | CompiledGraph, batch_id: str | None, plan: BatchPlan, options: RunOptions

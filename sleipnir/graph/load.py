@@ -48,6 +48,7 @@ from sleipnir.graph.model import (
     NodeTool,
     Retry,
     ScriptNode,
+    SessionRules,
     Settings,
     StateField,
     ToolConcurrency,
@@ -254,6 +255,7 @@ class _GraphReader:
             "variables": self._shaper.variables,
             "limits": self._limits,
             "errors": lambda data: self._section(ErrorRules, data, ("errors",)),
+            "session": lambda data: self._section(SessionRules, data, ("session",)),
             "concurrency": self._shaper.concurrency,
             "state_classes": self._edges.state_classes,
             "state": self._state,
@@ -592,4 +594,5 @@ _SECTIONS: Mapping[str | int, str] = {
     "parallel": "groups that are mappings",
     "tool_retry": "a retry policy, or a list of them",
     "errors": "a mapping with `collect` and `recoverable`",
+    "session": "a mapping with `concurrent`",
 }

@@ -42,6 +42,7 @@ from sleipnir.graph.model import (
     NodeTool,
     Retry,
     Router,
+    SessionRules,
     Settings,
     StateField,
     ToolConcurrency,
@@ -185,7 +186,7 @@ FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
             ConfigAgent,
         ),
         *(ModelSettings, NodeTool, ToolConcurrency, ToolGroup),
-        *(AgentInput, ChildOptions, ErrorRules),
+        *(AgentInput, ChildOptions, ErrorRules, SessionRules),
         *NODE_TYPES.values(),
     )
 }
@@ -404,6 +405,7 @@ _TITLES: Mapping[type[Any], str] = {
     Concurrency: "concurrency block",
     AgentInput: "input of an agent node",
     ChildOptions: "options block",
+    SessionRules: "session block",
 }
 
 

@@ -174,6 +174,8 @@ class _Document:
                 head[key] = [*names]
         if parts.errors is not None:
             head["errors"] = self._errors(parts.errors)
+        if parts.session is not None:
+            head["session"] = {**parts.session}
         if parts.callbacks:
             head["callbacks"] = self._callbacks(parts.callbacks)
         return {**head, "nodes": nodes}

@@ -51,7 +51,8 @@ class RouterSpec:
 class GraphParts:
     """The parts of a graph, in the order they were added. `place` is the call that made the builder; `keys` are those
     of all its `classes`. `mistakes` are those of calls, to be reported with all others. `caches`: the policies
-    of nodes for caches are in force. `errors` says which failures are recorded and recovered from."""
+    of nodes for caches are in force. `errors` says which failures are recorded and recovered from,
+    `session` how threads of the graph behave."""
 
     place: Place
     state_schema: type
@@ -69,6 +70,7 @@ class GraphParts:
     interrupt_after: list[str] = field(default_factory=list)
     caches: bool = False
     errors: Mapping[str, Any] | None = None
+    session: Mapping[str, Any] | None = None
     callbacks: NamedCallbacks = field(default_factory=dict)
 
     def copy(self) -> GraphParts:

@@ -308,6 +308,7 @@ class StateGraph:
         engine: Literal["bsp", "dag"] = "bsp",
         max_steps: int | None = None,
         errors: Mapping[str, Any] | None = None,
+        session: Mapping[str, Any] | None = None,
         before: Callbacks = None,
         after: Callbacks = None,
         on_error: Callbacks = None,
@@ -320,7 +321,8 @@ class StateGraph:
         `invoke(None, config)` or, on the fleet, `resume` goes on. With a `cache`, the policies of nodes for it are in
         force: InMemoryCache holds the results of runs in this process, on the fleet its Redis does. `errors` is as in a
         graph.yaml, `{"collect": True, "recoverable": ["timeout", SoftError]}`; the state key `execution_errors` has the
-        records, and a node that is to see them declares it.
+        records, and a node that is to see them declares it. `session` is as there too, `{"concurrent": "queue"}`; it is
+        about runs on the fleet.
 
         `before`, `after` and `on_error` are functions, or lists of them, that run around each function node: what a
         `before` returns is the node's result, what an `after` returns replaces it or recovers a failure.
@@ -339,6 +341,7 @@ class StateGraph:
             caches=cache not in (None, False),
             callbacks=callbacks,
             errors=errors,
+            session=session,
         )
         parts.nodes = {name: self._with_defaults(node) for name, node in parts.nodes.items()}
         graph = CompiledGraph(parts, name=name, engine=engine, max_steps=max_steps, remembers=bool(checkpointer))

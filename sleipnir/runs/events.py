@@ -20,6 +20,11 @@ class Submitted:
 
 
 @dataclass(frozen=True)
+class TurnDue:
+    """The runs before a queued turn of a thread are over."""
+
+
+@dataclass(frozen=True)
 class Resulted:
     """A worker delivered the result of a visit's attempt."""
 
@@ -170,6 +175,7 @@ class Unreadable:
 
 Event: TypeAlias = (
     Submitted
+    | TurnDue
     | Resulted
     | Answered
     | Cancelled

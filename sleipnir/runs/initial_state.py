@@ -6,13 +6,15 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sleipnir.errors import UsageError
+from sleipnir.errors import ThreadBusy, UsageError
 from sleipnir.graph.message_keys import USER_INPUT
 from sleipnir.graph.model import Graph
 from sleipnir.graph.plain import first_not_json
 from sleipnir.graph.reducers import ReducerError, fold, is_custom
 from sleipnir.graph.state import StateError, initial
 from sleipnir.messages import MOST_KEYS
+from sleipnir.runs.run import QueuedTurn
+from sleipnir.runs.threads import ThreadName
 
 
 class WrongState(UsageError):
@@ -57,6 +59,25 @@ def state_of_turn(
         raise WrongState(graph.name, [str(error)]) from None
     _refuse_size(begin, given, limit_bytes)
     return {key: past[key] if key in past and key not in given else value for key, value in begin.items()}
+
+
+def queued_turn(
+    graph: Graph, thread: ThreadName, begin: Mapping[str, Any], given: Mapping[str, Any], before: Mapping[str, Any]
+) -> tuple[QueuedTurn, dict[str, Any]]:
+    """How a turn that waits changes the state that it will begin with, and its own values. `begin` is the state that it
+    would begin with now, where the thread has the values `before`. Raises ThreadBusy for given values that only the
+    code of the graph can fold."""
+    if folded := sorted(key for key in given if is_folded_by_code(graph, key)):
+        raise ThreadBusy(
+            f"thread {thread.name!r} of agent {thread.agent!r} is busy, and the turn cannot be queued: the reducer of "
+            f"state key {folded[0]!r} is code of the agent, which needs the state at the end of the run before it; "
+            "submit it again when that is over"
+        )
+    folds = [key for key in given if graph.state_classes and graph.reducer_of(key) is not None]
+    own = {key for key in begin if key in given or key == "initial_prompt" or _is_of_turn(graph, key)}
+    defaults = [key for key in begin if key not in own and key not in before]
+    values = {key: begin[key] for key in (*own, *defaults)}
+    return QueuedTurn(tuple(defaults), tuple(folds)), {**values, **{key: given[key] for key in folds}}
 
 
 def _is_of_turn(graph: Graph, key: str) -> bool:

@@ -18,6 +18,8 @@ def places(info: RunInfo, now_ms: int, most: int) -> list[str]:
     """The position of a live run: at most `most` of its visits, few of them items, and the number of the others."""
     if info.slot is not None and not info.slot.granted:
         return [slot_in_words(info.agent, info.slot.key, info.slot.limit)]
+    if info.is_queued:
+        return [f"queued behind run {info.previous} of thread {info.thread!r}"]
     visits = [visit for visit in info.visits if visit.item is None]
     items = [visit for visit in info.visits if visit.item is not None]
     lines = [_at_visit(visit, now_ms) for visit in [*visits, *items[:FEW]][:most]]

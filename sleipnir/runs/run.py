@@ -425,6 +425,16 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class QueuedTurn:
+    """What a turn of a thread that waits for the runs before it does with the state that it will begin with: its own
+    values replace those, except for `defaults`, which only add missing keys, and `folds`, which go through reducers."""
+
+    defaults: tuple[str, ...] = ()
+    folds: tuple[str, ...] = ()
+    v: int = VERSION
+
+
+@dataclass(frozen=True)
 class Timing:
     """The durations of the ended visits of one node, and how many of them had `cached` results."""
 
@@ -529,7 +539,7 @@ class RunView:
     `concurrency:`, or the run is over. `budget` is its current budget (None: that of its submission), `spent` what it
     has used (only of runs with a budget). `limited_from` is the super-step from which on the recursion limit of
     its configuration counts, because it was retried or forked; 0: from the beginning. `past`: it is a fork that had no
-    state of its own when this was read.
+    state of its own when this was read. `queued`: it was a queued turn of its thread then.
     """
 
     id: str
@@ -557,6 +567,12 @@ class RunView:
     failed_visits: FailedVisits = NO_FAILED_VISITS
     limited_from: int = 0
     past: PastState | None = None
+    queued: QueuedTurn | None = None
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether it has not begun because runs before it in its thread are not over."""
+        return self.queued is not None and not (self.is_final or self.seq or self.started_ms or self.slot)
 
     @property
     def waits_for_slot(self) -> bool:

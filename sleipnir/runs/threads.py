@@ -23,6 +23,9 @@ NO_THREADS = (
     "agent {agent!r} has a config.yaml: it continues conversations, which are sessions (--session), not threads"
 )
 
+MOST_QUEUED: Final = 100
+"""Maximum number of turns of a thread that wait for the runs before them."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
 

@@ -178,8 +178,9 @@ class RunInfo:
     it failed, for programs; None: for another reason. A fork goes on from the step `forked_at` of the run
     `forked_from`, with other values of `fork_keys`, with the definition of `fork_agent` and the model `fork_model`
     (None: those of its source), and `as_node` began with an update of the state as that node. It is the run number
-    `turn` of the `thread`, after the run `previous`. `event_scope` is its name among the runs of its tree, if a node
-    gave one. `overrides` are its overrides and patches of nodes, by path (graph/node_overrides.py)."""
+    `turn` of the `thread`, after the run `previous`; `is_queued`: it waits for the end of that. `event_scope`
+    is its name among the runs of its tree, if a node gave one. `overrides` are its overrides and patches of nodes, by
+    path (graph/node_overrides.py)."""
 
     id: str
     agent: str
@@ -212,6 +213,7 @@ class RunInfo:
     thread: str | None = None
     turn: int = 0
     previous: str | None = None
+    is_queued: bool = False
     fork_keys: tuple[str, ...] = ()
     fork_agent: str | None = None
     fork_model: str | None = None
@@ -481,7 +483,8 @@ class SessionInfo:
 
 @dataclass(frozen=True)
 class ThreadInfo:
-    """A thread of an agent: how many runs it has had, and the last one with its status (None: it is gone)."""
+    """A thread of an agent: how many runs it has had, and the last one that has begun with its status (None: it is
+    gone). The `queued` runs are turns that begin after it, the next one first."""
 
     agent: str
     name: str
@@ -490,6 +493,7 @@ class ThreadInfo:
     turns: int
     run: str
     status: str | None = None
+    queued: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,10 @@ class Keys:
         return None if spec.session is None else self.of_session(SessionName(spec.agent, spec.session))
 
     def of_thread(self, name: ThreadName) -> str:
-        """HASH run: the run accepted last; busy: 1 while that run is unfinished; turns: how many runs it has had;
-        created_ms, used_ms; expire_ms: how long the last run would have been kept outside of the thread. Lives until it
-        is removed, and then for a minute with removed: the token of the removal. Its runs are in its partition."""
+        """HASH run: the last run that has begun; busy: 1 while that run is unfinished; waiting: the ids of queued runs,
+        in order, with spaces between; turns: how many runs it has had; created_ms, used_ms; expire_ms: how long the
+        last run would have been kept outside of the thread. Lives until it is removed, and then for a minute with
+        removed: the token of the removal. Its runs are in its partition."""
         return f"{self._tag(self.partition_of(str(name)))}:thread:{name}"
 
     def of_batch(self, batch: str) -> BatchKeys:
@@ -349,14 +350,13 @@ class RunKeys:
     holds it), slot (JSON, runs.Slot, while the run has one or waits), budget (JSON, budgets.Budget, if it has one),
     retrying (after a request of `retry`), idle_ms, steps, limited_from, arrived, deferred and tops (JSON,
     runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls, batch (batches.place_of, if it or its
-    root run is a row of one), past (JSON, runs.PastState, of a fork without a state of its own), pieces (the total
-    number in `live`), retries (how often it continued after its end), end_version (its version at its last end),
-    parent_seq and parent_attempt (the visit that waits for it, if not the one of its spec), wishes (tokens of the last
-    eight requests of clients), per kind of effect and source partition `f:<kind>:<partition>` (the last delivered one:
-    an older one changes nothing), `cached` (visits with a cached result), and per node `n:<node>` (entries) and
-    `t:<node>` (visits ended, total and longest ms, and if there are any, cached ones).
-    Dies: run.
-    """
+    root run is a row of one), past (JSON, runs.PastState, of a fork without a state of its own), queued (JSON,
+    runs.QueuedTurn, of a queued turn of a thread), pieces (the total number in `live`), retries (how often it continued
+    after its end), end_version (its version at its last end), parent_seq and parent_attempt (the visit that waits for
+    it, if not the one of its spec), wishes (tokens of the last eight requests of clients), per kind of effect and
+    source partition `f:<kind>:<partition>` (the last delivered one: an older one changes nothing), `cached` (visits
+    with a cached result), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms, and if
+    there are any, cached ones). Dies: run."""
 
     @property
     def spec(self) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleipnir.errors import ThreadBusy, UsageError
+from sleipnir.errors import QueueFull, ThreadBusy, UsageError
 from sleipnir.messages import FINAL, RunStatus
-from sleipnir.runs.run import RunSpec
-from sleipnir.runs.threads import NOT_KEPT, ThreadName
+from sleipnir.runs.run import QueuedTurn, RunSpec
+from sleipnir.runs.threads import MOST_QUEUED, NOT_KEPT, ThreadName
 from sleipnir.runs.views import ThreadInfo
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, last_run_keys
@@ -20,9 +20,10 @@ from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs import Runs
 from sleipnir.store.scripts import Arg, LuaScript
 
-_START, _DROP = LuaScript("start_turn"), LuaScript("drop_thread")
-_FIELDS = ("created_ms", "used_ms", "turns", "run")
+_START, _DROP, _QUEUE = LuaScript("start_turn"), LuaScript("drop_thread"), LuaScript("queue_turn")
+_FIELDS = ("created_ms", "used_ms", "turns", "waiting", "run")
 _BUSY, _OTHER, _GONE = -1, -2, -3
+_HAS_GONE_ON, _FULL = -1, -2
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,16 @@ class LastTurn:
     version: int
     turns: int
     status: RunStatus
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LiveTurn:
+    """What a queued turn comes after, as it was read: the run before it, the number of turns of the thread, and the
+    current state of the thread's last run."""
+
+    before: str
+    turns: int
     state: Mapping[str, Any]
 
 
@@ -90,19 +101,22 @@ class Threads:
         ends = self._runs.ends([run for _, (*_, run) in found])
         infos = [
             ThreadInfo(
-                name.agent, name.name, int(created), int(used), int(turns), run, None if end is None else end.status
+                name.agent, name.name, int(created), int(used), int(turns), run, None if end is None else end.status,
+                tuple((waiting or "").split()),
             )
-            for name, (created, used, turns, run) in found
+            for name, (created, used, turns, waiting, run) in found
             for end in [ends[run]]
-        ]
+        ]  # fmt: skip
         return sorted(infos, key=lambda info: (-info.used_ms, info.agent, info.name))
 
     def last(self, name: ThreadName) -> LastTurn | None:
         """What the next turn goes on from. None: there is no such thread. Raises ThreadBusy for a thread whose last run
-        is not over, and UsageError if that is gone."""
-        turns, run = self._client.hmget(self._keys.of_thread(name), ("turns", "run"))
+        is not over, or with queued turns, and UsageError if that run is gone."""
+        turns, run, waiting = self._client.hmget(self._keys.of_thread(name), ("turns", "run", "waiting"))
         if run is None:
             return None
+        if waiting:
+            raise self._busy(name, waiting.split()[0])
         keys = self._keys.of_run(run)
         pipe = self._client.pipeline()  # one moment
         pipe.hmget(keys.run, ("status", "version", "retrying"))
@@ -114,6 +128,54 @@ class Threads:
             raise self._busy(name, run)
         values = {key: json.loads(text) for key, text in state.items() if key not in NOT_KEPT}
         return LastTurn(run, int(version), int(turns), status, values)
+
+    def live(self, name: ThreadName) -> LiveTurn | None:
+        """What a queued turn comes after. None: the thread is not busy, or there is none, or its last run is gone."""
+        turns, run, busy, waiting = self._client.hmget(self._keys.of_thread(name), ("turns", "run", "busy", "waiting"))
+        if run is None or not (busy or waiting):
+            return None
+        keys = self._keys.of_run(run)
+        pipe = self._client.pipeline()  # one moment
+        pipe.exists(keys.run)
+        pipe.hgetall(keys.state)
+        exists, state = pipe.execute()
+        if not exists:
+            return None
+        values = {key: json.loads(text) for key, text in state.items() if key not in NOT_KEPT}
+        return LiveTurn(waiting.split()[-1] if waiting else run, int(turns), values)
+
+    def queue(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], queued: QueuedTurn) -> None:
+        """Accept a run of a busy thread: it begins when the runs before it are over, whatever their ends. Its spec
+        names the thread, its turn, and the run before it. Safe to repeat. Raises ThreadBusy if the thread is not busy,
+        or has gone on since it was read, and QueueFull if too many turns are queued."""
+        from sleipnir.runs.transitions import Step
+
+        name = ThreadName(spec.agent, str(spec.thread))
+        run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
+        why = f"turn {spec.turn} of thread {name.name}, queued behind run {spec.previous}"
+        keys = {
+            "run": run.run, "state": run.state, "journal": run.journal, "runs": partition.runs, "specs": run.spec,
+            "thread": self._keys.of_thread(name), "threads": partition.threads,
+        }  # fmt: skip
+        args: dict[str, Arg] = {
+            "run_id": run_id,
+            "spec": record(spec),
+            "step": record(Step(step=0, kind="submitted", at_ms=0, by=self._by, reason=why)),
+            "name": str(name),
+            "before": str(spec.previous),
+            "turns": spec.turn - 1,
+            "queued": record(queued),
+            "most": MOST_QUEUED,
+        }
+        values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
+        code = _QUEUE(self._client, keys, args, values)
+        if code == _HAS_GONE_ON:
+            raise ThreadBusy(f"{_what(name)} goes on with other turns while this one is submitted; submit it again")
+        if code == _FULL:
+            raise QueueFull(
+                f"{_what(name)} has {MOST_QUEUED} queued turns, and takes no more; "
+                f"`sleipnir threads show {name.agent} {name.name}` lists them"
+            )
 
     def start(self, run_id: str, spec: RunSpec, changes: Mapping[str, Any], last: LastTurn | None) -> None:
         """Accept a run of a thread, which has an id of the thread's partition: its spec names the thread. It begins
@@ -157,7 +219,7 @@ class Threads:
             return self._busy(name, run)
         if code == _GONE:
             return _gone(name, run)
-        what = f"thread {name.name!r} of agent {name.agent!r}"
+        what = _what(name)
         if not run:
             return ThreadBusy(f"{what} was removed while this run was submitted; submit it again")
         return ThreadBusy(
@@ -191,6 +253,10 @@ class Threads:
         else:
             verb = "answer" if self._runs.gates_below(run) else "watch"
         return ThreadBusy.by(name.name, name.agent, run, "unfinished" if info is None else info.status, verb)
+
+
+def _what(name: ThreadName) -> str:
+    return f"thread {name.name!r} of agent {name.agent!r}"
 
 
 def _gone(name: ThreadName, run: str) -> UsageError:

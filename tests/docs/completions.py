@@ -109,6 +109,7 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
     ),
     ("docs/graph-language.md", "concurrency"): Completion(runs=[Run({"tenant": "acme"})]),
     ("docs/graph-language.md", "collect decorate"): Completion(files={"collect.py": prints('{"text": "bells"}')}),
+    ("docs/threads.md", "ask"): Completion(runs=[Run(output="")]),
     ("docs/graph-language.md", "retry"): Completion(),
     ("docs/graph-language.md", "send"): Completion(
         files={

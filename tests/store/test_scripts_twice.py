@@ -19,10 +19,11 @@ from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
 from sleipnir.runs.cached_results import CacheLease, CachePlace
-from sleipnir.runs.run import Checkpoint, Fork, Gate, RunSpec
+from sleipnir.runs.run import Checkpoint, Fork, Gate, QueuedTurn, RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.threads import ThreadName
 from sleipnir.runs.transitions import AwaitSignal, Transition
+from sleipnir.runs.values import WantedTurn
 from sleipnir.runs.visits import Question, Visit, Work
 from sleipnir.store import scripts
 from sleipnir.store.keys import lines_of
@@ -197,6 +198,26 @@ def start_turn(store: Store) -> Act:
     store._client.hdel(store.keys.of_thread(ThreadName("agent", "talk")), "busy")
     last = store.threads.last(ThreadName("agent", "talk"))
     return lambda: store.threads.start(second, spec.in_thread("talk", 2, first), {"b": 2}, last)
+
+
+def busy_thread(store: Store) -> tuple[str, str, RunSpec]:
+    """The ids of its last run and of the next one, and the spec of that."""
+    first, second, spec = in_thread(store)
+    store.threads.start(first, spec, {"a": 1}, None)
+    return first, second, spec.in_thread("talk", 2, first)
+
+
+def queue_turn(store: Store) -> Act:
+    _, second, spec = busy_thread(store)
+    return lambda: store.threads.queue(second, spec, {"b": 2}, QueuedTurn())
+
+
+def begin_turn(store: Store) -> Act:
+    first, second, spec = busy_thread(store)
+    store.threads.queue(second, spec, {"b": 2}, QueuedTurn())
+    store._client.hset(store.keys.of_run(first).run, mapping={"status": "completed", "version": 3, "ended_ms": T})
+    store._client.hdel(store.keys.of_thread(ThreadName("agent", "talk")), "busy")
+    return lambda: store.partitions.take_turn(second, WantedTurn(spec))
 
 
 def drop_thread(store: Store) -> Act:
@@ -387,6 +408,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "batch_ended": (batch_ended, 0),
     "batch_forget": (batch_forget, 0),
     "batch_work": (batch_work, None),
+    "begin_turn": (begin_turn, [1, ""]),
     "build_lease": (build_lease, None),
     "cache_clear": (cache_clear, 0),
     "cache_lease": (cache_lease, 0),
@@ -415,6 +437,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "places": (places, [1000, 0]),
     "pulse": (pulse, None),
     "put_back": (put_back, 0),
+    "queue_turn": (queue_turn, 0),
     "resume_all": (resume_all, 0),
     "retry_child": (retry_child, 1),
     "signals": (signals, None),

@@ -39,8 +39,8 @@ LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
 OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
-    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "await_signal",
-    "decline_signal", "leave_signal", "spread_signals",
+    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "begin_turn",
+    "await_signal", "decline_signal", "leave_signal", "spread_signals",
 )  # fmt: skip
 OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals")
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals")}
@@ -49,6 +49,7 @@ OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
 OF_CLIENTS = {
     "submit": "create_run",
     "turn": "start_turn",
+    "queued_turn": "queue_turn",
     "fork": "fork_run",
     "fork_turn": "fork_run",
     "rewind": "fork_run",
@@ -157,6 +158,8 @@ class Deployment:
         self.limited = write_agent(folder / "limited", TWO_STEPS + "concurrency: {limit: 1}\n", a_sh="")
         write_agent(folder / "picky", PICKY)
         self.strict = write_agent(folder / "strict", PARENT.replace("agent: two", "agent: picky"))
+        queues = "version: sleipnir/1\nsession: {concurrent: queue}\n"
+        self.queuing = write_agent(folder / "queuing", TWO_STEPS + queues, a_sh="")
         self.signalled = write_agent(folder / "signalled", SIGNALLED.replace("HOW", "all"))
         choosy = SIGNALLED.replace("HOW", "one, filter: event.data == 'done'")
         self.choosy = write_agent(folder / "choosy", choosy.replace("signalled", "choosy"))
@@ -290,6 +293,15 @@ def fork_to_begin(world: Deployment) -> Run:
     return source.fork(before="ask")
 
 
+def turn_to_begin(world: Deployment) -> Run:
+    """It is queued, and the run before it is about to end."""
+    first = world.client.submit(world.queuing, thread="talk")
+    world.with_a_scheduler(lambda: world.work() or first.gates(), "the first run asks")
+    queued = world.client.submit(world.queuing, thread="talk")
+    first.answer("yes")
+    return queued
+
+
 def run_of_a_limited_agent(world: Deployment) -> Run:
     return world.client.submit(world.limited)
 
@@ -354,6 +366,7 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "tell_root": child_about_to_ask,
     "park": run_that_cannot_be_read,
     "take_past": fork_to_begin,
+    "begin_turn": turn_to_begin,
     "await_signal": wait_to_register,
     "decline_signal": wait_that_declines,
     "leave_signal": wait_with_its_event,
@@ -543,6 +556,19 @@ def turn(caller: Caller) -> Run:
     return caller.client.run(second.id)
 
 
+def queued_turn(caller: Caller) -> Run:
+    """The second run of a thread, which waits for the first one."""
+    write_agent(caller.agent, LONG_ENTRY + "version: sleipnir/1\nsession: {concurrent: queue}\n")
+    first = caller.client.submit(caller.agent, thread="talk")
+    wait_until(first.gates, "it asks")
+    caller.dies_in("client.submit(sys.argv[1], thread='talk')")
+    caller.asks_again(lambda: caller.client.submit(caller.agent, thread="talk"))
+    [second, before] = caller.client.thread_runs(caller.agent.name, "talk")
+    assert (before.id, second.turn, second.previous, second.is_queued) == (first.id, 2, first.id, True)
+    first.answer("you")
+    return caller.client.run(second.id)
+
+
 def fork(caller: Caller) -> Run:
     source = caller.asked()
     caller.dies_in("client.run(sys.argv[2]).fork()", source)
@@ -673,6 +699,7 @@ CALLS: dict[str, Callable[[Caller], Run]] = {
     for call in (
         submit,
         turn,
+        queued_turn,
         fork,
         fork_turn,
         rewind,

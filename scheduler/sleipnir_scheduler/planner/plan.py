@@ -41,6 +41,7 @@ from sleipnir.runs.events import (
     Submitted,
     TimerFired,
     Told,
+    TurnDue,
 )
 from sleipnir.runs.run import RunView, changed
 from sleipnir.runs.skips import SkipRefused
@@ -53,6 +54,7 @@ from sleipnir_scheduler.planner import (
     forked_run,
     holds,
     kinds,
+    queued_turn,
     retried_run,
     retry_policy,
     skipping,
@@ -180,6 +182,8 @@ def _plan(context: Context, event: Event) -> IgnoredEvent | None:
 
 
 def _decide(context: Context, event: Event) -> IgnoredEvent | None:
+    if context.run.waits_for_turn and not queued_turn.concerns_one_that_waits(event):
+        return IgnoredEvent("the run waits for its turn", _late(event))
     if context.run.waits_for_slot and not concurrency.concerns_one_that_waits(event):
         return IgnoredEvent("the run waits for a slot of its agent", _late(event))
     match event:
@@ -187,6 +191,8 @@ def _decide(context: Context, event: Event) -> IgnoredEvent | None:
             return _result(context, event)
         case Submitted():
             return _submitted(context)
+        case TurnDue():
+            return _turn_due(context)
         case Answered():
             return _answer(context, event)
         case LeaseLost():
@@ -442,6 +448,13 @@ def _submitted(context: Context) -> IgnoredEvent | None:
     else:
         _begin(context)
     return None
+
+
+def _turn_due(context: Context) -> IgnoredEvent | None:
+    queued = context.run.queued
+    if queued is not None and context.run.waits_for_turn and not queued_turn.takes_its_turn(context, queued):
+        return IgnoredEvent("it is not the run's turn")
+    return _submitted(context)
 
 
 def _slot_granted(context: Context, event: Told) -> IgnoredEvent | None:

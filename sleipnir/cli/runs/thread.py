@@ -34,8 +34,13 @@ def refuse_thread(thread: str | None, agent: AgentFolder) -> None:
 def tell_of_last_turn(client: Client, run: Run) -> None:
     """A turn after a run that did not complete begins with what that has left: say so."""
     info = run.info()
+    if info.is_queued:
+        terminal.note(
+            f"note: turn {info.turn} of thread {info.thread!r} is queued: it begins when run {info.previous} has ended"
+        )
+        return
     [last] = client.store.runs.find([info.previous]) if info.previous is not None else [None]
-    if last is None or last.status == "completed":
+    if last is None or last.status == "completed" or not last.is_final:
         return
     why = f" ({one_line(last.error, 120)})" if last.error else ""
     instead = f"; `sleipnir retry {last.id}` would have gone on with it" if last.status == "failed" else ""

@@ -10,6 +10,7 @@ from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
 from sleipnir.runs.plain_text import one_line
+from sleipnir.runs.views import ThreadInfo
 
 
 @click.group()
@@ -34,8 +35,7 @@ def ls(options: GlobalOptions, agent: str | None, as_data: bool) -> None:
         print_json(infos)
     elif infos:
         rows = [
-            (each.agent, each.name, f"{each.turns:,}", moment(each.used_ms), each.run, each.status or "gone")
-            for each in infos
+            (each.agent, each.name, f"{each.turns:,}", moment(each.used_ms), each.run, _status(each)) for each in infos
         ]
         print_table(("agent", "thread", "turns", "used", "last run", "status"), rows)
     else:
@@ -59,7 +59,13 @@ def show(options: GlobalOptions, agent: str, name: str, limit: int, as_data: boo
         print_json({"thread": thread, "runs": runs})
         return
     rows = [
-        (f"{run.turn:,}", run.id, run.status, moment(run.created_ms), one_line(run.error, 80) if run.error else "")
+        (
+            f"{run.turn:,}",
+            run.id,
+            "queued" if run.is_queued else run.status,
+            moment(run.created_ms),
+            one_line(run.error, 80) if run.error else "",
+        )
         for run in runs
     ]
     if rows:
@@ -85,6 +91,12 @@ def rm(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
         print_json({"agent": agent, "removed": name})
     else:
         terminal.note(f"thread {name!r} of agent {agent!r} is removed")
+
+
+def _status(thread: ThreadInfo) -> str:
+    """`running, 2 queued`."""
+    queued = f", {len(thread.queued):,} queued" if thread.queued else ""
+    return f"{thread.status or 'gone'}{queued}"
 
 
 def _unknown(agent: str, name: str) -> UsageError:

@@ -24,7 +24,7 @@ from sleipnir.graph.model.graph import (
     sleipnir_keys,
     why_not_cached,
 )
-from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, Settings
+from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings
 from sleipnir.graph.model.node_base import NodeBase
 from sleipnir.graph.model.nodes import LOKI_NODE_TYPES, NODE_TYPES, Edge, EdgeKind, Node, edges_of
 from sleipnir.graph.model.state import SINGLE, StateField, Variable
@@ -130,6 +130,7 @@ __all__ = [
     "RouterNode",
     "ScriptNode",
     "Seconds",
+    "SessionRules",
     "Settings",
     "SkillKeys",
     "StateField",

@@ -12,7 +12,7 @@ from sleipnir.commands import START as PYTHON_START
 from sleipnir.graph.error_records import ERRORS_KEY
 from sleipnir.graph.model.config_agent import LoopAgent
 from sleipnir.graph.model.edges import END, Branch, Join
-from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, Settings
+from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings
 from sleipnir.graph.model.node_base import NodeBase
 from sleipnir.graph.model.nodes import Node
 from sleipnir.graph.model.state import SINGLE, StateField, Variable
@@ -102,8 +102,15 @@ class Graph(SkillKeys):
     """Set for a run that an earlier release submitted: `has_additions` selects the language."""
     errors: ErrorRules | None = None
     """Added, in sleipnir/1 only. None: no failure is recorded or recovered from."""
+    session: SessionRules | None = None
+    """Added, in sleipnir/1 only. None: the defaults."""
     loop: LoopAgent | None = None
     """Set for a config.yaml agent; None for a graph.yaml."""
+
+    @property
+    def queues_turns(self) -> bool:
+        """Whether a turn of a busy thread waits, instead of being refused."""
+        return self.session is not None and self.session.concurrent == "queue"
 
     def retries_of(self, node: Node) -> list[Retry]:
         """The retry policies of a node, in the order they are tried; empty: a failure is final."""
@@ -258,6 +265,7 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
         "cache",
         "errors",
         "callbacks",
+        "session",
     ),
     FunctionNode: ("protocol", "reads", "state_class", "routers", "cache", "callbacks"),
     ScriptNode: ("cache", "callbacks"),

@@ -36,6 +36,14 @@ class ErrorRules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SessionRules:
+    """Added, in sleipnir/1 only: the `session:` block, which is about the threads of the agent. `concurrent` says what
+    happens to a turn that is submitted while another run of its thread is not over."""
+
+    concurrent: Literal["refuse", "queue"] = "refuse"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """Added: the `limits:` block (spec/graph-package.md F49). None: no limit.
 

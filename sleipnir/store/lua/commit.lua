@@ -44,6 +44,7 @@
 --             of their questions was answered: that is in the inbox. Nothing changed
 --         -1  control.epoch does not own this partition any more
 --         error  a step writes more than about 3,500 state keys; nothing changed
+-- shared: turn_queue
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
 local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended, spec = unpack(KEYS, 9, 18)
 local items, windows, children, effects, session, messages = unpack(KEYS, 19, 24)
@@ -359,6 +360,12 @@ if control.expire_ms then
     if control.session.expire_ms then
       redis.call('PEXPIRE', session, control.session.expire_ms)
       redis.call('PEXPIRE', messages, control.session.expire_ms)
+    end
+  end
+  if control.session and control.session.thread then  -- the next queued turn begins; or this one was queued itself
+    local due = leave_queue(session, control.run)
+    if due and redis.call('HEXISTS', session, 'busy') == 0 then
+      redis.call('XADD', inbox, '*', 't', 'turn', 'run', due)
     end
   end
 end

@@ -20,7 +20,7 @@
 --
 -- Returns {1, ''}    done, now or by an earlier call with this token: it is kept for a minute. Calling twice is safe.
 --         {0, ''}    there is no such thread; nothing changed
---         {-1, run}  the last run is not over; nothing changed
+--         {-1, run}  the last run is not over, or this one is queued; nothing changed
 --         {-2, run}  another run is the last one by now; nothing changed
 -- shared: turns
 local thread, threads, expiring, last_run, last_state, last_spec, last_journal, last_events = unpack(KEYS, 1, 8)
@@ -28,12 +28,13 @@ local last_output, last_frontier, last_items, last_windows, last_children = unpa
 local name, last, expire_ms, token = unpack(ARGV)
 local REMEMBER_MS = 60000
 
-local known = redis.call('HMGET', thread, 'run', 'busy', 'removed')
+local known = redis.call('HMGET', thread, 'run', 'busy', 'removed', 'waiting')
 if known[3] == token then return {1, ''} end
 if not known[1] then return {0, ''} end
 if known[1] ~= last then return {-2, known[1]} end
 local exists = redis.call('EXISTS', last_run) == 1
 if known[2] and exists then return {-1, last} end
+if known[4] then return {-1, string.match(known[4], '%S+')} end
 
 local time = redis.call('TIME')
 let_go(thread, last_run, {

@@ -45,7 +45,7 @@
 --
 -- Returns {1, ''}    created
 --         {0, ''}    a run of this id exists; nothing changed. Calling twice is safe.
---         {-1, run}  the last run of the thread is not over; nothing changed
+--         {-1, run}  the last run of the thread is not over, or this one is queued; nothing changed
 --         {-2, run}  another run is its last one by now; nothing changed
 --         {-3, run}  its last run is gone; nothing changed
 --         {-4, ''}   the source is gone, or its state was to be copied and it has gone on; nothing changed

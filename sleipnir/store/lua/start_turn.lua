@@ -30,7 +30,7 @@
 --
 -- Returns {1, ''}    created
 --         {0, ''}    a run of this id exists; nothing changed. Calling twice is safe.
---         {-1, run}  the last run is not over; nothing changed
+--         {-1, run}  the last run is not over, or this one is queued; nothing changed
 --         {-2, run}  another run is the last one by now, or it has gone on since it was read; nothing changed
 --         {-3, run}  the last run is gone, and its state with it; nothing changed
 -- shared: turns

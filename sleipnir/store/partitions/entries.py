@@ -25,6 +25,7 @@ from sleipnir.runs.events import (
     Submitted,
     TimerFired,
     Told,
+    TurnDue,
     Unreadable,
 )
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner
@@ -59,6 +60,8 @@ def event_of(fields: Mapping[str, str]) -> Event:
             return Resulted(*_visit(fields), header)
         case "submitted" | "forked":  # of which earlier releases do not know where they begin
             return Submitted()
+        case "turn":
+            return TurnDue()
         case "answered":
             text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")
             return Answered(whole(fields["seq"], "visit"), str(text), attempt, fields.get("by", ""))

@@ -11,7 +11,7 @@ from sleipnir.decoding import decoded, number, read_text, whole
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
-from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, PastState, RunSpec, RunView, Slot, Timing
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, PastState, QueuedTurn, RunSpec, RunView, Slot, Timing
 from sleipnir.runs.visits import Rank
 from sleipnir.store.connect import is_passing
 from sleipnir.store.holds import holds_of
@@ -130,6 +130,7 @@ def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mappin
         failed_visits=part(FailedVisits, "failed_visits") or NO_FAILED_VISITS,
         limited_from=count("limited_from") if "limited_from" in record else 0,
         past=part(PastState, "past"),
+        queued=part(QueuedTurn, "queued"),
     )
 
 

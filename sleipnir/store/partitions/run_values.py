@@ -10,21 +10,23 @@ from typing import Any
 
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import OVERLAY_END, OVERLAYS
-from sleipnir.runs.values import KnownValues, WantedValues
+from sleipnir.runs.values import KnownValues, TurnState, WantedValues
 from sleipnir.store.keys import cost_field
 from sleipnir.store.partitions.entries import Entry, delta_key
 from sleipnir.store.partitions.fork_states import ForkStates
 from sleipnir.store.partitions.run_records import check_reply
+from sleipnir.store.partitions.turn_states import TurnStates
 
 STRETCH = 500  # journal steps that one command reads
 
 
-class RunValues(ForkStates):
+class RunValues(ForkStates, TurnStates):
     """Read values for the planner."""
 
     def read_values(self, wanted: Sequence[tuple[Entry, WantedValues]]) -> list[KnownValues | RecordUnreadable]:
         """Values for planning, per entry; one round trip for all. For a run with a damaged value, the error."""
         lost = [None if want.past is None else self.take_past(entry.run, want.past) for entry, want in wanted]
+        turns = [None if want.turn is None else self.take_turn(entry.run, want.turn) for entry, want in wanted]
         pipe = self._client.pipeline(transaction=False)
         for entry, want in wanted:
             run = self._keys.of_run(entry.run)
@@ -42,17 +44,21 @@ class RunValues(ForkStates):
                 pipe.lrange(run.journal, first, last)
         replies = iter(pipe.execute(raise_on_error=False))
         return [
-            _with_past(_known_if_readable(entry.run, want, replies), why)
-            for (entry, want), why in zip(wanted, lost, strict=True)
+            _with_past(_known_if_readable(entry.run, want, replies), why, turn)
+            for (entry, want), why, turn in zip(wanted, lost, turns, strict=True)
         ]
 
 
 def _with_past(
-    known: KnownValues | RecordUnreadable, lost: str | RecordUnreadable | None
+    known: KnownValues | RecordUnreadable,
+    lost: str | RecordUnreadable | None,
+    turn: TurnState | RecordUnreadable | None,
 ) -> KnownValues | RecordUnreadable:
-    if lost is None or isinstance(known, RecordUnreadable):
+    if (lost is None and turn is None) or isinstance(known, RecordUnreadable):
         return known
-    return lost if isinstance(lost, RecordUnreadable) else replace(known, lost=lost)
+    if isinstance(lost, RecordUnreadable):
+        return lost
+    return turn if isinstance(turn, RecordUnreadable) else replace(known, lost=lost, turn=turn)
 
 
 def _hmget(pipe: Any, key: str, fields: Collection[str]) -> None:

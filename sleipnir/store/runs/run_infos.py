@@ -25,7 +25,7 @@ from sleipnir.store.visit_records import read_visit
 _SUMMARY = (
     "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "holds", "retrying", "retries",
     "batch", "slot", "budget", "stopped_by", "failed_visits", "failure",
-    "cached",
+    "cached", "queued",
 )  # fmt: skip
 _CHANGES = ("by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered", "by:skipped", "by:stopped")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
@@ -236,6 +236,7 @@ def _info(
         thread=submitted.thread,
         turn=submitted.turn,
         previous=submitted.previous,
+        is_queued=record_["queued"] is not None and status not in FINAL,
         forked_from=None if submitted.fork is None else submitted.fork.run,
         forked_at=None if submitted.fork is None else submitted.fork.checkpoint.step,
         fork_keys=() if submitted.fork is None else submitted.fork.keys,

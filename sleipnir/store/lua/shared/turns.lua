@@ -3,12 +3,13 @@
 -- Why the thread takes no run now: {code, run}, as start_turn.lua says; nil: it takes one. `before` is the last run that
 -- the caller knows, '' if there is none.
 local function turn_refused(thread, last_run, before)
-  local known = redis.call('HMGET', thread, 'run', 'busy')
+  local known = redis.call('HMGET', thread, 'run', 'busy', 'waiting')
   local last = known[1] or ''
   if last ~= before then return {-2, last} end
   if before == '' then return nil end
   if redis.call('EXISTS', last_run) == 0 then return {-3, before} end
   if known[2] then return {-1, before} end
+  if known[3] then return {-1, string.match(known[3], '%S+')} end
   return nil
 end
 

@@ -1,0 +1,49 @@
+"""How a queued turn of a thread begins, once the runs before it are over.
+
+The commit that ends a run of the thread sends it `turn`. Then it takes the state of that run as its own
+(begin_turn.lua): its values replace those, or go through the built-in reducers in a graph that is written in Python.
+Until then only a cancel and holds concern it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from sleipnir.graph.reducers import ABSENT, ReducerError, fold
+from sleipnir.runs.events import Cancelled, Event, Paused, Resumed, TurnDue
+from sleipnir.runs.run import QueuedTurn
+from sleipnir.runs.values import TurnState, WantedTurn, WantedValues
+from sleipnir_scheduler.planner.context import Context, RunFailed
+from sleipnir_scheduler.planner.known import MissingValues
+
+
+def concerns_one_that_waits(event: Event) -> bool:
+    """Whether an event concerns a run that has not had its turn."""
+    return isinstance(event, TurnDue | Cancelled | Paused | Resumed)
+
+
+def takes_its_turn(context: Context, queued: QueuedTurn) -> bool:
+    """Let the run be the last one of its thread, with its state. False: it is not its turn. Raises RunFailed if there
+    is no state to take, or a reducer cannot fold a value."""
+    turn, spec = context.known.turn, context.run.spec
+    if turn is None:
+        raise MissingValues(context.known.wanted | WantedValues(turn=WantedTurn(spec, queued.folds)))
+    if turn.own is not None:
+        wanted = WantedTurn(spec, folded=_folded(context, turn), ended_ms=turn.ended_ms)
+        raise MissingValues(context.known.wanted | WantedValues(turn=wanted))
+    if turn.lost is not None:
+        raise RunFailed(turn.lost)
+    return turn.begun
+
+
+def _folded(context: Context, turn: TurnState) -> dict[str, str]:
+    """The values that the reducers of the graph make of those of the run and those before, as JSON text."""
+    folded: dict[str, str] = {}
+    for key, value in (turn.own or {}).items():
+        if (reducer := context.graph.reducer_of(key)) is None or key not in turn.before:
+            continue
+        try:
+            folded[key] = json.dumps(fold(reducer, turn.before.get(key, ABSENT), value, strict=False))
+        except ReducerError as error:
+            raise RunFailed(f"state key {key!r}: {error}") from None
+    return folded
