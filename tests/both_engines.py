@@ -22,8 +22,9 @@ from typing import Any, Final, Protocol
 import pytest
 
 from sleipnir.client.client import Client
+from sleipnir.graph.error_records import ERRORS_KEY
 from sleipnir.runs.execution_trace import Trace
-from sleipnir.runs.views import GateInfo, RunEvent
+from sleipnir.runs.views import GateInfo, RunEvent, RunInfo, fatal_errors
 from sleipnir.settings import Settings
 from sleipnir.testing import ModelServer, Reply, Request
 from sleipnir_inprocess.agent_run import AgentRun
@@ -48,6 +49,8 @@ class Outcome:
     trace: Trace
     events: list[RunEvent]
     asked: list[GateInfo]
+    errors: list[dict[str, Any]]
+    """The failures that it has recorded, the fatal one last."""
 
     @property
     def nodes(self) -> list[str]:
@@ -127,8 +130,12 @@ class Fleet(Engine):
 
     name = "fleet"
 
-    def __init__(self, redis_server: RedisServer, home: Path, **settings: Any) -> None:
+    def __init__(
+        self, redis_server: RedisServer, home: Path, *, env: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
+        """`env` are variables of the workers."""
         super().__init__()
+        self._env = env or {}
         self.stack = Stack(redis_server, home, key_prefix=f"both-{home.parent.name}-{home.name}", **settings)
         self._client: Client | None = None
 
@@ -140,8 +147,8 @@ class Fleet(Engine):
         return self
 
     def start_workers(self) -> None:
-        self.stack.start_worker("models", "llm", concurrency=4, env=self.model.env(), ready=False)
-        self.stack.start_worker("work", concurrency=4, ready=False)
+        self.stack.start_worker("models", "llm", concurrency=4, env={**self._env, **self.model.env()}, ready=False)
+        self.stack.start_worker("work", concurrency=4, env=self._env, ready=False)
         for name in ("models", "work"):
             self.stack.wait_for_worker(name)
 
@@ -156,16 +163,17 @@ class Fleet(Engine):
         return self._client
 
     def run(self, agent: Path, prompt: str = "", *, answers: Answers | None = None, **options: Any) -> Outcome:
-        run = self.client.submit(agent, prompt, **options)
-        asked: list[GateInfo] = []
+        with Client(self.stack.settings.replaced(agents_dir=agent.parent)) as client:
+            run = client.submit(agent, prompt, **options)
+            asked: list[GateInfo] = []
 
-        def is_over() -> bool:
-            left = _answer(run, answers or {}, asked)
-            info = run.info()
-            return info.is_final or bool(left and info.status == "waiting")
+            def is_over() -> bool:
+                left = _answer(run, answers or {}, asked)
+                info = run.info()
+                return info.is_final or bool(left and info.status == "waiting")
 
-        wait_until(is_over, f"run {run.id} ends", 90)
-        return _outcome(run, asked)
+            wait_until(is_over, f"run {run.id} ends", 90)
+            return _outcome(run, asked)
 
 
 class _Handle(Protocol):
@@ -182,6 +190,7 @@ class _Handle(Protocol):
     def events(self, after: str = ..., follow: bool = ...) -> Iterator[RunEvent]: ...
     def gates(self) -> list[GateInfo]: ...
     def answer(self, value: Any, gate: GateInfo) -> None: ...
+    def info(self) -> RunInfo: ...
 
 
 def _answer(run: Any, answers: Answers, asked: list[GateInfo]) -> list[GateInfo]:
@@ -204,7 +213,9 @@ def _answer(run: Any, answers: Answers, asked: list[GateInfo]) -> list[GateInfo]
 
 def _outcome(run: _Handle, asked: list[GateInfo]) -> Outcome:
     events = list(run.events("0", follow=False))
-    return Outcome(run.status, run.output, run.error, run.state(), run.trace(), events, asked)
+    state = run.state()
+    errors = [*state.get(ERRORS_KEY, ()), *fatal_errors(run.info())]
+    return Outcome(run.status, run.output, run.error, state, run.trace(), events, asked, errors)
 
 
 def engine_of(request: pytest.FixtureRequest) -> Iterator[Engine]:

@@ -39,7 +39,13 @@ def every_agent_is_given_a_message(case: Case) -> None:
             continue
         if node.prompt is not None and node.input is not None:
             case.findings.error((*path, "input"), "'prompt' and 'input' set the same value", "Keep one of the two.")
-        elif node.prompt is None and node.input is None and not node.map_in:
+        elif node.user_input_key is not None and not node.takes_user_input:
+            message = "'user_input_key' has no effect on an agent node with a prompt or an input"
+            case.findings.error((*path, "user_input_key"), message, "Remove one of the two.")
+        elif node.takes_user_input and PLACEHOLDER.fullmatch(node.message or "") is None:
+            message = f"'user_input_key' must name a state key, got '{node.user_input_key}'"
+            case.findings.error((*path, "user_input_key"), message, "Write the key without braces: `question`.")
+        elif node.prompt is None and node.input is None and not node.map_in and not node.takes_user_input:
             case.findings.error(path, f"agent '{node.agent}' is given nothing", _MESSAGE)
         elif node.input is not None:
             _check_input(case, node, (*path, "input"))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sleipnir.graph.model import AgentNode, Json
+from sleipnir.graph.message_keys import responses
+from sleipnir.graph.model import AgentNode, Graph, Json
 from sleipnir.graph.template import PLACEHOLDER, TemplateError, keys_read, render, render_typed, texts_in
 
 CHILD_NAME: Final = "child"
@@ -76,6 +77,13 @@ def messages_of(node: AgentNode, state: Mapping[str, Json]) -> list[dict[str, st
 def prompt_of(messages: list[dict[str, str]]) -> str:
     """The prompt of a child with these messages: the last one of a user."""
     return next((each["content"] for each in reversed(messages) if each["role"] == "user"), "")
+
+
+def response_of(graph: Graph, node: AgentNode, text: str) -> dict[str, Json]:
+    """What a node without `map_out` writes of the child's output besides its own updates: the user's input is used, and
+    in a graph with messages the output is the node's response."""
+    used: dict[str, Json] = {node.user_input_key: ""} if node.takes_user_input and node.user_input_key else {}
+    return {**(responses(node.id, text) if graph.has_messages else {}), **used}
 
 
 def written_by(node: AgentNode, state: Mapping[str, Json], child: Mapping[str, Any]) -> dict[str, Json]:

@@ -21,7 +21,7 @@ from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.findings import Findings, KeyPath, Positions, below, in_file_order, suggestion
 from sleipnir.graph.load_edges import EdgeReader, has_additions
 from sleipnir.graph.loaded import LoadedGraph
-from sleipnir.graph.message_keys import BUILT_IN, MESSAGES, declares_messages
+from sleipnir.graph.message_keys import BUILT_IN, MESSAGES, USER_INPUT, declares_messages
 from sleipnir.graph.model import (
     LOKI,
     LOKI_NODE_TYPES,
@@ -433,6 +433,9 @@ class _GraphReader:
             values["value_updates"] = value_updates
         if model is LlmNode:
             self._check_input(values, path)
+        given = ("prompt", "input", "map_in")
+        if model is AgentNode and self._declares_messages() and not any(key in values for key in given):
+            values.setdefault("user_input_key", USER_INPUT)
         # Without an agent, that is reported, and names both.
         if model is AgentNode and not self._is_sleipnir and "prompt" not in values and "agent" in values:
             hint = "An agent node needs: agent, prompt."
@@ -465,10 +468,10 @@ class _GraphReader:
 
     def _check_input(self, values: dict[str, Json], path: KeyPath) -> None:
         """An llm node has a prompt, or in a graph with messages an input."""
-        state = self._data.get("state")
-        declared = state.get("messages") if self._is_sleipnir and isinstance(state, dict) else None
-        has_messages = declared == "messages" or (isinstance(declared, dict) and declared.get("type") == "messages")
-        has_messages = has_messages or (declared is not None and bool(self._data.get("state_classes")))
+        has_messages = self._declares_messages()
+        if not has_messages and self._is_sleipnir and self._data.get("state_classes"):
+            state = self._data.get("state")
+            has_messages = isinstance(state, dict) and MESSAGES in state
         if "prompt" in values:
             for key in ("input", "user_input_key"):
                 if self._is_sleipnir and key in values:
@@ -482,6 +485,12 @@ class _GraphReader:
                 hint += " Without one it sends the messages of the state, which needs `state: {messages: messages}`."
             self._findings.error((*path, "prompt"), "missing field `prompt`", hint, code="SLP202")
             values["prompt"] = "?"
+
+    def _declares_messages(self) -> bool:
+        """Whether the file says that its state has messages."""
+        state = self._data.get("state")
+        declared = state.get(MESSAGES) if self._is_sleipnir and isinstance(state, dict) else None
+        return declared == "messages" or (isinstance(declared, dict) and declared.get("type") == "messages")
 
     def _tools(self, data: Json, path: KeyPath) -> Json:
         """The tools of a tools node: names, and tools that it declares."""

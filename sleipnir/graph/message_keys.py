@@ -43,6 +43,11 @@ class MessageCall:
     arguments: str = "{}"
 
 
+def responses(node: str, text: str, response_id: str = "") -> dict[str, Json]:
+    """What the response of a node writes. `response_id` empty: it is not of one call of a model."""
+    return {LAST_RESPONSE: text, LAST_RESPONSE_ID: response_id, NODE_RESPONSES: {node: text}}
+
+
 def declares_messages(state: Mapping[str, StateField]) -> bool:
     """Whether the declared keys have messages."""
     field = state.get(MESSAGES)

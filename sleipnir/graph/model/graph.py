@@ -271,7 +271,7 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
     ScriptNode: ("cache", "callbacks"),
     LlmNode: ("input", "user_input_key", "generation", "tools_node", "placeholders", "cache"),
     RagNode: ("cache",),
-    AgentNode: ("input", "map_in", "map_out", "isolated", "event_scope", "options"),
+    AgentNode: ("input", "map_in", "map_out", "isolated", "event_scope", "options", "user_input_key"),
     Branch: ("tools",),
     NodeBase: ("interrupt",),
 }

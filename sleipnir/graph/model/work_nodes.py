@@ -283,7 +283,8 @@ class ToolsNode(NodeBase):
 class AgentNode(NodeBase):
     """`prompt` is required in version 1.0. The fields after `timeout` are added: `map_in` gives the first values of the
     child's state and `map_out` is what the node writes, each as templates by key or as a function of the agent's own.
-    An `isolated` child is in no session. `event_scope` names the child among those that watch the run."""
+    An `isolated` child is in no session. `event_scope` names the child among those that watch the run. Without `prompt`
+    and `input`, `user_input_key` is the state key of the prompt, which the node then clears."""
 
     kind = "agent"
     scoped = "output"
@@ -297,10 +298,18 @@ class AgentNode(NodeBase):
     isolated: Flag = False
     event_scope: str | None = None
     options: ChildOptions | None = None
+    user_input_key: str | None = None
+
+    @property
+    def takes_user_input(self) -> bool:
+        """Whether the child's prompt is the user's input, which no other node uses then."""
+        return self.user_input_key is not None and self.prompt is None and self.input is None
 
     @property
     def message(self) -> str | None:
         """The template of the child's prompt. None: it has a list of messages, or no prompt."""
+        if self.takes_user_input:
+            return f"{{{{{self.user_input_key}}}}}"
         if self.input is None:
             return self.prompt
         return self.input.template if self.input.source is None else f"{{{{{self.input.source}}}}}"

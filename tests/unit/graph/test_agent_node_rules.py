@@ -29,6 +29,7 @@ def problems(tmp_path: Path, node: str, *, head: str = HEAD, mappers: str = "") 
         'map_in: {a: {b: ["{{count}}"]}}',
         'prompt: x, map_out: {count: 3, text: "{{child.output}} {{child.state.a.b[0]}}"}',
         "prompt: x, map_out: {}",
+        "user_input_key: count",
     ],
 )
 def test_each_form_is_valid(tmp_path: Path, node: str) -> None:
@@ -39,6 +40,8 @@ def test_each_form_is_valid(tmp_path: Path, node: str) -> None:
     ("node", "problem"),
     [
         ("timeout: 3", "SLP620 agent 'helper' is given nothing"),
+        ("prompt: x, user_input_key: count", "SLP620 'user_input_key' has no effect on an agent node with a prompt"),
+        ('user_input_key: "{{count}}"', "SLP620 'user_input_key' must name a state key, got '{{count}}'"),
         ("prompt: x, input: {from: count}", "SLP620 'prompt' and 'input' set the same value"),
         ("input: {from: count, template: x}", "SLP620 'input' must have exactly one of"),
         ("input: {}", "SLP620 'input' must have exactly one of"),
@@ -83,7 +86,8 @@ def test_a_function_must_take_what_it_is_given(tmp_path: Path) -> None:
 def test_version_1_0_has_none_of_these_keys_and_needs_a_prompt(tmp_path: Path) -> None:
     head = "name: g\nstart: call\nnodes:\n  done: {type: end}\n"
     assert "SLP202 missing field `prompt`" in problems(tmp_path, "next: done", head=head)
-    for key in ("input: {from: a}", "map_in: {a: 1}", "map_out: {}", "isolated: true", "event_scope: s", "options: {}"):
+    keys = ("input: {from: a}", "map_in: {a: 1}", "map_out: {}", "isolated: true", "event_scope: s", "options: {}")
+    for key in (*keys, "user_input_key: a"):
         found = problems(tmp_path, f"prompt: x, next: done, {key}", head=head)
         assert found == [f"SLP218 '{key.partition(':')[0]}' needs version sleipnir/1"]
 

@@ -214,10 +214,83 @@ def test_large_values_of_a_child_arrive_as_they_are(tmp_path: Path, size: int) -
     assert (state["n"], state["said"], state["mine"]) == (10, "x" * size, [1])
 
 
+TALK = """
+    version: sleipnir/1
+    name: talk
+    start: START
+    state: {messages: messages, q2: string}
+    nodes:
+"""
+
+
+def talking(tmp_path: Path, nodes: str, **state: object) -> RunResult:
+    """A run of a graph with messages whose agent nodes run one that says what it was given."""
+    agent(tmp_path / "echo", ECHO)
+    start = nodes.strip().partition(":")[0]
+    body = "".join(f"      {line}\n" for line in dedent(nodes).strip().splitlines())
+    return finished(agent(tmp_path / "talk", TALK.replace("START", start) + body), **state)
+
+
+ECHO = """
+    version: sleipnir/1
+    name: echo
+    start: done
+    nodes:
+      done: {type: end, output: "said: {{initial_prompt}}"}
+"""
+
+
+@pytest.mark.conformance("AG-08", "AG-25")
+def test_in_a_graph_with_messages_a_node_takes_the_users_input_and_writes_its_response(tmp_path: Path) -> None:
+    history = [{"role": "user", "content": "hi"}]
+    nodes = """
+        first: {type: agent, agent: echo, next: second}
+        second: {type: agent, agent: echo, next: third}
+        third: {type: agent, agent: echo, input: {from: last_response}}
+    """
+    state = talking(tmp_path, nodes, messages=history).state
+    assert state["node_responses"] == {"first": "said: hello", "second": "said: ", "third": "said: said: "}
+    assert (state["last_response"], state["last_response_id"]) == ("said: said: ", "")
+    assert (state["user_input"], [each["content"] for each in state["messages"]]) == ("", ["hi"])
+
+
+@pytest.mark.conformance("AG-07")
+def test_another_key_of_the_users_input_is_used_and_cleared(tmp_path: Path) -> None:
+    state = talking(tmp_path, "ask: {type: agent, agent: echo, user_input_key: q2}", q2="second question").state
+    assert (state["last_response"], state["q2"], state["user_input"]) == ("said: second question", "", "hello")
+
+
+@pytest.mark.conformance("AG-06")
+def test_a_node_with_a_prompt_leaves_the_users_input_to_the_rest(tmp_path: Path) -> None:
+    nodes = """
+        ask: {type: agent, agent: echo, prompt: "{{user_input}}!", state_updates: {last_response: "mine: {{output}}"}}
+    """
+    state = talking(tmp_path, nodes).state
+    assert (state["last_response"], state["user_input"]) == ("mine: said: hello!", "hello")
+    assert state["node_responses"] == {"ask": "said: hello!"}
+
+
+@pytest.mark.conformance("AG-09", "AG-10")
+def test_a_node_with_a_mapping_writes_what_that_says_alone(tmp_path: Path) -> None:
+    nodes = """
+        ask: {type: agent, agent: echo, map_out: {q2: "{{child.output}}"}}
+    """
+    state = talking(tmp_path, nodes, q2="").state
+    assert (state["q2"], state["user_input"]) == ("said: hello", "hello")
+    assert (state["last_response"], state["node_responses"]) == ("", {})
+
+
+def test_a_graph_without_messages_gets_no_responses(tmp_path: Path) -> None:
+    agent(tmp_path / "echo", ECHO)
+    state = finished(parent(tmp_path, "ask: {type: agent, agent: echo, prompt: x}")).state
+    assert "last_response" not in state and "node_responses" not in state
+
+
 class State(TypedDict, total=False):
     n: int
 
 
+@pytest.mark.conformance("AG-02")
 def test_a_call_of_a_graph_refuses_agent_nodes_before_anything_runs() -> None:
     graph = StateGraph(State)
     graph.add_agent_node("ask", "expert", input_mapper=dict, output_mapper={"n": "{{child.state.n}}"}, isolated=True)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from sleipnir.errors import NodeFailed
+from sleipnir.graph.child_values import response_of
 from sleipnir.graph.model import AgentNode, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
@@ -28,4 +29,9 @@ def run_extraction(node: AgentNode, execution: Execution, host: Host | None = No
         return dialogue.put_off(later)
     except NodeFailed as error:
         result = dialogue.failure(error, f"Agent '{node.agent}' output failed structured-output extraction")
-    return result if result.ok else replace(result, delta={})
+    if not result.ok:
+        return replace(result, delta={})
+    if execution.item is not None:
+        return result
+    text = json.loads(execution.talk.told)
+    return replace(result, delta={**response_of(execution.graph, node, text), **result.delta})

@@ -15,13 +15,11 @@ from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.message_keys import (
-    LAST_RESPONSE,
-    LAST_RESPONSE_ID,
     MESSAGES,
-    NODE_RESPONSES,
     ONE_SHOT,
     ONE_SHOT_BY_NODE,
     as_openai,
+    responses,
 )
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.graph.reducers import is_message
@@ -76,11 +74,7 @@ def with_reply(
     conversation is its own."""
     if not result.ok or not execution.graph.has_messages:
         return result
-    written: dict[str, Json] = {
-        LAST_RESPONSE: answer.text,
-        LAST_RESPONSE_ID: answer.id,
-        NODE_RESPONSES: {node.id: answer.text},
-    }
+    written = responses(node.id, answer.text, answer.id)
     if sent is not None:
         reply = {**answer.message, "id": _id(execution, "reply")}
         updates = result.delta.get(MESSAGES, [])

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
 from sleipnir.graph.agent_names import name_below
+from sleipnir.graph.child_values import response_of
 from sleipnir.graph.model import AgentNode, GraphNode, Json, LoopAgent, Node
 from sleipnir.graph.template import updates_read
 from sleipnir.messages import CHILD, QUEUE_OF, RESULT
@@ -224,10 +225,12 @@ def _wait_for(context: Context, node: AgentNode | GraphNode, child: Child) -> Ch
 
 
 def _values(context: Context, visit: Visit, node: AgentNode, text: str) -> dict[str, Json]:
-    """The values that the node writes: its state_updates; as the last body of a map also its output, unless they write
-    that key."""
+    """The values that the node writes: its state_updates, and in a graph with messages its response; as the last body
+    of a map also its output, unless they write that key."""
     values = context.updates(node, context.values.state(updates_read(node), visit), text)
     item = visit.place
+    if not isinstance(item, Item):
+        values = {**response_of(context.graph, node, text), **values}
     if not isinstance(item, Item) or not maps.is_last_body(context, item):
         return values
     key = maps.output_key(context, item)
