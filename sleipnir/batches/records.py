@@ -195,6 +195,11 @@ def row_run_id(batch: str, row: int) -> str:
     return _id_of(f"batch/{batch}/{row}")
 
 
+def request_run_id(request_id: str, number: int) -> str:
+    """The id of the run of a caller's request; `number` counts the ids that it may have."""
+    return _id_of(json.dumps(["request", request_id, number]))
+
+
 def submission_id(agent: str, *what: str) -> str:
     """The id of a batch, derived from its submission: the same submission again is the same batch."""
     return _id_of(json.dumps(["submission", agent, *what]))

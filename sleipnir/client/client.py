@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.client.run import Run, pause_ms, wait_all
-from sleipnir.errors import AgentNotFound, BatchNotFound, Problem, RunNotFound, ThreadBusy, UsageError
+from sleipnir.errors import AgentNotFound, BatchNotFound, Problem, RunNotFound, SessionBusy, ThreadBusy, UsageError
 from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
@@ -104,6 +104,7 @@ class Client:
         thread: str | None = None,
         max_cost_usd: float | None = None,
         max_tokens: int | None = None,
+        request_id: str | None = None,
         **options: Unpack[RunOptions],
     ) -> Run:
         """Submit a run of `agent` (a name, the path of its folder, or a compiled graph).
@@ -129,16 +130,31 @@ class Client:
         has, and the input of a graph that is written in Python goes through its reducers. For such a graph with a
         checkpointer, `thread_id` of its `config` means the same.
 
+        `request_id` names the submission: the same one again, after a lost reply or from another process, returns the
+        run that it has, as long as that is kept. One that belongs to another agent, prompt or state is refused.
+
         Nothing is stored if this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
         ThreadBusy (the last run of the thread is not over, or another one has begun meanwhile), QueueFull,
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
         budget = Budget(max_cost_usd, max_tokens)
+        given: dict[str, Any] = {"state": state, "session": session, "thread": thread, "options": options}
+        if request_id is None:
+            return self._submitted(agent, prompt, budget=budget, **given)
+        run_id, is_known = self._preparation.requested(request_id, agent, prompt, **given)
+        if not is_known:
+            try:
+                return self._submitted(agent, prompt, budget=budget, run_id=run_id, **given)
+            except (SessionBusy, ThreadBusy):  # perhaps with the same request, which another process submits
+                if not self._preparation.requested(request_id, agent, prompt, **given)[1]:
+                    raise
+        return Run(self.store, run_id, self.settings)
+
+    def _submitted(self, agent: str | Path | CompiledGraph, prompt: Any, **given: Any) -> Run:
+        """`given` are the other parameters of Preparation.run."""
         for tries_left in reversed(range(MOST_TRIES)):
-            run = self._preparation.run(
-                agent, prompt, state=state, session=session, thread=thread, budget=budget, options=options
-            )
+            run = self._preparation.run(agent, prompt, **given)
             try:
                 self._create(run)
             except ThreadBusy:

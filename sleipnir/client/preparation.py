@@ -18,6 +18,7 @@ from typing import Any, Final
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import Bundle
 from sleipnir.batches.records import BatchPlan, check_plan
+from sleipnir.client import request_ids
 from sleipnir.client.agent_preparation import AgentPreparation, PreparedAgent, Roster
 from sleipnir.client.options import ForkChanges, RunOptions, overrides_in, refuse_unknown
 from sleipnir.client.pinned_graph import pinned_graph
@@ -99,8 +100,10 @@ class Preparation:
         thread: str | None,
         budget: Budget,
         options: RunOptions,
+        run_id: str | None = None,
     ) -> PreparedRun:
-        """A run that can be stored once its bundles are offered. Raises as Client.submit describes."""
+        """A run that can be stored once its bundles are offered, with this id (None: a new one). Raises as
+        Client.submit describes."""
         refuse_unknown(options)
         refuse_while_loading()
         check_budget(budget.max_cost_usd, budget.max_tokens)
@@ -123,8 +126,8 @@ class Preparation:
             max_tokens=budget.max_tokens,
         )
         if name is None:
-            return PreparedRun(self._new_id(spec), spec, begin, roster)
-        run_id, past = self._id_in(self._store.keys.partition_of(str(name))), before or {}
+            return PreparedRun(run_id or self._new_id(spec), spec, begin, roster)
+        run_id, past = run_id or self._id_in(self._store.keys.partition_of(str(name))), before or {}
         if isinstance(last, LiveTurn):
             spec = spec.in_thread(name.name, last.turns + 1, last.before)
             if isinstance(agent, CompiledGraph):
@@ -137,6 +140,35 @@ class Preparation:
         spec = spec.in_thread(name.name, turn, previous)
         changes = {key: value for key, value in begin.items() if key not in past or value is not past[key]}
         return PreparedRun(run_id, spec, changes, roster, last)
+
+    def requested(
+        self,
+        request_id: str,
+        agent: str | Path | CompiledGraph,
+        prompt: Any,
+        *,
+        state: Mapping[str, Any] | None,
+        session: str | None,
+        thread: str | None,
+        options: RunOptions,
+    ) -> tuple[str, bool]:
+        """The id of the run of a caller's request, and whether it was submitted before. Raises UsageError for an id
+        that belongs to another request."""
+        request_ids.checked(request_id)
+        prepared = self.agents.roster(agent).agent
+        name: object = self._thread(prepared, agent, thread, session, options)
+        if name is not None:
+            begin = {} if isinstance(agent, CompiledGraph) else {"initial_prompt": prompt}
+        elif isinstance(agent, CompiledGraph):
+            begin = self.agents.state_of_input(prepared, agent, prompt)
+        else:
+            begin = self.agents.state_at_start(prepared, prompt, state)
+        if (in_session := _session(prepared.graph, prepared.folder.name, session)) is not None:
+            name = sessions.SessionName(prepared.folder.name, in_session)
+        keys = self._store.keys
+        run_id = request_ids.run_id_of(request_id, keys, None if name is None else keys.partition_of(str(name)))
+        with self._store.errors():
+            return run_id, request_ids.is_known(self._store, run_id, request_id, prepared.folder.name, begin)
 
     def _thread(
         self,

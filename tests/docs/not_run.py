@@ -36,7 +36,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "install -": ROOT_USER,
         "systemctl ": ROOT_USER,
     },
-    "docs/drawing.md": {"sleipnir draw log-triage --format dot |": "it needs Graphviz"},
+    "docs/drawing.md": {"sleipnir draw log-triage -o log-triage.png": "it needs Graphviz"},
     "docs/first-agent.md": {
         "": "tests/system/test_init.py follows this page, with all that it prints",
     },

@@ -89,6 +89,7 @@ def test_a_visit_whose_worker_is_killed_is_run_by_another_worker(own_stack: Stac
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the dead worker's script died with it")
 
 
+@pytest.mark.conformance("DU-03")
 def test_a_frozen_worker_s_result_is_refused_and_shown(own_stack: Stack, tmp_path: Path) -> None:
     """SIGSTOP, another worker takes over, SIGCONT: the first worker's late result changes nothing."""
     text = SLOW.replace("type: script, script: a.sh", "type: function, call: 'f.py:f'").replace(
@@ -128,6 +129,48 @@ def test_a_frozen_worker_s_result_is_refused_and_shown(own_stack: Stack, tmp_pat
         assert late[0].data["worker"].startswith("frozen@")
         assert run.history() == journal
         assert run.output == "other"
+
+
+POISON = """
+name: poison
+version: sleipnir/1
+start: a
+nodes:
+  a: {type: function, call: "f.py:f", next: done}
+  done: {type: end, output: "{{initial_prompt}}"}
+"""
+KILLS_ITS_WORKER = """
+import os, signal
+
+def f(state):
+    with open("FILE", "a") as file:
+        file.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.conformance("DU-09")
+def test_a_node_that_kills_its_workers_fails_its_run_with_the_reason_and_no_other(
+    own_stack: Stack, tmp_path: Path
+) -> None:
+    own_stack.settings = own_stack.settings.replaced(max_redeliveries=2)
+    code = KILLS_ITS_WORKER.replace("FILE", str(tmp_path / "began"))
+    poison = write_agent(tmp_path / "poison", POISON, f_py=code)
+    own_stack.start_scheduler()
+    with own_stack.client() as client:
+        run = client.submit(poison)
+        for number in range(3):
+            own_stack.start_worker(f"victim-{number}", ready=False)
+            own_stack.processes[f"victim-{number}"].wait(60)
+        own_stack.start_worker("survivor")
+        healthy = client.submit(write_agent(tmp_path / "chain", SCRIPTS, step_sh=STEP))
+        assert run.wait(60).status == "failed"
+        assert "WorkerLost: 3 workers died" in (run.error or "")
+        assert healthy.wait(60).status == "completed"
+        assert [event.type for event in run.events(follow=False)].count("worker_lost") == 3
+        assert (tmp_path / "began").read_text() == "xxx", "and nobody tries it again"
+        step = run.history()[-1]
+        assert (step.node, step.ok, step.attempt) == ("a", False, 3)
 
 
 @pytest.mark.conformance("S13")
@@ -209,6 +252,7 @@ def test_another_scheduler_takes_over_when_one_is_killed(own_stack: Stack, tmp_p
         assert [step.node for step in run.history()] == [None, "a", "b", "c", "done"]
 
 
+@pytest.mark.conformance("DU-02")
 def test_lost_and_doubled_celery_messages_change_nothing(own_stack: Stack, tmp_path: Path) -> None:
     own_stack.start_scheduler()
     with own_stack.client() as client:
@@ -233,6 +277,7 @@ def test_redis_down_at_submit_is_reported_with_a_suggestion(own_redis: RedisServ
         Client(settings)
 
 
+@pytest.mark.conformance("DU-05")
 def test_redis_restarted_in_the_middle_is_found_again(own_stack: Stack, tmp_path: Path) -> None:
     own_stack.start_scheduler()
     own_stack.start_worker()

@@ -415,6 +415,7 @@ def test_no_key_of_a_worker_s_environment_reaches_a_script(stack: Stack, tmp_pat
     assert stack.redis.url not in json.dumps(environment)
 
 
+@pytest.mark.conformance("DU-08")
 def test_a_run_keeps_the_definition_it_started_with(stack: Stack, tmp_path: Path) -> None:
     with stack.client() as client:
         agent = write_agent(tmp_path / "ask", ASK)

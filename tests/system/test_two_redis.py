@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sleipnir.store.connect import connect
 from tests.asking import ASK, COUNT
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 
+@pytest.mark.conformance("DU-04")
 def test_a_broker_that_lost_everything_costs_no_run(redis_server: RedisServer, tmp_path: Path) -> None:
     broker = RedisServer("--appendonly", "no")
     ask, prefix = write_agent(tmp_path / "ask", ASK, f_py=COUNT), tmp_path.name

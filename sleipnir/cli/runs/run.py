@@ -79,6 +79,7 @@ class RunRequest(RunParameters):
     thread: str | None
     max_cost_usd: float | None
     max_tokens: int | None
+    request_id: str | None = None
 
     def checked_prompt(self, options: GlobalOptions) -> str:
         """Read the prompt, and refuse errors that can be detected without a stack, such as an agent that does not
@@ -125,6 +126,7 @@ class RunRequest(RunParameters):
                 thread=self.thread,
                 max_cost_usd=self.max_cost_usd,
                 max_tokens=self.max_tokens,
+                request_id=self.request_id,
                 **self.options(view),
             )
         if self.thread is not None:
@@ -216,6 +218,10 @@ def run(
 
 @click.command()
 @_wanted
+@click.option(
+    "--request-id", "request_id", metavar="ID",
+    help="Names this submission: the same command again prints the id of the run that it has started.",
+)  # fmt: skip
 @_JSON
 @pass_options
 def submit(options: GlobalOptions, /, as_data: bool, **wanted: Any) -> int:
