@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sleipnir.commands import START
+from sleipnir.graph import history
 from sleipnir.memory.store import MemoryStore
 from sleipnir.memory.values import Texts, json_text
 from sleipnir.python_graph.compiled import CompiledGraph
@@ -46,7 +47,8 @@ class ThreadCreation:
     def state_of_input(self, input: Any, before: Texts | None) -> Texts:
         """A state with an input written to it. Raises as `of_input`."""
         values = None if before is None else {name: json.loads(text) for name, text in before.items()}
-        state = first_state(self.graph.parts, self.graph.objects, input, values)
+        past = None if values is None else history.at_start(self.graph.model, values)
+        state = first_state(self.graph.parts, self.graph.objects, input, past)
         return {name: json_text(value) for name, value in state.items()}
 
     def _input_texts(self, input: Any, texts: Texts) -> Texts:

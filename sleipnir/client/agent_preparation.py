@@ -21,7 +21,7 @@ from sleipnir.client import graph_bundle
 from sleipnir.client.options import RunOptions
 from sleipnir.client.texts import refuse_text
 from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
-from sleipnir.graph import node_overrides, python_file
+from sleipnir.graph import history, node_overrides, python_file
 from sleipnir.graph.check import check_loaded, format_headline
 from sleipnir.graph.check_breakpoints import breakpoint_nodes
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
@@ -152,7 +152,8 @@ class AgentPreparation:
     ) -> dict[str, Any]:
         """The first state of a run of a graph; `before` is the state of its thread. Raises what `graph.invoke` raises
         for the input, and UsageError."""
-        state = first_state(graph.parts, graph.objects, input, before)
+        past = None if before is None else history.at_start(agent.graph, before)
+        state = first_state(graph.parts, graph.objects, input, past)
         return first_state_of(agent.graph, state, self._settings.max_output_bytes)
 
     def written_by_input(self, graph: CompiledGraph, input: Any) -> dict[str, Any]:

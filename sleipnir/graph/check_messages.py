@@ -8,7 +8,7 @@ from sleipnir.graph import placeholders
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.check_state import check_schema
 from sleipnir.graph.findings import KeyPath, suggestion
-from sleipnir.graph.message_keys import BUILT_IN
+from sleipnir.graph.message_keys import BUILT_IN, MESSAGES
 from sleipnir.graph.model import LlmNode, MapNode, ToolsNode
 from sleipnir.graph.reducers import OPERATIONS, is_message, is_operation, operation_problem
 from sleipnir.graph.tools import MCP, OWN_TOOLS, stem
@@ -65,6 +65,18 @@ def no_placeholder_reads_a_session(case: Case) -> None:
             message = f"'{{{name}}}' reads a scope that runs do not have"
             hint = "Placeholders read keys of the state: write {key}, or {key?} for a key that may be missing."
             case.findings.error((*path, "instructions"), message, hint)
+
+
+def every_history_has_messages(case: Case) -> None:
+    """Both keys are about the messages of earlier turns."""
+    if MESSAGES in case.graph.state:
+        return
+    hint = "Declare `messages: messages` under `state`, or remove the key."
+    if case.graph.history != "full":
+        case.findings.error(("history",), "'history' has no effect: the state has no messages", hint)
+    if case.graph.max_history is not None:
+        message = "'session.max_history' has no effect: the state has no messages"
+        case.findings.error(("session", "max_history"), message, hint)
 
 
 def every_tools_node_is_one(case: Case) -> None:
@@ -137,6 +149,7 @@ RULES: Sequence[Rule] = (
     no_item_of_a_map_sends_messages,
     every_setting_of_a_model_is_given_once,
     no_placeholder_reads_a_session,
+    every_history_has_messages,
     every_tools_node_is_one,
     every_tools_node_has_messages,
     every_tool_of_a_tools_node_can_be_called,

@@ -244,6 +244,11 @@ CODES: Final[Mapping[str, Code]] = {
         "A placeholder of a session",
         "`placeholders: trpc` reads keys of the state. Runs have no values of the scopes `user`, `app` and `temp`.",
     ),
+    "SLP421": Code(
+        "A history of turns without messages",
+        "`history` and `session.max_history` say which messages of earlier turns a turn begins with. Declare "
+        "`messages: messages` under `state`, or remove the key.",
+    ),
     # --- code
     "SLP501": Code("A file of the agent's code does not exist", "Paths begin at the agent's folder."),
     "SLP502": Code("A path leaves the agent's folder", "Workers get only the folder. Keep the file in it."),
@@ -422,6 +427,7 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "no_item_of_a_map_sends_messages": "SLP321",
     "every_setting_of_a_model_is_given_once": "SLP240",
     "no_placeholder_reads_a_session": "SLP420",
+    "every_history_has_messages": "SLP421",
     "every_tools_node_is_one": "SLP350",
     "every_tools_node_has_messages": "SLP350",
     "every_tool_of_a_tools_node_can_be_called": "SLP650",

@@ -603,5 +603,5 @@ _SECTIONS: Mapping[str | int, str] = {
     "parallel": "groups that are mappings",
     "tool_retry": "a retry policy, or a list of them",
     "errors": "a mapping with `collect` and `recoverable`",
-    "session": "a mapping with `concurrent`",
+    "session": "a mapping with `concurrent` and `max_history`",
 }

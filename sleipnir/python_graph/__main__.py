@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sleipnir.errors import NodeFailed, Problem
+from sleipnir.graph import history
 from sleipnir.graph.plain import first_not_json
 from sleipnir.python_graph.agent_modules import load
 from sleipnir.python_graph.compiled import CompiledGraph
@@ -80,7 +81,8 @@ def _first_states(graph: CompiledGraph, inputs: list[dict[str, Any]], _: Referen
 
 
 def _state_of_turn(graph: CompiledGraph, turn: dict[str, Any], _: References) -> dict[str, Any]:
-    return first_state(graph.parts, graph.objects, graph.objects.decoded(turn["input"]), turn["before"])
+    before = history.at_start(graph.model, turn["before"])
+    return first_state(graph.parts, graph.objects, graph.objects.decoded(turn["input"]), before)
 
 
 def _stored_context(graph: CompiledGraph, context: dict[str, Any], references: References) -> dict[str, Any]:

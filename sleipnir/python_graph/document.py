@@ -176,6 +176,8 @@ class _Document:
             head["errors"] = self._errors(parts.errors)
         if parts.session is not None:
             head["session"] = {**parts.session}
+        if parts.history is not None:
+            head["history"] = parts.history
         if parts.callbacks:
             head["callbacks"] = self._callbacks(parts.callbacks)
         return {**head, "nodes": nodes}

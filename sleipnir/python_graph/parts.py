@@ -52,7 +52,8 @@ class GraphParts:
     """The parts of a graph, in the order they were added. `place` is the call that made the builder; `keys` are those
     of all its `classes`. `mistakes` are those of calls, to be reported with all others. `caches`: the policies
     of nodes for caches are in force. `errors` says which failures are recorded and recovered from,
-    `session` how threads of the graph behave."""
+    `session` and `history` how
+    threads of the graph behave."""
 
     place: Place
     state_schema: type
@@ -71,6 +72,7 @@ class GraphParts:
     caches: bool = False
     errors: Mapping[str, Any] | None = None
     session: Mapping[str, Any] | None = None
+    history: str | None = None
     callbacks: NamedCallbacks = field(default_factory=dict)
 
     def copy(self) -> GraphParts:

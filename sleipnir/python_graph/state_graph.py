@@ -309,6 +309,7 @@ class StateGraph:
         max_steps: int | None = None,
         errors: Mapping[str, Any] | None = None,
         session: Mapping[str, Any] | None = None,
+        history: Literal["full", "request"] | None = None,
         before: Callbacks = None,
         after: Callbacks = None,
         on_error: Callbacks = None,
@@ -321,8 +322,8 @@ class StateGraph:
         `invoke(None, config)` or, on the fleet, `resume` goes on. With a `cache`, the policies of nodes for it are in
         force: InMemoryCache holds the results of runs in this process, on the fleet its Redis does. `errors` is as in a
         graph.yaml, `{"collect": True, "recoverable": ["timeout", SoftError]}`; the state key `execution_errors` has the
-        records, and a node that is to see them declares it. `session` is as there too, `{"concurrent": "queue"}`; it is
-        about runs on the fleet.
+        records, and a node that is to see them declares it. `session` and `history` are as there too, for
+        turns of threads: `{"max_history": 20}`, and for runs on the fleet `{"concurrent": "queue"}`.
 
         `before`, `after` and `on_error` are functions, or lists of them, that run around each function node: what a
         `before` returns is the node's result, what an `after` returns replaces it or recovers a failure.
@@ -342,6 +343,7 @@ class StateGraph:
             callbacks=callbacks,
             errors=errors,
             session=session,
+            history=history,
         )
         parts.nodes = {name: self._with_defaults(node) for name, node in parts.nodes.items()}
         graph = CompiledGraph(parts, name=name, engine=engine, max_steps=max_steps, remembers=bool(checkpointer))

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sleipnir.errors import ThreadBusy, UsageError
-from sleipnir.graph.message_keys import USER_INPUT
+from sleipnir.graph import history
+from sleipnir.graph.message_keys import MESSAGES, USER_INPUT
 from sleipnir.graph.model import Graph
 from sleipnir.graph.plain import first_not_json
 from sleipnir.graph.reducers import ReducerError, fold, is_custom
@@ -47,6 +48,7 @@ def state_of_turn(
     given, which replace them; in a graph that is written in Python they go through the built-in reducers. All values
     are checked against the graph as it is now. Raises like state_at_start."""
     refuse_not_given(given)
+    before = history.at_start(graph, before)
     past = {key: value for key, value in before.items() if key not in _NOT_GIVEN and not _is_of_turn(graph, key)}
     try:
         begin = initial(graph, {**past, **given, "initial_prompt": prompt})
@@ -74,10 +76,11 @@ def queued_turn(
             "submit it again when that is over"
         )
     folds = [key for key in given if graph.state_classes and graph.reducer_of(key) is not None]
+    folds += [MESSAGES] if history.cuts(graph) and MESSAGES not in given else []
     own = {key for key in begin if key in given or key == "initial_prompt" or _is_of_turn(graph, key)}
     defaults = [key for key in begin if key not in own and key not in before]
     values = {key: begin[key] for key in (*own, *defaults)}
-    return QueuedTurn(tuple(defaults), tuple(folds)), {**values, **{key: given[key] for key in folds}}
+    return QueuedTurn(tuple(defaults), tuple(folds)), {**values, **{key: given[key] for key in folds if key in given}}
 
 
 def _is_of_turn(graph: Graph, key: str) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 
-from sleipnir.graph.reducers import ABSENT, ReducerError, fold
+from sleipnir.graph import history
+from sleipnir.graph.message_keys import MESSAGES
+from sleipnir.graph.reducers import ReducerError, fold
 from sleipnir.runs.events import Cancelled, Event, Paused, Resumed, TurnDue
 from sleipnir.runs.run import QueuedTurn
 from sleipnir.runs.values import TurnState, WantedTurn, WantedValues
@@ -37,13 +39,17 @@ def takes_its_turn(context: Context, queued: QueuedTurn) -> bool:
 
 
 def _folded(context: Context, turn: TurnState) -> dict[str, str]:
-    """The values that the reducers of the graph make of those of the run and those before, as JSON text."""
+    """The messages that it begins with, if it has none of its own, and the values that the reducers of the graph make
+    of those of the run and those before, as JSON text."""
     folded: dict[str, str] = {}
-    for key, value in (turn.own or {}).items():
-        if (reducer := context.graph.reducer_of(key)) is None or key not in turn.before:
+    graph, own, before = context.graph, turn.own or {}, history.at_start(context.graph, turn.before)
+    if MESSAGES in before and MESSAGES not in own:
+        folded[MESSAGES] = json.dumps(before[MESSAGES])
+    for key, value in own.items():
+        if (reducer := graph.reducer_of(key)) is None or key not in before:
             continue
         try:
-            folded[key] = json.dumps(fold(reducer, turn.before.get(key, ABSENT), value, strict=False))
+            folded[key] = json.dumps(fold(reducer, before[key], value, strict=False))
         except ReducerError as error:
             raise RunFailed(f"state key {key!r}: {error}") from None
     return folded

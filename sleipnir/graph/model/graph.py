@@ -104,6 +104,8 @@ class Graph(SkillKeys):
     """Added, in sleipnir/1 only. None: no failure is recorded or recovered from."""
     session: SessionRules | None = None
     """Added, in sleipnir/1 only. None: the defaults."""
+    history: Literal["full", "request"] = "full"
+    """Added, in sleipnir/1 only: whether a turn of a thread begins with the messages of earlier turns."""
     loop: LoopAgent | None = None
     """Set for a config.yaml agent; None for a graph.yaml."""
 
@@ -111,6 +113,11 @@ class Graph(SkillKeys):
     def queues_turns(self) -> bool:
         """Whether a turn of a busy thread waits, instead of being refused."""
         return self.session is not None and self.session.concurrent == "queue"
+
+    @property
+    def max_history(self) -> int | None:
+        """About how many messages of earlier turns a turn of a thread begins with; None: all."""
+        return None if self.session is None else self.session.max_history
 
     def retries_of(self, node: Node) -> list[Retry]:
         """The retry policies of a node, in the order they are tried; empty: a failure is final."""
@@ -266,6 +273,7 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
         "errors",
         "callbacks",
         "session",
+        "history",
     ),
     FunctionNode: ("protocol", "reads", "state_class", "routers", "cache", "callbacks"),
     ScriptNode: ("cache", "callbacks"),

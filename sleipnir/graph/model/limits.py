@@ -38,9 +38,11 @@ class ErrorRules:
 @dataclass(frozen=True, kw_only=True)
 class SessionRules:
     """Added, in sleipnir/1 only: the `session:` block, which is about the threads of the agent. `concurrent` says what
-    happens to a turn that is submitted while another run of its thread is not over."""
+    happens to a turn that is submitted while another run of its thread is not over; `max_history` is about how many
+    messages of earlier turns a turn begins with; None: all."""
 
     concurrent: Literal["refuse", "queue"] = "refuse"
+    max_history: Annotated[int, Field(strict=True, ge=1)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,47 @@
+"""The messages of earlier turns that a turn of a thread begins with (spec/graph-package.md F50, F51).
+
+`history: request` begins without them. `session: {max_history: N}` keeps the newest N: whole turns, and at least the
+last one. A turn begins with a message of the user. System messages at the front always stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sleipnir.graph.message_keys import MESSAGES
+from sleipnir.graph.model import Graph, Json
+
+_USER: Final = "user"
+
+
+def cuts(graph: Graph) -> bool:
+    """Whether a turn may begin with fewer messages than its thread has."""
+    return graph.history != "full" or graph.max_history is not None
+
+
+def at_start(graph: Graph, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state that a thread has, with the messages that its next turn begins with."""
+    messages = state.get(MESSAGES)
+    if not cuts(graph) or not isinstance(messages, list):
+        return state
+    return {**state, MESSAGES: kept(graph, messages)}
+
+
+def kept(graph: Graph, messages: Sequence[Json]) -> list[Json]:
+    """Those of the messages of earlier turns that the next turn begins with."""
+    if graph.history != "full":
+        return []
+    first = next((place for place, each in enumerate(messages) if _role(each) != "system"), len(messages))
+    earlier = list(messages[first:])
+    if graph.max_history is None or len(earlier) <= graph.max_history:
+        return list(messages)
+    turns = [place for place, each in enumerate(earlier) if _role(each) == _USER]
+    least = len(earlier) - graph.max_history
+    begin = next((place for place in turns if place >= least), turns[-1] if turns else least)
+    return [*messages[:first], *earlier[begin:]]
+
+
+def _role(message: Json) -> str:
+    role = str(message.get("role")) if isinstance(message, dict) else ""
+    return _USER if role == "human" else role

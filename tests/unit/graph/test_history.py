@@ -1,0 +1,120 @@
+"""Which messages of earlier turns a turn of a thread begins with (spec/graph-package.md F50, F51)."""
+
+from __future__ import annotations
+
+from operator import add
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from sleipnir import InMemorySaver, StateGraph
+from sleipnir.commands import START
+from sleipnir.graph.check import check
+from sleipnir.graph.history import at_start
+from sleipnir.graph.load import load_graph, parse
+from sleipnir.graph.model import Graph
+from sleipnir.runs.initial_state import state_of_turn
+
+ROLES = {"s": "system", "u": "user", "h": "human", "a": "assistant", "t": "tool"}
+
+
+def graph(keys: str, state: str = "{messages: messages}") -> Graph:
+    return load_graph(
+        f"name: g\nversion: sleipnir/1\nstart: e\nstate: {state}\n{keys}\nnodes: {{e: {{type: end}}}}", "f", "g"
+    )
+
+
+def messages(roles: str) -> list[dict[str, Any]]:
+    return [{"role": ROLES[role], "content": str(number), "id": str(number)} for number, role in enumerate(roles)]
+
+
+@pytest.mark.conformance("SE-04")
+@pytest.mark.parametrize(
+    ("most", "before", "left"),
+    [
+        (4, "uaua", "0123"),
+        (3, "uaua", "23"),
+        (4, "uatauaua", "4567"),
+        (5, "uatauaua", "4567"),  # a turn does not begin in the middle of an earlier one
+        (2, "uauatata", "234567"),  # the last turn stays whole
+        (2, "ssuaua", "0145"),  # system messages at the front stay
+        (2, "hahaha", "45"),
+        (2, "aaaa", "23"),
+        (9, "", ""),
+    ],
+)
+def test_the_newest_messages_stay_by_whole_turns(most: int, before: str, left: str) -> None:
+    begin = at_start(graph(f"session: {{max_history: {most}}}"), {"messages": messages(before), "a": 1})
+    assert begin["a"] == 1
+    assert "".join(each["content"] for each in begin["messages"]) == left
+
+
+@pytest.mark.parametrize(("keys", "left"), [("history: full", 4), ("history: request", 0), ("", 4)])
+def test_a_turn_begins_with_all_messages_or_with_none(keys: str, left: int) -> None:
+    read, before = graph(keys), {"messages": messages("uaua"), "last_response": "x"}
+    begin = state_of_turn(read, "next", {}, before, 10_000)
+    assert (len(begin["messages"]), begin["user_input"], begin["last_response"]) == (left, "next", "x")
+    given = state_of_turn(read, "next", {"messages": messages("u")}, before, 10_000)
+    assert len(given["messages"]) == 1, "messages that are given replace all"
+
+
+@pytest.mark.conformance("SE-06")
+def test_given_values_replace_those_of_the_thread_and_these_those_of_the_graph() -> None:
+    read = graph("initial_state: {a: graph, b: graph, c: graph}")
+    before = {"messages": messages("ua"), "a": "thread", "b": "thread", "user_input": "of the last turn"}
+    begin = state_of_turn(read, "next", {"a": "given"}, before, 10_000)
+    assert {key: begin[key] for key in "abc"} == {"a": "given", "b": "thread", "c": "graph"}
+    assert (begin["messages"], begin["user_input"]) == (before["messages"], "next")
+
+
+def test_other_states_and_values_stay_as_they_are() -> None:
+    before = {"messages": "text"}
+    assert at_start(graph("history: request"), before) is before
+    assert at_start(graph(""), before) is before
+
+
+class State(TypedDict):
+    messages: Annotated[list, add]
+
+
+def say(state: State) -> dict[str, Any]:
+    return {"messages": [{"role": "ai", "content": f"saw {len(state['messages'])}"}]}
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [({}, [1, 3, 5]), ({"history": "request"}, [1, 1, 1]), ({"session": {"max_history": 2}}, [1, 3, 3])],
+)
+def test_calls_in_process_begin_with_the_same_messages(options: dict[str, Any], seen: list[int]) -> None:
+    made = StateGraph(State).add_node(say).add_edge(START, "say").compile(checkpointer=InMemorySaver(), **options)
+    config = {"configurable": {"thread_id": "t"}}
+    turns = [made.invoke({"messages": [{"role": "human", "content": "hi"}]}, config) for _ in seen]
+    assert [turn["messages"][-1]["content"] for turn in turns] == [f"saw {number}" for number in seen]
+
+
+@pytest.mark.parametrize(
+    ("keys", "state", "problem"),
+    [
+        (
+            "history: none",
+            "{messages: messages}",
+            "5:1 SLP201 'history' must be `full` or `request`, got the text 'none'",
+        ),
+        (
+            "session: {max_history: 0}",
+            "{messages: messages}",
+            "5:11 SLP201 'session.max_history' must be at least 1, got 0",
+        ),
+        ("history: request", "{a: int}", "5:1 SLP421 'history' has no effect: the state has no messages"),
+        (
+            "session: {max_history: 3}",
+            "{a: int}",
+            "5:11 SLP421 'session.max_history' has no effect: the state has no messages",
+        ),
+    ],
+)
+def test_each_mistake_is_named_with_its_place(keys: str, state: str, problem: str) -> None:
+    text = f"name: g\nversion: sleipnir/1\nstart: e\nstate: {state}\n{keys}\nnodes: {{e: {{type: end}}}}"
+    loaded = parse(text, "graph.yaml")
+    found = [*loaded.problems, *(check(loaded.graph, loaded.positions, "graph.yaml") if loaded.graph else ())]
+    assert [f"{each.line}:{each.column} {each.code} {each.message}" for each in found] == [problem]
