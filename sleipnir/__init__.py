@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sleipnir.client.options import RunOptions
     from sleipnir.commands import END, START, Command, NodeInfo, Overwrite, Send
     from sleipnir.errors import RecoverableError
+    from sleipnir.python_graph.call_context import get_call_context
     from sleipnir.python_graph.emitters import emit, emit_progress, emit_text, get_stream_writer
     from sleipnir.python_graph.errors import (
         EmptyInputError,
@@ -64,6 +65,7 @@ _MODULES: Final = {
     "sleipnir.client.options": ("RunOptions",),
     "sleipnir.commands": ("END", "START", "Command", "NodeInfo", "Overwrite", "Send"),
     "sleipnir.errors": ("RecoverableError",),
+    "sleipnir.python_graph.call_context": ("get_call_context",),
     "sleipnir.python_graph.emitters": ("emit", "emit_progress", "emit_text", "get_stream_writer"),
     "sleipnir.python_graph.errors": (
         "EmptyInputError", "GraphBubbleUp", "GraphInterrupt", "GraphRecursionError", "InvalidUpdateError",
@@ -101,9 +103,9 @@ __all__ = [
     "Overwrite", "PregelTask", "RecoverableError", "RemainingSteps", "RemoveMessage", "RetryPolicy", "Run",
     "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings",
     "StateGraph", "StateSnapshot", "StreamWriter", "SystemMessage", "ToolMessage", "ToolRetryPolicy", "__version__",
-    "add_messages", "clear_resume_value", "emit", "emit_progress", "emit_text", "get_config", "get_runtime",
-    "get_stream_writer", "has_resume_value", "interrupt", "is_invalid_resume", "resume_value", "tools_condition",
-    "wait",
+    "add_messages", "clear_resume_value", "emit", "emit_progress", "emit_text", "get_call_context", "get_config",
+    "get_runtime", "get_stream_writer", "has_resume_value", "interrupt", "is_invalid_resume", "resume_value",
+    "tools_condition", "wait",
 ]  # fmt: skip
 
 

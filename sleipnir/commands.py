@@ -47,7 +47,8 @@ class Overwrite:
 @dataclass(frozen=True)
 class NodeInfo:
     """What a callback is told of the node that it runs around: `visit` is the number of the visit in its `run`, `step`
-    that of its super-step, `session` the name of the run's session. `failures` of this visit were retried before."""
+    that of its super-step, `session` the name of the run's session. `failures` of this visit were retried before.
+    `context` holds what callbacks have put there for those after them, in the same execution; JSON only."""
 
     node: str
     type: str
@@ -58,6 +59,7 @@ class NodeInfo:
     step: int
     failures: int = 0
     session: str | None = None
+    context: dict[str, Any] = field(default_factory=dict)
 
 
 Goto: TypeAlias = str | Send | Sequence[str | Send]

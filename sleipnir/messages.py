@@ -46,6 +46,9 @@ tools, one turn of the model, one tool call, or the summary of the output of an 
 CACHE_HIT: Final = "hit"
 CACHE_MISS: Final = "miss"
 
+INPUT_CHANGED: Final = "input changed:"
+"""How the decision of a callback begins that has changed what its node sees (VisitResult.callbacks)."""
+
 CACHE_WAIT: Final = "cache"
 """`error_kind` of a result that postpones a visit until another one has the result that both need."""
 

@@ -131,6 +131,9 @@ class Settings:
     secret_names: str = _setting("", _text)
     """Variables of a worker's environment, NAME,NAME, that agent variables may name as `{{NAME}}`, in addition to its
     secrets file."""
+    plugins: str = _setting("", _text)
+    """The plugins that run in every worker, NAME,NAME, in this order: entry points of the group `sleipnir.plugins`
+    (docs/plugins.md)."""
     record: Path | None = _setting(None, _absolute)
     """llm workers record the models' answers in this folder (sleipnir/testing/tape.py)."""
     replay: Path | None = _setting(None, _absolute)
@@ -270,6 +273,11 @@ class Settings:
     @property
     def names_of_secrets(self) -> list[str]:
         return [name.strip() for name in self.secret_names.split(",") if name.strip()]
+
+    @property
+    def names_of_plugins(self) -> list[str]:
+        """Each once, in their order."""
+        return list(dict.fromkeys(name.strip() for name in self.plugins.split(",") if name.strip()))
 
     @property
     def broker(self) -> str | None:

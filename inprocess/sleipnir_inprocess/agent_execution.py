@@ -61,8 +61,8 @@ class AgentExecutor:
                 in_main = threading.current_thread() is threading.main_thread()  # Ctrl-C reaches no other
                 streamed = replace(execution, text_sink=sink)
 
-                def run() -> VisitResult | None:
-                    return guard.execute(streamed, interruptible=in_main)
+                def run(execution: Execution) -> VisitResult | None:
+                    return guard.execute(execution, interruptible=in_main)
 
                 cached = executed if self.caching is None else self.caching.result
                 result = callbacks.around(streamed, cached, run)
@@ -98,6 +98,7 @@ class AgentExecutor:
             step=claim.step,
             limited_from=claim.limited_from,
             failures=claim.failures,
+            input_changed=claim.input_changed,
         )
 
     def _text_sink(self, execution: Execution) -> AbstractContextManager[TextSink | None]:

@@ -116,6 +116,7 @@ class Executor:
             item=claim.item,
             part=claim.part,
             failures=claim.failures,
+            input_changed=claim.input_changed,
             talk=claim.talk,
             observer=_Observer(self, call),
         )
@@ -128,7 +129,7 @@ class Executor:
             else:
                 has_cache = self.graph.model.cache_of(execution.node) is not None
                 cached = self._caching.result if has_cache else executed
-                result = callbacks.around(execution, cached, lambda: self._executed(execution))
+                result = callbacks.around(execution, cached, self._executed)
         finally:
             answering.reset(asker)
             current.reset(token)

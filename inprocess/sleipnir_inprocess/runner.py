@@ -37,7 +37,7 @@ Execute = Callable[[VisitCall, Claim, threading.Event], Executed]
 Committed = Callable[[Entry, Transition, MemoryRun], None]
 """Called after each commit."""
 
-READ_NOTHING: tuple[Role, ...] = ("reduce", "tool", "summary")
+READ_NOTHING: tuple[Role, ...] = ("reduce", "summary")
 """Roles that read only the overlay of their visit."""
 
 

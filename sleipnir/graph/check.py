@@ -1,7 +1,7 @@
 """Rules about a graph as a whole, one function per rule, named by what it guarantees.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest are
-Sleipnir's. Each subject has a module: check_agents.py, check_breakpoints.py, check_cache.py,
+Sleipnir's. Each subject has a module: check_agents.py, check_breakpoints.py, check_cache.py, check_callbacks.py,
 check_code.py, check_config.py, check_failures.py, check_knowledge.py, check_messages.py, check_models.py,
 check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py, check_templates.py. Every rule
 checks the whole graph and reports all its findings; none raises. If the caller names the agent's folder, the rules also
@@ -21,6 +21,7 @@ from sleipnir.graph import (
     check_agents,
     check_breakpoints,
     check_cache,
+    check_callbacks,
     check_code,
     check_config,
     check_failures,
@@ -446,6 +447,7 @@ RULES: Sequence[Rule] = (
     *check_agents.RULES,
     *check_breakpoints.RULES,
     *check_cache.RULES,
+    *check_callbacks.RULES,
     *check_messages.RULES,
     *check_failures.RULES,
     *check_parallel.RULES,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.expression import ExpressionError, parse
 from sleipnir.graph.findings import KeyPath
-from sleipnir.graph.model import CACHED, LlmNode, NodeCache, RagNode, why_not_cached
+from sleipnir.graph.model import CACHED, NodeCache, why_not_cached
 from sleipnir.graph.template import malformed
 
 
@@ -17,18 +17,6 @@ def every_cached_result_can_be_used_again(case: Case) -> None:
         if isinstance(node, CACHED) and node.cache and (why := why_not_cached(node)) is not None:
             message = f"Results of {node.kind} node '{node_id}' cannot be cached: {why}"
             case.findings.error(("nodes", node_id, "cache"), message, "Remove `cache`.")
-
-
-def no_key_function_runs_beside_keys_of_models(case: Case) -> None:
-    """A `key_func` of the graph's own `cache` passes over these nodes."""
-    for node_id, node in case.graph.nodes.items():
-        if (
-            isinstance(node, LlmNode | RagNode)
-            and isinstance(node.cache, NodeCache)
-            and node.cache.key_func is not None
-        ):
-            message = f"{node.kind} node '{node_id}' cannot have a key_func: its workers run no Python of the agent"
-            case.findings.error(("nodes", node_id, "cache", "key_func"), message, "Use `key`.")
 
 
 def every_key_of_a_cache_can_be_read(case: Case) -> None:
@@ -61,6 +49,5 @@ def _problem(key: str) -> str | None:
 
 RULES: Sequence[Rule] = (
     every_cached_result_can_be_used_again,
-    no_key_function_runs_beside_keys_of_models,
     every_key_of_a_cache_can_be_read,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal, TypeAlias
@@ -20,10 +20,10 @@ from sleipnir.graph.code_files import RUNTIMES, code_files, listing, text_of
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
 from sleipnir.graph.model import (
     CACHED,
-    CALLING_BACK,
     STATE_GRAPH,
     AgentNode,
     CallbackPhase,
+    CallCallbacks,
     FunctionNode,
     GraphNode,
     NodeCache,
@@ -37,6 +37,7 @@ from sleipnir.graph.tools import names_of
 Role: TypeAlias = Literal[
     "Script", "Function", "Node function", "Mapper", "Reducer", "Model", "State class", "Exception",
     "Before callback", "After callback", "Error callback",
+    "Before-call callback", "After-call callback",
 ]  # fmt: skip
 
 _GIVEN: Final = {
@@ -46,8 +47,16 @@ _GIVEN: Final = {
     "Before callback": ("the state and the node", "def {}(state, info):", 2),
     "After callback": ("four values", "def {}(state, info, result, error):", 4),
     "Error callback": ("three values", "def {}(state, info, error):", 3),
+    "Before-call callback": ("three values", "def {}(state, info, call):", 3),
+    "After-call callback": ("five values", "def {}(state, info, call, result, error):", 5),
 }
 """By role: what a function is called with, the form it has then, and the number of its arguments."""
+_AROUND_NODES: Final[Mapping[CallbackPhase, Role]] = {
+    "before": "Before callback",
+    "after": "After callback",
+    "error": "Error callback",
+}
+_AROUND_CALLS: Final[Mapping[CallbackPhase, Role]] = {"before": "Before-call callback", "after": "After-call callback"}
 _DYNAMIC = re.compile(r"\b(?:__getattr__|globals|locals|vars|setattr|exec|eval)\b")
 """Calls with which a module may define names that parsing does not show."""
 
@@ -215,8 +224,7 @@ def _calls(case: Case) -> Iterator[tuple[KeyPath, Role, str]]:
             yield ("errors", "recoverable", index), "Exception", name
     yield from _callbacks(case.graph.callbacks, ("callbacks",))
     for node_id, node in case.graph.nodes.items():
-        if isinstance(node, CALLING_BACK):
-            yield from _callbacks(node.callbacks, ("nodes", node_id, "callbacks"))
+        yield from _callbacks(getattr(node, "callbacks", None), ("nodes", node_id, "callbacks"))
         if isinstance(node, FunctionNode):
             if not isinstance(node, GraphNode):
                 yield ("nodes", node_id, "call"), "Function" if node.protocol == "plain" else "Node function", node.call
@@ -238,13 +246,17 @@ def _calls(case: Case) -> Iterator[tuple[KeyPath, Role, str]]:
 
 
 def _callbacks(callbacks: NodeCallbacks | None, path: KeyPath) -> Iterator[tuple[KeyPath, Role, str]]:
-    roles: dict[CallbackPhase, Role] = {
-        "before": "Before callback",
-        "after": "After callback",
-        "error": "Error callback",
-    }
     if callbacks is None:
         return
+    yield from _named(callbacks, _AROUND_NODES, path)
+    for key, around_calls in (("model", callbacks.model), ("tool", callbacks.tool)):
+        if around_calls is not None:
+            yield from _named(around_calls, _AROUND_CALLS, (*path, key))
+
+
+def _named(
+    callbacks: NodeCallbacks | CallCallbacks, roles: Mapping[CallbackPhase, Role], path: KeyPath
+) -> Iterator[tuple[KeyPath, Role, str]]:
     for phase, role in roles.items():
         is_list = isinstance(getattr(callbacks, phase), list)
         for index, name in enumerate(callbacks.of(phase)):

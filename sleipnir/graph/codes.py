@@ -132,8 +132,8 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "SLP220": Code(
         "`callbacks` that cannot run",
-        "They run on a worker around the execution of a script or a function. Workers of models and searches have keys "
-        "of providers, and run no Python of the agent; agents and graphs are runs of their own.",
+        "They run on a worker around scripts, functions, models, searches and agents, and around calls of models and "
+        "tools. Graphs are runs of their own.",
     ),
     "SLP240": Code(
         "A key that contradicts another one",
@@ -396,7 +396,7 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_breakpoint_names_a_node": "SLP329",
     "no_breakpoint_is_at_an_item_of_a_map": "SLP329",
     "every_cached_result_can_be_used_again": "SLP219",
-    "no_key_function_runs_beside_keys_of_models": "SLP219",
+    "every_callback_has_something_to_run_around": "SLP220",
     "every_key_of_a_cache_can_be_read": "SLP219",
     "every_on_error_of_the_graph_leads_to_a_node": "SLP325",
     "every_on_error_has_an_effect": "SLP325",

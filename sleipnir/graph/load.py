@@ -32,6 +32,7 @@ from sleipnir.graph.model import (
     VERSIONS,
     AgentInput,
     AgentNode,
+    CallCallbacks,
     ChildOptions,
     ErrorRules,
     FunctionNode,
@@ -368,18 +369,37 @@ class _GraphReader:
     def _without_execution_keys(self, model: type[Node], data: Json, path: KeyPath) -> Json:
         """The keys of an agent or graph node without those that need an execution of the node itself."""
         kind = "an agent" if model is AgentNode else "a graph"
-        for key, code in (("cache", "SLP219"), ("callbacks", "SLP220")):
+        refused = {"cache": "SLP219"} if model is AgentNode else {"cache": "SLP219", "callbacks": "SLP220"}
+        for key, code in refused.items():
             if data.get(key) is not None:
                 hint = f"It is a run of its own. Give `{key}` to nodes of that run."
                 self._findings.error((*path, key), f"'{key}' has no effect on {kind} node", hint, code=code)
-        return {name: value for name, value in data.items() if name not in ("cache", "callbacks")}
+        return {name: value for name, value in data.items() if name not in refused}
 
     def _callbacks(self, data: Json, path: KeyPath) -> Any:
-        for phase, named in data.items() if isinstance(data, dict) else ():
+        if isinstance(data, dict):
+            self._check_references(data, path)
+            around_calls = {
+                key: self._calls(data[key], (*path, key)) for key in ("model", "tool") if data.get(key) is not None
+            }
+            data = {**data, **around_calls}
+        return self._section(NodeCallbacks, data, path)
+
+    def _calls(self, data: Json, path: KeyPath) -> CallCallbacks | None:
+        """The callbacks around the calls of a model, or of tools."""
+        if not isinstance(data, dict):
+            message = f"'{path[-1]}' must hold a mapping of before and after, got {shown(data)}"
+            self._findings.error(path, message, code="SLP201")
+            return None
+        self._check_references(data, path)
+        read: CallCallbacks | None = self._section(CallCallbacks, data, path)
+        return read
+
+    def _check_references(self, data: Mapping[str, Json], path: KeyPath) -> None:
+        for phase, named in data.items():
             for index, name in enumerate(named if isinstance(named, list) else [named]):
                 if isinstance(name, str):
                     self._edges.reference(name, (*path, phase, index) if isinstance(named, list) else (*path, phase))
-        return self._section(NodeCallbacks, data, path)
 
     def _cache(self, data: Json, path: KeyPath) -> Json:
         """A policy, or whether there is one. `key: []` would make all visits one."""
@@ -594,7 +614,7 @@ _SECTIONS: Mapping[str | int, str] = {
     "settings": "a mapping",
     "retry": "a retry policy, or a list of them",
     "cache": "a mapping, or true or false",
-    "callbacks": "a mapping of before, after and error",
+    "callbacks": "a mapping of before, after, error, model and tool",
     "limits": "a mapping",
     "state": "a type, or a mapping, per key",
     "generation": "a mapping",

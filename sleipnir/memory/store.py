@@ -322,9 +322,9 @@ class MemoryStore:
         state = seen if wanted is None else {key: seen[key] for key in wanted if key in seen}
         state = {**state, **overlay_of(overlay)} if overlay else dict(state)
         talk, view = values.talk(visit), run.view
-        return Claim(
-            view.spec, self.clock(), state, item, part, talk, visit.depth, view.limited_from, visit.body.failures
-        )
+        work = visit.body
+        tries = work.failures, work.input_changed
+        return Claim(view.spec, self.clock(), state, item, part, talk, visit.depth, view.limited_from, *tries)
 
     def deliver(self, call: VisitCall, header: ResultHeader, values: Texts) -> bool:
         """Take the result of a visit, once. False: refused, the visit is over or another attempt owns it."""

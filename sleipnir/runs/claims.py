@@ -15,7 +15,8 @@ class Claim:
     """A visit that this worker has claimed. `state` holds JSON text by key: the requested keys, and all of the visit's
     overlay. `item` is its item of a map, `part` its part of a loop, and `talk` the conversation of that loop. `step` is
     the number of its super-step; in a `dag`, of the visits on its longest way from the start, itself included.
-    `limited_from` is that of the run (RunView). `failures` of the visit were retried, as far as the store says it."""
+    `limited_from` is that of the run (RunView). `failures` of the visit were retried, and `input_changed`
+    is as in Work, as far as the store says it."""
 
     spec: RunSpec
     started_ms: int
@@ -26,6 +27,7 @@ class Claim:
     step: int = 0
     limited_from: int = 0
     failures: int = 0
+    input_changed: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,18 @@ callbacks see a failure only if it is final."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from sleipnir.graph.model import Retry
+from sleipnir.graph.model import Retry, ToolsNode
 from sleipnir.messages import ResultHeader, VisitResult
+
+NOT_RETRIED: Final = frozenset({"unknown", "not_allowed", "arguments", "tool_file", "question"})
+"""Kinds of failures of tools that another try cannot mend."""
+
+
+def tool_policies(node: ToolsNode, failure: ResultHeader | VisitResult) -> list[Retry]:
+    """The retry policies for a failure of a call of a tools node."""
+    return [] if failure.error_kind in NOT_RETRIED else node.tool_retry
 
 
 def policy_for(policies: Sequence[Retry], failure: ResultHeader | VisitResult) -> Retry | None:

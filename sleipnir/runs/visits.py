@@ -169,11 +169,13 @@ Place: TypeAlias = Branch | Item | Turn | Call | AgentFunction | WholeRun
 @dataclass(frozen=True)
 class Child:
     """The run that a visit waits for, or waited for before it failed, and the agent of that run. Its parent has already
-    counted `failed_visits` of it, if the run ended before and goes on."""
+    counted `failed_visits` of it, if the run ended before and goes on. `callbacks` are what callbacks have decided
+    before it began."""
 
     run: str
     agent: str
     failed_visits: int = 0
+    callbacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,8 @@ class Work:
     items that its worker gets. `generation`, of a visit whose effect must happen once, is Redis' when it was queued
     first: in another one it may have run in what Redis has lost. `sees`: its executions see the state after that
     journal step, as an earlier one did that a pause has stopped in a `dag`; None: the current state. `child`: the run
-    that is over and whose end its worker maps; a retry waits for that run again."""
+    that is over and whose end its worker maps; a retry waits for that run again. `input_changed`: a callback has
+    changed what an execution saw of the state, so it is asked again."""
 
     queue: str
     failures: int = 0
@@ -193,6 +196,7 @@ class Work:
     generation: str | None = None
     sees: int | None = None
     child: Child | None = None
+    input_changed: bool = False
 
     state: ClassVar[VisitState] = "queued"
     due_ms: ClassVar[int | None] = None

@@ -124,6 +124,7 @@ class _StoredVisit:
     sees: int | None = None
     signal: _StoredSignalWait | None = None
     maps: Child | None = None
+    input_changed: bool = False
     v: int = VERSION
 
 
@@ -202,7 +203,7 @@ def _put_body(fields: dict[str, Any], body: Body) -> None:
             fields["loop"] = _stored_loop(body)
             _put_due(fields, due_ms)
         case ChildWait(child, due_ms):
-            fields["child"] = vars(child)
+            fields["child"] = _stored_child(child)
             _put_due(fields, due_ms)
         case Receipt(addressee, due_ms):
             fields["addressee"] = addressee
@@ -257,7 +258,13 @@ def _put_tries(fields: dict[str, Any], work: Work) -> None:
     if work.sees is not None:
         fields["sees"] = work.sees
     if work.child is not None:
-        fields["maps"] = vars(work.child)
+        fields["maps"] = _stored_child(work.child)
+    if work.input_changed:
+        fields["input_changed"] = True
+
+
+def _stored_child(child: Child) -> dict[str, Any]:
+    return {name: value for name, value in vars(child).items() if name != "callbacks" or value}
 
 
 def _put_earlier(fields: dict[str, Any], earlier: Work | Doubt | Fan | Loop | Child | Commands | None) -> None:
@@ -271,7 +278,7 @@ def _put_earlier(fields: dict[str, Any], earlier: Work | Doubt | Fan | Loop | Ch
         case Loop():
             fields["loop"] = _stored_loop(earlier)
         case Child():
-            fields["former"] = vars(earlier)
+            fields["former"] = _stored_child(earlier)
         case Commands():
             fields["spread"] = fields_set(earlier)
 
@@ -378,4 +385,5 @@ def _work(stored: _StoredVisit) -> Work:
         generation=stored.generation,
         sees=stored.sees,
         child=stored.maps,
+        input_changed=stored.input_changed,
     )

@@ -147,11 +147,12 @@ class Visits:
         state = RunJournal(self._line.client, self._keys).fold(run_id, step)
         return {key: dumps(value) for key, value in state.items() if wanted is None or key in wanted}
 
-    def failures(self, call: VisitCall) -> int:
-        """How many failures of a visit were retried. 0 also if it is over."""
+    def tries(self, call: VisitCall) -> tuple[int, bool]:
+        """How many failures of a visit were retried, and whether callbacks have changed what it sees. (0, False) also
+        if it is over."""
         text = self._line.execute_command("HGET", self._keys.of_run(call.run).frontier, call.seq)
         body = None if text is None else read_visit(text, call.task_id).body
-        return body.failures if isinstance(body, Work) else 0
+        return (body.failures, body.input_changed) if isinstance(body, Work) else (0, False)
 
     def deliver(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], *, worker: str, token: str

@@ -61,6 +61,12 @@ import json, os
 name = json.loads(os.environ["GRAPH_STATE"])["name"]
 print(json.dumps({"greeting": f"Hello, {name}!"}))
 """
+CALLBACKS = """\
+def short(state, info, request): return "pong"
+def signed(state, info, request, response, error): return None
+def bounded(state, info, call): return None
+def empty(state, info, call, result, error): return None
+"""
 LOOKUP = '''\
 def lookup(name: str) -> str:
     """Looks up.
@@ -173,6 +179,9 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
             Run({"score": 0.6, "urgent": True}, "call", start="judge"),
             Run(output="draft", start="spread"),
         ],
+    ),
+    ("docs/graph-language.md", "search"): Completion(
+        files={"tools.py": LOOKUP, "hooks.py": CALLBACKS}, runs=[Run(state={"question": "ping"})]
     ),
     ("docs/graph-language.md", "ask calls sent"): Completion(
         files={"tools.py": LOOKUP, "prices.py": "def price(part):\n    return 3\n"},

@@ -17,6 +17,7 @@ from sleipnir.graph import model
 from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.interrupts import UsedAnswer, answers_text
 from sleipnir.settings import Settings
+from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir.testing import run as run_agent
 from sleipnir_workers.execution import registry
 from sleipnir_workers.nodes.function import run_function
@@ -52,7 +53,7 @@ def the_block(*functions: str) -> Block:
 def test_every_block_is_run_by_this_module_or_by_the_test_that_it_names() -> None:
     kinds = {" ".join(functions_of(block)) for block in PYTHON} - {""}
     assert kinds == {
-        "allowed mended noted",
+        "allowed mended noted", "short signed bounded empty",
         "grade plan", "pay", "copy", "forecast", "run_sleep", "run_command test_a_letter_is_sorted_on_a_deployment",
         "test_a_letter_is_sorted_by_what_the_model_found test_a_person_reads_what_no_model_can",
         "write test_an_article_is_written_until_it_is_accepted",
@@ -102,6 +103,45 @@ nodes:
     agent = write_agent(tmp_path / "hooked", graph, hooks_py=hooks, send_sh="exit 1\n")
     outputs = [run_agent(agent, state={"draft_only": only}).output for only in (True, False)]
     assert outputs == ["false", "null"]
+
+
+def test_callbacks_run_around_calls_of_models_and_tools(tmp_path: Path) -> None:
+    graph = """\
+name: searching
+version: sleipnir/1
+start: ask
+model: openai:gpt-test
+state: {messages: messages, question: string, user: string}
+callbacks:
+  model: {before: "hooks.py:short", after: "hooks.py:signed"}
+  tool: {before: "hooks.py:bounded", after: "hooks.py:empty"}
+nodes:
+  ask: {type: llm, tools_node: work, next: done}
+  work: {type: tools, tools: [{name: search, call: "hooks.py:search"}], next: ask}
+  done: {type: end, output: "{{last_response}}"}
+"""
+    search = """
+
+def search(limit: int):
+    from sleipnir import get_call_context
+    if get_call_context() != {"user": "ann"} or limit > 10:
+        raise ValueError("not bounded")
+    raise TimeoutError("no answer")
+"""
+    hooks = the_block("short", "signed", "bounded", "empty").text + search
+    agent = write_agent(tmp_path / "searching", graph, hooks_py=hooks)
+    server = ModelServer([Reply(calls=[Call("search", {"limit": 99})]), "Nothing"])
+    state = {"user": "ann"}
+    with server as model:
+        outputs = [
+            run_agent(agent, "go", state={**state, "question": question}, model=model).output
+            for question in ("ping", "bells")
+        ]
+        prompts = [request.prompt for request in model.requests]
+        results = [message["content"] for message in model.requests[1].messages if message["role"] == "tool"]
+    assert outputs == ["pong", "Nothing (written by a model)"]
+    assert prompts == ["Answer in one sentence."] * 2
+    assert [json.loads(text) for text in results] == [{"hits": []}]
 
 
 def test_a_function_that_asks_gets_the_answer(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sleipnir.client.client import Client, Run
+from sleipnir.testing import Call, ModelServer, Reply
 from tests.processes import RedisServer, Stack, write_agent
 from tests.waiting import wait_until
 
@@ -93,3 +95,90 @@ def test_around_a_cached_result_both_run(own: Stack, tmp_path: Path) -> None:
             assert (run.wait(60).status, run.output) == ("completed", "worked")
         assert seen(tmp_path) == ["before 1", "work", "after result", "before 1", "after result"]
         assert run.info().cached_visits == 1
+
+
+@pytest.mark.conformance("EM-08")
+def test_an_after_callback_emits_what_its_node_has_made(own: Stack, tmp_path: Path) -> None:
+    hooks = """
+from sleipnir import emit
+def tell(state, info, result, error): emit("made", result["out"])
+"""
+    text = GRAPH.replace("NODE", 'callbacks: {after: "tell.py:tell"},')
+    files = {"hooks_py": HOOKS.replace("PLACE", str(tmp_path)), "work_sh": WORK.replace("PLACE", str(tmp_path))}
+    with own.client() as client:
+        run = client.submit(write_agent(tmp_path / "hooked", text, tell_py=hooks, **files))
+        [event] = [event for event in run.stream(["custom"]) if event.mode == "custom"]
+        assert (event.data["type"], event.data["payload"], event.data["node"]) == ("made", "worked", "work")
+
+
+MODELS = """
+name: asking
+version: sleipnir/1
+start: ask
+model: openai:gpt-test
+state: {messages: messages, scene: string}
+callbacks:
+  before: "hooks.py:watch"
+  model: {before: "hooks.py:ask", after: "hooks.py:answered"}
+  tool: {before: "hooks.py:call", after: "hooks.py:called"}
+nodes:
+  ask: {type: llm, tools_node: work, next: done}
+  work: {type: tools, tools: [add], next: ask}
+  done: {type: end, output: "{{last_response}}"}
+"""
+MODEL_HOOKS = """
+import os, time
+def write(line):
+    with open("PLACE/seen", "a") as file:
+        file.write(line + "\\n")
+def watch(state, info):
+    state["scene"] = "seen by " + info.node
+    if info.visit == 1:
+        write(f"before {os.environ.get('OPENAI_API_KEY')} {os.getpid()}")
+    while os.path.exists("PLACE/block"):
+        time.sleep(0.02)
+def ask(state, info, request): info.context["scene"] = state["scene"]
+def answered(state, info, request, response, error):
+    write("answered " + info.context["scene"])
+    return response["content"] + "!" if response["content"] else None
+def call(state, info, call): call["arguments"]["b"] = 40
+def called(state, info, call, result, error): write(f"called {result['sum']}")
+"""
+ADD = '''
+def add(a: int, b: int):
+    """Add two numbers."""
+    return {"sum": a + b}
+'''
+
+
+def test_a_model_and_its_tools_have_callbacks_and_a_killed_worker_takes_its_callback_along(
+    own: Stack, tmp_path: Path
+) -> None:
+    (tmp_path / "block").touch()
+    hooks = MODEL_HOOKS.replace("PLACE", str(tmp_path))
+    agent = write_agent(tmp_path / "asking", MODELS, hooks_py=hooks, tools_py=ADD)
+    with ModelServer([Reply(calls=[Call("add", {"a": 1, "b": 2})]), "The end"]) as model, own.client() as client:
+        own.start_worker("models", "llm", env=model.env())
+        run = client.submit(agent, "go")
+        wait_until(lambda: len(seen(tmp_path)) == 1, "the callback runs", 60)
+        own.kill("models")
+        child = int(seen(tmp_path)[0].split()[-1])
+        wait_until(lambda: not Path(f"/proc/{child}").exists(), "the callback is dead")
+        (tmp_path / "block").unlink()
+        own.start_worker("models", "llm", env=model.env())
+        assert (run.wait(60).status, run.output) == ("completed", "The end!")
+        steps = run.history()
+        assert [json.loads(result.text)["sum"] for result in model.requests[1].tool_results] == [41]
+    lines = seen(tmp_path)
+    assert [line.split()[:2] for line in lines[:2]] == [["before", "None"]] * 2, "no key of a provider is there"
+    assert lines[2:] == ["answered seen by ask", "called 41", "answered seen by ask"]
+    changed = "input changed: scene by before hooks.py:watch"
+    marks = [(step.node, step.role, step.callbacks) for step in steps if step.callbacks]
+    assert marks == [
+        ("ask", "node", (changed,)),
+        ("work", "tool", ("tool call changed by before hooks.py:call",)),
+        ("ask", "node", (changed, "model call replaced by after hooks.py:answered")),
+    ]
+    assert run.state()["scene"] == "", "nothing of that is stored"
+    shown = own.sleipnir("history", run.id).stdout
+    assert "llm, input changed: scene by before hooks.py:watch" in shown

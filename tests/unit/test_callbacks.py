@@ -36,6 +36,15 @@ def replace(state, info, result, error): return {**result, "out": result["out"] 
 def spoil(state, info, result, error): raise ValueError("spoilt")
 def tell(state, info): ran(info)
 async def later(state, info): return {}
+def view(state, info):
+    ran(f"view {state.get('fails')}")
+    state["fails"], state["own"] = 1, {"deep": [1]}
+    state.pop("gone", None)
+def g_stop(state, info): return {"out": "of the graph"}
+def g_replace(state, info, result, error): return {"out": "of the graph"}
+def see(state):
+    ran(f"saw {state.get('fails')} {state.get('own')} {'gone' in state}")
+    return {"out": "seen"}
 def work(state):
     ran("work")
     if state.get("fails", 0) > sum(each == "work" for each in seen) - 1:
@@ -57,10 +66,15 @@ GRAPH = """
 class Hooked:
     """A run of the graph, to its end. `seen` is what its functions noted."""
 
-    def __init__(self, folder: Path, node: str = "", top: str = "", **state: Any) -> None:
+    def __init__(self, folder: Path, node: str = "", top: str = "", call: str = "work", **state: Any) -> None:
         agent = folder / "hooked"
         agent.mkdir()
-        text = dedent(GRAPH).replace("NODE", f"{node}, " if node else "").replace("TOP", top)
+        text = (
+            dedent(GRAPH)
+            .replace("NODE", f"{node}, " if node else "")
+            .replace("TOP", top)
+            .replace("hooks.py:work", f"hooks.py:{call}")
+        )
         (agent / "graph.yaml").write_text(text)
         (agent / "notes.txt").touch()
         hooks = HOOKS.replace("PLACE", str(folder / "seen"))
@@ -114,6 +128,80 @@ def test_what_before_returns_is_the_result_and_nothing_else_runs(tmp_path: Path)
     hooked = Hooked(tmp_path, node)
     assert (hooked.ended, hooked.seen) == (("completed", "stopped"), ["stop"])
     assert hooked.journaled == ["skipped by before hooks.py:stop"]
+
+
+@pytest.mark.conformance("EX-29")
+def test_each_of_three_nodes_has_callbacks_of_its_own() -> None:
+    ran: list[str] = []
+
+    class Steps(TypedDict, total=False):
+        done: int
+
+    def step(state: Steps) -> dict[str, int]:
+        ran.append("node")
+        if state.get("done") == 2:
+            raise ValueError("no third step")
+        return {"done": state.get("done", 0) + 1}
+
+    def named(name: str) -> dict[str, Any]:
+        def mended(state: Steps, info: NodeInfo, result: Any, error: str | None) -> dict[str, int] | None:
+            ran.append(f"after {info.node} {name}")
+            return {"done": 3} if error else None
+
+        return {
+            "before": lambda state, info: ran.append(f"before {info.node} {name}"),
+            "after": mended,
+            "on_error": lambda state, info, error: ran.append(f"error {info.node} {name}"),
+        }
+
+    builder = StateGraph(Steps)
+    for number in (1, 2, 3):
+        builder.add_node(f"step{number}", step, **named(f"of {number}"))
+    graph = builder.add_edge(START, "step1").add_edge("step1", "step2").add_edge("step2", "step3").compile()
+    assert graph.invoke({}) == {"done": 3}
+    assert ran == [
+        *("before step1 of 1", "node", "after step1 of 1"),
+        *("before step2 of 2", "node", "after step2 of 2"),
+        *("before step3 of 3", "node", "error step3 of 3", "after step3 of 3"),
+    ]
+
+
+@pytest.mark.conformance("CB-09")
+def test_callbacks_of_the_graph_and_of_the_node_both_run_and_what_the_node_returns_wins(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    top = "callbacks: {before: ['hooks.py:g_stop', 'hooks.py:g_before']}"
+    hooked = Hooked(tmp_path / "a", "callbacks: {before: 'hooks.py:stop'}", top)
+    assert (hooked.ended, hooked.seen) == (("completed", "stopped"), ["stop"])
+    assert hooked.journaled == ["skipped by before hooks.py:g_stop", "skipped by before hooks.py:stop"]
+    top = "callbacks: {after: ['hooks.py:g_replace', 'hooks.py:g_after']}"
+    hooked = Hooked(tmp_path / "b", "callbacks: {after: 'hooks.py:replace'}", top)
+    assert hooked.ended == ("completed", "worked!")
+    assert hooked.seen == ["work", "g_after {'out': 'worked!'} None"]
+    assert hooked.journaled == ["replaced by after hooks.py:replace"]
+
+
+def test_before_changes_what_the_node_sees_and_not_what_is_stored(tmp_path: Path) -> None:
+    node = "callbacks: {before: ['hooks.py:view', 'hooks.py:n_before']}"
+    hooked = Hooked(tmp_path, node, fails=0, gone=1, call="see")
+    assert hooked.seen == ["view 0", "n_before", "saw 1 {'deep': [1]} False"]
+    state = hooked.run.state()
+    assert (state["fails"], state["gone"], "own" in state) == (0, 1, False)
+    assert hooked.journaled == ["input changed: fails, own, gone by before hooks.py:view"]
+
+
+def test_each_attempt_sees_what_before_has_changed(tmp_path: Path) -> None:
+    retry = "retry: {max_attempts: 3, initial_interval: 1ms, jitter: false}"
+    hooked = Hooked(tmp_path, f"callbacks: {{before: 'hooks.py:view'}}, {retry}", fails=0)
+    assert hooked.ended == ("completed", "worked")
+    assert hooked.seen == ["view 0", "work", "view 0", "work"], "without the change the first attempt succeeds"
+
+
+def test_a_change_that_the_state_does_not_allow_fails_the_visit(tmp_path: Path) -> None:
+    hooked = Hooked(tmp_path, "callbacks: {before: 'hooks.py:view'}", "state: {fails: string, out: string}", fails="x")
+    status, error = hooked.ended
+    assert status == "failed"
+    assert "Callback 'hooks.py:view': state key 'fails'" in (error or "")
 
 
 def test_what_before_returns_may_lead_elsewhere(tmp_path: Path) -> None:
@@ -195,6 +283,25 @@ def test_what_after_made_is_cached_and_what_before_gave_is_not(tmp_path: Path) -
     graph = builder.add_edge(START, "work").compile(cache=InMemoryCache())
     outs = [graph.invoke({"n": n})["out"] for n in (0, 0, 1, 1)]
     assert (outs, ran) == (["stopped", "stopped", "w+", "w++"], ["work"])
+
+
+def test_before_of_a_graph_in_python_changes_what_its_node_sees() -> None:
+    seen: list[Any] = []
+
+    class Texts(TypedDict, total=False):
+        words: list[str]
+        out: str
+
+    def view(state: Texts, info: NodeInfo) -> None:
+        state["words"].append("more")
+
+    def note(state: Texts) -> dict[str, str]:
+        seen.append(state["words"])
+        return {"out": "noted"}
+
+    graph = StateGraph(Texts).add_node("note", note, before=view).add_edge(START, "note").compile()
+    assert graph.invoke({"words": ["one"]}) == {"words": ["one"], "out": "noted"}
+    assert seen == [["one", "more"]]
 
 
 class Words(TypedDict, total=False):

@@ -44,7 +44,7 @@ PROGRAMMING = words_of("""
     estimate executor export expression extraction failure file form format fusion gauge glob grammar guard header
     health histogram history home host http import info init input install installation interpreter key knowledge
     language latch launch leader limiter line link list lock log main mark matrix meaning memory module moment name
-    narrator neighbour object observer page parameter parent parser patch path pattern picture plan plugin point
+    narrator neighbour object observer page parameter parent parser patch path pattern picture plan point
     position problem process program protocol query reader reason reduction reference request response root runner
     runtime saver second sentinel separator series server shape shaper shim sink size socket span splitter start
     steering strategy submit summary symbol syntax system table tag tally terminal text time timeout total trace

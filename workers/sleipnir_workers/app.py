@@ -29,6 +29,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.upkeep.work_folders import WorkFolders
 from sleipnir_workers import mcp
+from sleipnir_workers.callbacks import plugins
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.consumer import strategy, unreadable
 from sleipnir_workers.consumer.drain import Conductor, Drain, leave_signals_to_main_process
@@ -52,6 +53,7 @@ try:
     if settings.redis_url is None:
         raise ConfigError("SLEIPNIR_REDIS_URL is not set; a worker needs the Redis of its deployment")
     config = celery_config(settings)
+    plugins.activate(settings.names_of_plugins)  # before any fork: all processes have the same
 except SleipnirError as error:
     sys.exit(f"error: {error}")
 

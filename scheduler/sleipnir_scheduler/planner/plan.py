@@ -19,7 +19,7 @@ from sleipnir.graph.config_agent import AGENT, DYNAMIC
 from sleipnir.graph.model import AgentNode, Graph, GraphNode, ToolsNode
 from sleipnir.graph.plain import compact_json
 from sleipnir.graph.tools import INSTRUCTIONS
-from sleipnir.messages import CACHE_HIT, DEFINITION, RESULT, ResultHeader
+from sleipnir.messages import CACHE_HIT, DEFINITION, INPUT_CHANGED, RESULT, ResultHeader
 from sleipnir.runs.events import (
     PAST_DUE,
     PAUSE_DEADLINE,
@@ -43,6 +43,7 @@ from sleipnir.runs.events import (
     Told,
     TurnDue,
 )
+from sleipnir.runs.retry_rules import tool_policies
 from sleipnir.runs.run import RunView, changed
 from sleipnir.runs.skips import SkipRefused
 from sleipnir.runs.transitions import DropValue, Notice, Transition
@@ -64,7 +65,7 @@ from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.engines import bsp, dag, steps
 from sleipnir_scheduler.planner.known import MissingValues, require
-from sleipnir_scheduler.planner.loops import tool_calls, turns
+from sleipnir_scheduler.planner.loops import turns
 from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once, waiting
 from sleipnir_scheduler.planner.settle import has_more_to_start, settle
 from sleipnir_scheduler.planner.states import CONCERNS
@@ -245,39 +246,57 @@ def _result(context: Context, event: Resulted) -> IgnoredEvent | None:
     if visit is None or not isinstance(visit.body, Work):
         return IgnoredEvent("the visit is over, or another attempt owns it", _late(event))
     header = event.header
-    notes = header.notes
+    notes, work = header.notes, _work_after(visit.body, header)
     if header.later_ms is not None:
-        retry_policy.put_off(context.draft, visit, visit.body, header, header.later_ms)
+        retry_policy.put_off(context.draft, visit, work, header, header.later_ms)
         return None
     if header.interrupt is not None:
         asks = interrupts if header.interrupt.wait is None else waiting
-        asks.ask(context, visit, visit.body, header, header.interrupt)
+        asks.ask(context, visit, work, header, header.interrupt)
         return None
     if header.error_kind == DEFINITION:
         raise RunFailed(f"node '{visit.node}': {header.error}", visit.node)
     if not header.ok:
         verdict = _retry_or_not(context, visit, visit.body, event)
         if isinstance(verdict, retry_policy.RetryTime) and not header.is_final:
-            retry_policy.try_again(context.draft, visit, visit.body, header, verdict)
+            retry_policy.try_again(context.draft, visit, work, header, verdict)
             return None
         why = verdict.why if isinstance(verdict, retry_policy.GiveUp) else None
         notes = (*notes, why) if why else notes
     context.draft.deliver(visit, header)
     if visit.body.given is not None and not isinstance(visit.place, Call):
         context.draft.record.item(DropValue(visit.body.given))
-    kind, outcome = kinds.PLACES[type(visit.place)], _outcome_of(header, notes)
+    kind = kinds.PLACES[type(visit.place)]
+    outcome = agents.with_decisions(work.child, _outcome_of(header, notes))
     node = context.graph.nodes.get(visit.node)
     if isinstance(node, AgentNode | GraphNode) and visit.role == "node":  # its time is that of its child too
         outcome = replace(outcome, how={name: value for name, value in outcome.how.items() if name != "took_ms"})
     if header.returns:
         _return(context, visit, outcome)
-    elif header.ok and visit.role == "node" and visit.body.given is None and agents.needs_first_state(node):
-        agents.begin(context, visit, node)
+    elif _is_before_child(context, visit, visit.body, header) and isinstance(node, AgentNode | GraphNode):
+        changed_input = _has_changed_input(header)
+        agents.begin(context, visit, node, input_changed=changed_input, decided=header.callbacks)
     elif kind.replied is not None:
         kind.replied(context, visit, outcome, header)
     else:
         kind.ended(context, visit, outcome)
     return None
+
+
+def _work_after(work: Work, header: ResultHeader) -> Work:
+    """The work of a visit that may be executed again: whether callbacks have changed what it sees."""
+    return changed(work, input_changed=True) if _has_changed_input(header) else work
+
+
+def _has_changed_input(header: ResultHeader) -> bool:
+    return any(mark.startswith(INPUT_CHANGED) for mark in header.callbacks)
+
+
+def _is_before_child(context: Context, visit: Visit, work: Work, header: ResultHeader) -> bool:
+    """Whether a worker has made what a child is to begin with; a callback may have ended the visit without one."""
+    if not header.ok or visit.role != "node" or work.given is not None or RESULT not in header.keys:
+        return False
+    return agents.needs_first_state(context.graph.nodes.get(visit.node), context.graph)
 
 
 def _return(context: Context, visit: Visit, outcome: VisitOutcome) -> None:
@@ -323,7 +342,7 @@ def _retry_or_not(
     node = graph.nodes[visit.node]
     policies = graph.retries_of(node) if visit.role in ("node", "turn") else []
     if isinstance(node, ToolsNode):
-        policies = tool_calls.policies(node, failure.header)
+        policies = tool_policies(node, failure.header)
     return retry_policy.decide(
         policies,
         visit,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sleipnir.cli import exit_codes
 from sleipnir.cli.terminal import terminal
-from sleipnir.errors import StoreUnavailable
+from sleipnir.errors import ConfigError, StoreUnavailable
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import WorkerInfo
@@ -39,7 +39,8 @@ def report(settings: Settings, name: str | None, within_s: float) -> int:
         return exit_codes.COMPLETED
     chosen = choose(workers, name, socket.gethostname(), now_ms, within_s)
     if not chosen:
-        return _unhealthy(fleet, f"no worker of {socket.gethostname()} has announced itself in the last {within_s:g} s")
+        silent = f"no worker of {socket.gethostname()} has announced itself in the last {within_s:g} s"
+        return _unhealthy(fleet, f"{silent}{_why_none_starts(settings)}")
     for worker in chosen:
         if reason := why_not(worker, now_ms, within_s):
             return _unhealthy(fleet, f"{worker.name} {reason}")
@@ -49,6 +50,18 @@ def report(settings: Settings, name: str | None, within_s: float) -> int:
         for queue, reason in sorted(worker.stopped.items()):
             terminal.note(f"{worker.name} does not take queue {queue} now: {reason}; it tries again automatically")
     return exit_codes.COMPLETED
+
+
+def _why_none_starts(settings: Settings) -> str:
+    """What keeps a worker with these settings from its start, as text that follows a reason; empty: nothing known."""
+    from sleipnir.plugin_points import plugin_point
+
+    try:
+        for name in settings.names_of_plugins:
+            plugin_point(name)
+    except ConfigError as error:
+        return f": {error}"
+    return ""
 
 
 def _unhealthy(fleet: Fleet, reason: str) -> int:

@@ -19,6 +19,8 @@ from sleipnir.graph.model.state import SINGLE, StateField, Variable
 from sleipnir.graph.model.values import Flag, Json, Number
 from sleipnir.graph.model.work_nodes import (
     AgentNode,
+    CallbackKind,
+    CallbackLevel,
     CallbackPhase,
     FunctionNode,
     GraphNode,
@@ -29,6 +31,7 @@ from sleipnir.graph.model.work_nodes import (
     Retry,
     ScriptNode,
     SkillKeys,
+    ToolsNode,
 )
 
 Engine: TypeAlias = Literal["bsp", "dag"]
@@ -125,15 +128,25 @@ class Graph(SkillKeys):
             return []
         return (self.retry or []) if node.retry is None else node.retry
 
-    def callbacks_of(self, node: Node, phase: CallbackPhase) -> list[str]:
-        """The callbacks of a node in the order in which they run: those of the graph around those of the node."""
+    def callbacks_of(
+        self, node: Node, phase: CallbackPhase, kind: CallbackKind = "node"
+    ) -> list[tuple[CallbackLevel, str]]:
+        """The callbacks of a node in the order in which they run, with who has asked for each: those of the graph
+        around those of the node."""
         if self.callbacks is None and getattr(node, "callbacks", None) is None:
             return []
-        if not isinstance(node, CALLING_BACK) or isinstance(node, GraphNode) or node.id == PYTHON_START:
+        if not calls_back(node, kind):
             return []
-        of_graph = [] if self.callbacks is None else self.callbacks.of(phase)
-        of_node = [] if node.callbacks is None else node.callbacks.of(phase)
-        return [*of_node, *of_graph] if phase == "after" else [*of_graph, *of_node]
+        own: NodeCallbacks | None = getattr(node, "callbacks", None)
+        of_graph = [] if self.callbacks is None else self.callbacks.of(phase, kind)
+        of_node = [] if own is None else own.of(phase, kind)
+        named: list[tuple[CallbackLevel, str]] = [("graph", name) for name in of_graph]
+        at_node: list[tuple[CallbackLevel, str]] = [("node", name) for name in of_node]
+        return [*at_node, *named] if phase == "after" else [*named, *at_node]
+
+    def has_callbacks(self, node: Node, *phases: CallbackPhase) -> bool:
+        """Whether the graph or the node names callbacks around the node, in one of these phases."""
+        return any(self.callbacks_of(node, phase) for phase in phases)
 
     def cache_of(self, node: Node) -> NodeCache | None:
         """How results of the node are cached; None: they are not. Never those of work that must happen once, of a model
@@ -145,7 +158,7 @@ class Graph(SkillKeys):
             return None
         if not isinstance(own, NodeCache):
             own = self.cache if isinstance(self.cache, NodeCache) else NodeCache()
-        return None if own.key_func is not None and runs_beside_keys(node) else own
+        return own
 
     def on_error_of(self, node: Node) -> str | None:
         """The declared reaction to a failure of the node: FAIL, CONTINUE or a target. None: none is declared."""
@@ -277,9 +290,9 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
     ),
     FunctionNode: ("protocol", "reads", "state_class", "routers", "cache", "callbacks"),
     ScriptNode: ("cache", "callbacks"),
-    LlmNode: ("input", "user_input_key", "generation", "tools_node", "placeholders", "cache"),
-    RagNode: ("cache",),
-    AgentNode: ("input", "map_in", "map_out", "isolated", "event_scope", "options", "user_input_key"),
+    LlmNode: ("input", "user_input_key", "generation", "tools_node", "placeholders", "cache", "callbacks"),
+    RagNode: ("cache", "callbacks"),
+    AgentNode: ("input", "map_in", "map_out", "isolated", "event_scope", "options", "user_input_key", "callbacks"),
     Branch: ("tools",),
     NodeBase: ("interrupt",),
 }
@@ -289,14 +302,17 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
 CACHED: Final = (ScriptNode, FunctionNode, LlmNode, RagNode)
 """The types of nodes that can have a `cache`; a GraphNode is a FunctionNode without."""
 
-CALLING_BACK: Final = (ScriptNode, FunctionNode)
-"""The types of nodes that can have `callbacks`; a GraphNode has none."""
+CALLING_BACK: Final[Mapping[CallbackKind, tuple[type[Any], ...]]] = {
+    "node": (ScriptNode, FunctionNode, LlmNode, RagNode, AgentNode),
+    "model": (LlmNode,),
+    "tool": (LlmNode, ToolsNode),
+}
+"""The types of nodes that callbacks of each kind run around; a GraphNode has none."""
 
 
-def runs_beside_keys(node: Node) -> bool:
-    """Whether visits of the node are executed where the keys of model providers are. No Python of an agent
-    runs there."""
-    return isinstance(node, LlmNode | RagNode)
+def calls_back(node: Node, kind: CallbackKind = "node") -> bool:
+    """Whether callbacks of the kind run around the node."""
+    return isinstance(node, CALLING_BACK[kind]) and not isinstance(node, GraphNode) and node.id != PYTHON_START
 
 
 def why_not_cached(node: Node) -> str | None:

@@ -47,21 +47,47 @@ class NodeCache:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallCallbacks:
+    """Added: functions that run around each call of a model, or of a tool (spec/graph-package.md F42, F23). `before`
+    may change what the call is given, or give the result in its place; `after` another result, or a failure."""
+
+    before: list[str] | str = field(default_factory=list)
+    after: list[str] | str = field(default_factory=list)
+
+    def of(self, phase: CallbackPhase) -> list[str]:
+        return [] if phase == "error" else _listed(getattr(self, phase))
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeCallbacks:
-    """Added: functions that run on the worker around a node (spec/graph-package.md F41), each `file.py:name` or
-    `package.module:name`. `before` may give the result in the place of the node, `after` another result or a failure,
-    `error` sees each failure."""
+    """Added: functions that run around a node (spec/graph-package.md F41), each `file.py:name` or
+    `package.module:name`. `before` may change what the node sees, or give the result in the place of the node, `after`
+    another result or a failure, `error` sees each failure. `model` and `tool` run around the calls of the node."""
 
     before: list[str] | str = field(default_factory=list)
     after: list[str] | str = field(default_factory=list)
     error: list[str] | str = field(default_factory=list)
+    model: CallCallbacks | None = None
+    tool: CallCallbacks | None = None
 
-    def of(self, phase: CallbackPhase) -> list[str]:
-        named: list[str] | str = getattr(self, phase)
-        return [named] if isinstance(named, str) else named
+    def of(self, phase: CallbackPhase, kind: CallbackKind = "node") -> list[str]:
+        if kind == "node":
+            return _listed(getattr(self, phase))
+        around_calls = self.model if kind == "model" else self.tool
+        return [] if around_calls is None else around_calls.of(phase)
+
+
+def _listed(named: list[str] | str) -> list[str]:
+    return [named] if isinstance(named, str) else list(named)
 
 
 CallbackPhase: TypeAlias = Literal["before", "after", "error"]
+
+CallbackKind: TypeAlias = Literal["node", "model", "tool"]
+"""What a callback runs around."""
+
+CallbackLevel: TypeAlias = Literal["plugin", "node", "graph"]
+"""Who has asked for a callback."""
 
 Effect: TypeAlias = Literal["once"]
 """Added: `once` for work that must not be repeated without confirmation. A visit that started and left no result is not
@@ -176,6 +202,7 @@ class LlmNode(SkillKeys, NodeBase):
     timeout: Seconds | None = None
     retry: list[Retry] | None = None
     cache: NodeCache | Flag | None = None
+    callbacks: NodeCallbacks | None = None
     tool_timeout: Duration | None = None
     """Added: the limit of one tool call. None: the workers' limit (workers' tools/timeouts.py)."""
     input: Literal["auto", "one_shot", "user", "history"] | None = None
@@ -263,6 +290,7 @@ class ToolsNode(NodeBase):
     answers_errors: Flag = False
     timeout: Seconds | None = None
     tool_timeout: Duration | None = None
+    callbacks: NodeCallbacks | None = None
 
     @property
     def names(self) -> list[str]:
@@ -299,6 +327,7 @@ class AgentNode(NodeBase):
     event_scope: str | None = None
     options: ChildOptions | None = None
     user_input_key: str | None = None
+    callbacks: NodeCallbacks | None = None
 
     @property
     def takes_user_input(self) -> bool:
@@ -341,6 +370,7 @@ class RagNode(NodeBase):
     per_source: Whole | None = None
     timeout: Seconds = 120
     cache: NodeCache | Flag | None = None
+    callbacks: NodeCallbacks | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

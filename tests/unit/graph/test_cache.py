@@ -70,7 +70,6 @@ def test_what_is_written_is_read(written: str, read: NodeCache | bool) -> None:
         (f"{FUNCTION}, cache: {{key_func: 'f.py:gone'}}", "gone"),
         (f"{FUNCTION}, effect: once, cache: true", "must happen for each visit"),
         ("type: llm, prompt: x, tools: [fetch_url], cache: true", "its model calls tools"),
-        ("type: llm, prompt: x, cache: {key_func: 'f.py:key'}", "its workers run no Python of the agent"),
         ("type: agent, agent: g, prompt: x, cache: true", "'cache' has no effect on an agent node"),
         ("type: router, cache: true", "'cache' has no effect on a router node"),
     ],
@@ -80,12 +79,12 @@ def test_what_cannot_be_is_an_error_at_its_line(tmp_path: Path, node: str, messa
     assert any(problem.startswith("7 SLP") and message in problem for problem in found), found
 
 
-def test_a_key_function_of_the_graph_passes_over_nodes_whose_workers_have_keys_of_models() -> None:
+def test_a_key_function_of_the_graph_is_for_models_too() -> None:
     text = graph(top="cache: {key_func: 'f.py:key'}").replace("  done: {", "  ask: {type: llm, prompt: x}\n  done: {")
     read = parse(text, "graph.yaml").graph
     assert read is not None
     assert read.cache_of(read.nodes["work"]) == NodeCache(key_func="f.py:key")
-    assert read.cache_of(read.nodes["ask"]) is None
+    assert read.cache_of(read.nodes["ask"]) == NodeCache(key_func="f.py:key")
 
 
 def test_a_graph_node_has_no_cache(tmp_path: Path) -> None:

@@ -10,29 +10,46 @@ from sleipnir.graph.load import parse
 from tests.unit.graph.test_cache import FUNCTION, graph, problems
 
 CODE = "def before(state, info): pass\ndef one(state): pass\nasync def later(state, info): pass\n"
+CODE += "def call(state, info, call): pass\n"
 
 
 @pytest.mark.parametrize(
     ("node", "message"),
     [
         (f"{FUNCTION}, callbacks: {{until: 'h.py:before'}}", "unknown key 'until'"),
-        (f"{FUNCTION}, callbacks: 'h.py:before'", "'callbacks' must hold a mapping of before, after and error"),
+        (
+            f"{FUNCTION}, callbacks: 'h.py:before'",
+            "'callbacks' must hold a mapping of before, after, error, model and tool",
+        ),
         (f"{FUNCTION}, callbacks: {{before: before}}", "'before' does not name a function"),
         (f"{FUNCTION}, callbacks: {{before: ['h.py:gone']}}", "gone"),
         (f"{FUNCTION}, callbacks: {{before: 'h.py:one'}}", "before callback 'one' takes 1 argument"),
         (f"{FUNCTION}, callbacks: {{before: 'h.py:later'}}", "before callback 'later' is async"),
         (f"{FUNCTION}, callbacks: {{error: 'h.py:before'}}", "error callback 'before' takes 2 arguments"),
-        ("type: llm, prompt: x, callbacks: {before: 'h.py:before'}", "'callbacks' has no effect on an llm node"),
-        ("type: agent, agent: g, prompt: x, callbacks: {}", "'callbacks' has no effect on an agent node"),
+        (f"{FUNCTION}, callbacks: {{model: {{before: 'h.py:call'}}}}", "'callbacks.model' has no effect on function"),
+        (
+            "type: rag, documents: [d], callbacks: {tool: {before: 'h.py:call'}}",
+            "'callbacks.tool' has no effect on rag",
+        ),
+        ("type: llm, prompt: x, callbacks: {model: 'h.py:call'}", "'model' must hold a mapping of before and after"),
+        ("type: llm, prompt: x, callbacks: {model: {error: 'h.py:call'}}", "unknown key 'error'"),
+        (
+            "type: llm, prompt: x, callbacks: {model: {before: 'h.py:one'}}",
+            "before-call callback 'one' takes 1 argument",
+        ),
+        ("type: llm, prompt: x, callbacks: {tool: {after: ['h.py:call']}}", "after-call callback 'call' takes 3"),
+        ("type: tools, tools: [], callbacks: {before: 'h.py:before'}", "'callbacks.before' has no effect on tools"),
+        ("type: agent, agent: g, prompt: x, callbacks: {model: {}}", "'callbacks.model' has no effect on agent node"),
+        ("type: graph, graph: g, callbacks: {}", "'callbacks' has no effect on a graph node"),
         ("type: router, callbacks: {}", "'callbacks' has no effect on a router node"),
     ],
 )
 def test_what_cannot_be_is_an_error_at_its_line(tmp_path: Path, node: str, message: str) -> None:
     (tmp_path / "h.py").write_text(CODE)
     found = problems(graph(node), tmp_path)
-    assert any(problem.startswith(("7 SLP", "1 SLP", "2 SLP", "3 SLP")) and message in problem for problem in found), (
-        found
-    )
+    assert any(
+        problem.startswith(("7 SLP", "1 SLP", "2 SLP", "3 SLP", "4 SLP")) and message in problem for problem in found
+    ), found
 
 
 def test_those_of_the_graph_pass_over_nodes_that_cannot_have_some() -> None:
@@ -41,7 +58,8 @@ def test_those_of_the_graph_pass_over_nodes_that_cannot_have_some() -> None:
     read = parse(text, "graph.yaml").graph
     assert read is not None
     found = {name: read.callbacks_of(node, "before") for name, node in read.nodes.items()}
-    assert found == {"work": ["h.py:before"], "chat": [], "done": []}
+    assert found == {"work": [("graph", "h.py:before")], "chat": [("graph", "h.py:before")], "done": []}
+    assert read.callbacks_of(read.nodes["chat"], "before", "model") == []
 
 
 def test_a_graph_of_version_1_0_has_no_callbacks(tmp_path: Path) -> None:

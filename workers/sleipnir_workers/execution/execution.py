@@ -17,6 +17,7 @@ from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.visits import Item, Part
 from sleipnir_workers.execution.lazy_state import StoredState
+from sleipnir_workers.execution.visit_callbacks import VisitCallbacks
 
 
 class VisitLost(BaseException):
@@ -104,8 +105,10 @@ class Execution:
     the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
     `emissions` takes what the node emits (None: it is dropped).
     `config` and `context` are those of the run (RunSpec), `step` and `limited_from` are those of the claim.
-    `failures` of the visit were retried before; only known where callbacks ask for it.
+    `failures` of the visit were retried before, and callbacks have changed what it sees (`input_changed`); only known
+    where callbacks ask for it.
     `objects` are the Python objects of the graph, where they need no import; `observer` sees what functions return.
+    `callbacks` are those that run around it and around its calls (None: there are none).
     """
 
     run: str
@@ -136,8 +139,10 @@ class Execution:
     step: int = 0
     limited_from: int = 0
     failures: int = 0
+    input_changed: bool = False
     objects: GraphObjects | None = None
     observer: Observer | None = None
+    callbacks: VisitCallbacks | None = None
 
     @property
     def directory(self) -> Path:

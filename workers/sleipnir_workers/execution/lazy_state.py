@@ -7,7 +7,7 @@ respect, which it may change, and whose unread values are never parsed.
 from __future__ import annotations
 
 import json
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any
 
 from sleipnir.graph.model import Json
@@ -35,6 +35,19 @@ class StoredState(Mapping[str, Json]):
         return len(self.texts)
 
 
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values that are new or other, by key, and the keys that are gone."""
+    changed = {key: value for key, value in after.items() if key not in before or _is_other(before[key], value)}
+    return changed, [key for key in before if key not in after]
+
+
+def _is_other(before: Any, after: Any) -> bool:
+    try:
+        return json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):  # no JSON: who uses it says so
+        return True
+
+
 class FunctionState(dict[str, Any]):
     """A dict whose values are shared with nothing else.
 
@@ -53,6 +66,14 @@ class FunctionState(dict[str, Any]):
     def _parse_all(self) -> None:
         for key in list(self._texts):
             self._parse(key)
+
+    def changes(
+        self, stored: StoredState, as_json: Callable[[str, Any], Any] = lambda key, value: value
+    ) -> tuple[dict[str, Any], list[str]]:
+        """What has become different from the state that it was made from: values by key, and the removed keys."""
+        touched = {key: as_json(key, self[key]) for key in list(self) if key not in self._texts}
+        before = {key: stored[key] for key in stored if key in touched or key not in self}
+        return differences(before, touched)
 
     def __getitem__(self, key: str) -> Any:
         self._parse(key)

@@ -54,9 +54,13 @@ def guarded(title: str, execution: Execution, body: Callable[[], T], *, timeout_
     except (Exception, SystemExit) as error:
         if failure := health.failure_behind(error):
             raise failure from error
-        message = f"{title} {_raised(error, execution.folder)}"
-        message += bundle_writes.advice(str(error), execution.folder, None)
-        raise NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT)) from error
+        raise failure_of(title, error, execution.folder) from error
+
+
+def failure_of(title: str, error: BaseException, folder: Path) -> NodeFailed:
+    """What code of the agent has raised, as a failure of the node."""
+    message = f"{title} {_raised(error, folder)}{bundle_writes.advice(str(error), folder, None)}"
+    return NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT))
 
 
 def _found(name: str, execution: Execution) -> Callable[..., Any]:

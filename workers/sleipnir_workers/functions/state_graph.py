@@ -30,9 +30,9 @@ from sleipnir.python_graph.runtime import Call, ExecutionInfo, Runtime, current,
 from sleipnir.python_graph.schema import keys_of, managed_keys_of
 from sleipnir.runs.interrupts import output_of
 from sleipnir_workers.execution.execution import Execution
-from sleipnir_workers.execution.lazy_state import StoredState
+from sleipnir_workers.execution.lazy_state import StoredState, differences
 from sleipnir_workers.functions import python_call
-from sleipnir_workers.functions.emitting import chunk_writer
+from sleipnir_workers.functions.emitting import chunk_writer, emitting
 from sleipnir_workers.functions.graph_objects import objects_of
 
 
@@ -244,14 +244,20 @@ def _routed(node: FunctionNode, objects: GraphObjects, state: dict[str, Any], ca
     return targets
 
 
-def call_back(name: str, execution: Execution, arguments: Sequence[Any]) -> Any:
-    """What a callback of a node returns; it gets the state as objects before its arguments. Raises NodeFailed and
-    VisitLost."""
+def call_back(
+    name: str, execution: Execution, arguments: Sequence[Any]
+) -> tuple[Any, Mapping[str, Json], Sequence[str]]:
+    """What a callback of a node returns, and what it has changed and removed in its copy of the state, as JSON. It gets
+    the state as objects before its arguments. Raises NodeFailed and VisitLost."""
 
-    def body() -> Any:
+    def body() -> tuple[Any, Mapping[str, Json], Sequence[str]]:
         objects = _objects(execution)
-        with _call_of(execution, objects):
-            return objects.find(name)(_state(execution.state, objects), *arguments)
+        with _call_of(execution, objects), emitting(execution):
+            state = _state(StoredState(execution.state.texts), objects)  # its own copy: it may change it
+            before = objects.encoded(_state(execution.state, objects))
+            value = objects.find(name)(state, *arguments)
+            known = {key: each for key, each in state.items() if key in objects.keys}
+            return value, *differences(before, objects.encoded(known))
 
     return python_call.guarded(f"Callback '{name}'", execution, body)
 

@@ -19,6 +19,7 @@ from sleipnir_workers.llm import (
     chat_call,
     clients,
     litellm_compat,
+    model_callbacks,
     models,
     reasoning_effort,
     recording,
@@ -109,14 +110,21 @@ class Dialogue:
         if self._node.generation is not None and self._node.generation.stream is False:
             text_sink = None
 
-        def ask() -> Answer:
+        def ask(messages: Sequence[Message]) -> Answer:
             if text_sink is not None and self.spent.calls:
                 text_sink.restart()
             return self._ask(
                 messages, tools, None if text_sink is None else text_sink.write, puts_off=not self.spent.calls
             )
 
-        return attempts.run(ask)
+        def attempt(messages: Sequence[Message]) -> Answer:
+            return attempts.run(lambda: ask(messages))
+
+        own = self._execution.callbacks
+        if own is None or not own.has("model"):
+            return attempt(messages)
+        model = self.spent.model or ""
+        return model_callbacks.asked(own, self._execution, model, messages, tools, attempt, text_sink)
 
     def aside(self, messages: Sequence[Message]) -> str:
         """The model's answer to a question outside the conversation; it is not streamed. Raises NodeFailed."""

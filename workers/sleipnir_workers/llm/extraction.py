@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from sleipnir.errors import NodeFailed
@@ -15,16 +14,14 @@ from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.machine.host import Host, this_host
 
 
-def run_extraction(node: AgentNode, execution: Execution, host: Host | None = None) -> VisitResult:
+def run_extraction(node: AgentNode, execution: Execution, text: str, host: Host | None = None) -> VisitResult:
     """Convert the child's text to data, with the graph's model if the text is no JSON. A failure writes nothing and
     fails the graph. `host` None means this process's. Raises only VisitLost."""
     asking = LlmNode(id=node.id, prompt="", output_schema=node.output_schema, state_updates=node.state_updates)
     dialogue = Dialogue(asking, execution, host or this_host())
     try:
         dialogue.open()
-        result = dialogue.finish(
-            json.loads(execution.talk.told), f"Agent '{node.agent}' output failed structured-output extraction"
-        )
+        result = dialogue.finish(text, f"Agent '{node.agent}' output failed structured-output extraction")
     except PutOff as later:
         return dialogue.put_off(later)
     except NodeFailed as error:
@@ -33,5 +30,4 @@ def run_extraction(node: AgentNode, execution: Execution, host: Host | None = No
         return replace(result, delta={})
     if execution.item is not None:
         return result
-    text = json.loads(execution.talk.told)
     return replace(result, delta={**response_of(execution.graph, node, text), **result.delta})

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import struct
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from sleipnir_workers.processes import group_guard
 
 KEPT: Final = 2
 """Idle children."""
+
+LOOK_S: Final = 0.2
+"""Between two looks whether the visit that waits for an answer was lost."""
 
 MEMORY_BYTES: Final = 4 * 2**30
 _LENGTHS = struct.Struct(">QQ")
@@ -50,8 +54,15 @@ class HelperProcesses:
         self._idle: list[_Child] = []
         _all.add(self)
 
-    def ask(self, request: Mapping[str, Any], body: bytes = b"", *, timeout_s: float) -> tuple[dict[str, Any], bytes]:
-        """The answer. Raises HelperFailed, and MachineFailed when no child can be started."""
+    def ask(
+        self,
+        request: Mapping[str, Any],
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+        lost: threading.Event | None = None,
+    ) -> tuple[dict[str, Any], bytes]:
+        """The answer. Raises HelperFailed, also once `lost` is set, and MachineFailed when no child can be started."""
         with self._lock:
             child = self._idle.pop() if self._idle else None
         if child is not None and not child.is_alive:
@@ -59,7 +70,7 @@ class HelperProcesses:
             child = None
         child = child or _Child(self._module)
         try:
-            answer = child.ask(json.dumps(request).encode(), body, timeout_s)
+            answer = child.ask(json.dumps(request).encode(), body, timeout_s, lost)
         except BaseException:
             child.end()
             raise
@@ -106,13 +117,16 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, request: bytes, body: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+    def ask(
+        self, request: bytes, body: bytes, timeout_s: float, lost: threading.Event | None
+    ) -> tuple[dict[str, Any], bytes]:
         late = threading.Event()
         timer = threading.Timer(timeout_s, self._kill, [late])
         timer.daemon = True
         timer.start()
         try:
             self._write(request, body)
+            self._await_answer(lost)
             return self._read()
         except (OSError, EOFError, ValueError) as error:
             if late.is_set():
@@ -139,6 +153,17 @@ class _Child:
     def _kill(self, late: threading.Event) -> None:
         late.set()
         self._process.kill()
+
+    def _await_answer(self, lost: threading.Event | None) -> None:
+        """Wait for the beginning of the answer. Raises HelperFailed once `lost` is set."""
+        if lost is None:
+            return
+        stdout, poll = self._process.stdout, select.poll()
+        assert stdout is not None
+        poll.register(stdout.fileno(), select.POLLIN)
+        while not poll.poll(LOOK_S * 1000):
+            if lost.is_set():
+                raise HelperFailed("was stopped, because its visit was lost")
 
     def _write(self, request: bytes, body: bytes) -> None:
         stdin = self._process.stdin

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.child_values import keys_taken, written_by
+from sleipnir.graph.child_values import keys_taken, response_of, written_by
 from sleipnir.graph.model import AgentNode, Json
 from sleipnir.graph.plain import first_not_json
 from sleipnir.graph.template import TemplateError
@@ -30,7 +31,8 @@ from sleipnir_workers.results.output import failed
 
 def first_values(node: AgentNode, execution: Execution) -> VisitResult:
     """The first values of the child's state. Raises VisitLost and MachineFailed."""
-    assert isinstance(node.map_in, str)
+    if not isinstance(node.map_in, str):  # only callbacks are called before the child
+        return VisitResult(True, {RESULT: {}})
     name = node.map_in
     try:
         values = python_call.call(
@@ -57,7 +59,7 @@ def written(node: AgentNode, execution: Execution) -> VisitResult:
     notes: tuple[str, ...] = () if isinstance(node.map_out, dict) else (f"running function '{node.map_out}'",)
     notes += (f"merged: {', '.join(values)}",) if values else ()
     if child["status"] != "completed":
-        return _failed(node, child, values, notes)
+        return child_failed(node, child, values, notes)
     return VisitResult(True, with_own_output(execution, values, child["output"]), notes=notes)
 
 
@@ -82,8 +84,18 @@ def _rendered(node: AgentNode, execution: Execution, child: Mapping[str, Any]) -
         raise NodeFailed(message, "template") from None
 
 
-def _failed(
-    node: AgentNode, child: Mapping[str, Any], values: Mapping[str, Json], notes: tuple[str, ...]
+def of_output(node: AgentNode, execution: Execution, output: str) -> VisitResult:
+    """What a node without `map_out` writes after a child with this output. Raises NodeFailed."""
+    response = response_of(execution.graph, node, output) if execution.item is None else {}
+    values = {**response, **typed_state.updates(execution, {}, value=output)}
+    return VisitResult(True, with_own_output(execution, values, output))
+
+
+def child_failed(
+    node: AgentNode,
+    child: Mapping[str, Any],
+    values: Mapping[str, Json] = MappingProxyType({}),
+    notes: tuple[str, ...] = (),
 ) -> VisitResult:
     """The failure of a visit whose child did not complete."""
     reason = "it was cancelled" if child["status"] == "cancelled" else child["error"] or "it gives no reason"
@@ -92,6 +104,11 @@ def _failed(
     about = {"node": node.id, "message": error, "kind": child["error_kind"], "type": child["error_type"]}
     about["code"] = child.get("error_code")
     written = {"_error": {name: value for name, value in about.items() if value is not None}, "last_error": error}
+    if node.map_out is None:  # as where no worker sees the end of the child
+        cause = child["error_kind"], child["error_type"], child.get("error_code")
+        return VisitResult(
+            False, error=error, error_kind=cause[0] or "child", error_type=cause[1], error_code=cause[2], notes=notes
+        )
     return VisitResult(False, {**values, **written}, error=error, error_kind="child", notes=notes)
 
 

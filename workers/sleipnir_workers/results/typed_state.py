@@ -84,7 +84,7 @@ def _wrong(execution: Execution, message: str) -> NodeFailed:
 # What Python functions get
 
 
-def function_state(execution: Execution) -> dict[str, Any]:
+def function_state(execution: Execution) -> FunctionState:
     """The state for a Python function, which may change it, with objects of declared types. Raises NodeFailed."""
     state = FunctionState(execution.state.texts)
     for key, field in execution.graph.state.items():

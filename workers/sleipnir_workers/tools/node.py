@@ -25,7 +25,7 @@ from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.machine.agent_environment import without_secrets
 from sleipnir_workers.machine.host import Host, this_host
-from sleipnir_workers.tools import python_tools, results, timeouts
+from sleipnir_workers.tools import python_tools, results, timeouts, tool_callbacks
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.place import Place
 from sleipnir_workers.tools.repeated_calls import PastCall
@@ -47,8 +47,17 @@ def _run_requested(node: LlmNode | ToolsNode, execution: Execution, host: Host) 
     """Execute this visit's call in the model's message."""
     assert execution.part is not None
     [(reply, _)] = execution.talk.turns
-    function = json.loads(reply)["tool_calls"][execution.part.call]["function"]
-    call = PastCall(function["name"], function["arguments"])
+    requested = json.loads(reply)["tool_calls"][execution.part.call]
+    call = PastCall(requested["function"]["name"], requested["function"]["arguments"])
+    own = execution.callbacks
+    if own is None or not own.has("tool"):
+        return _executed(node, execution, call, host)
+    return tool_callbacks.around(
+        own, execution, requested["id"], call, lambda call: _executed(node, execution, call, host)
+    )
+
+
+def _executed(node: LlmNode | ToolsNode, execution: Execution, call: PastCall, host: Host) -> VisitResult:
     if isinstance(node, ToolsNode) and (tool := node.declared(call.name)) is not None and tool.call is not None:
         return python_tools.run(tool, call, execution, host)
     result = (

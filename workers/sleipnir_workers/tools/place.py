@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sleipnir.python_graph import call_context
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.machine.agent_environment import agent_variables
 from sleipnir_workers.machine.host import Host
@@ -34,6 +36,8 @@ class Place:
         }
         if execution.caller_dir is not None:
             names["GRAPH_CALLER_DIR"] = str(execution.caller_dir)
+        if execution.callbacks is not None and execution.callbacks.info.context:
+            names[call_context.VARIABLE] = json.dumps(execution.callbacks.info.context)
         if execution.scratch is not None:
             names["GRAPH_SCRATCH_DIR"] = str(execution.scratch)
         variables = {**agent_variables(execution.graph, execution.variables, host), **names}

@@ -7,13 +7,15 @@ and names the exception for retry policies. Limits and errors are those of funct
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, NodeTool
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import RESULT, VisitResult
+from sleipnir.python_graph.call_context import call_context
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.functions import python_call
 from sleipnir_workers.machine.host import Host
@@ -28,7 +30,8 @@ def run(tool: NodeTool, call: PastCall, execution: Execution, host: Host) -> Vis
     try:
         arguments = _arguments(call)
         timeout_s = timeouts.seconds_of(execution.node, execution.graph, host)
-        value = python_call.call(tool.call, execution, _called_with(arguments), timeout_s=timeout_s)
+        with _call_context(execution):
+            value = python_call.call(tool.call, execution, _called_with(arguments), timeout_s=timeout_s)
         if problem := first_not_json({"result": value}):
             raise NodeFailed(f"Function '{tool.call}' returned something that is not JSON: {problem}", "output")
     except NodeFailed as error:
@@ -57,6 +60,17 @@ def _arguments(call: PastCall) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise NodeFailed(f"the arguments of '{call.name}' must be an object", "arguments")
     return arguments
+
+
+@contextmanager
+def _call_context(execution: Execution) -> Iterator[None]:
+    """What callbacks have left for the call is in effect in the block."""
+    context = execution.callbacks.info.context if execution.callbacks is not None else {}
+    token = call_context.set(context)
+    try:
+        yield
+    finally:
+        call_context.reset(token)
 
 
 def _called_with(arguments: dict[str, Any]) -> Callable[[Callable[..., Any]], Any]:

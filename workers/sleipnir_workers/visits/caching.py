@@ -34,6 +34,7 @@ from sleipnir.runs.cached_results import (
     may_be_kept,
 )
 from sleipnir.settings import Settings
+from sleipnir_workers.callbacks.calling import call_in_child
 from sleipnir_workers.execution.execution import Execution, VisitLost
 from sleipnir_workers.functions import python_call, state_graph
 from sleipnir_workers.llm.clients import clients_of
@@ -220,8 +221,11 @@ def executed(execution: Execution, run: Run) -> VisitResult | None:
 def _by_function(name: str, execution: Execution) -> Any:
     """What a `key_func` returns for the visit, which it gets as the node does. Raises KeyProblem and VisitLost."""
     try:
-        if execution.objects is not None or execution.graph.state_classes:
+        beside_keys = execution.objects is None and isinstance(execution.node, LlmNode | RagNode)
+        if not beside_keys and (execution.objects is not None or execution.graph.state_classes):
             key = state_graph.cache_key(name, execution)
+        elif beside_keys:
+            key = call_in_child(name, execution)
         else:
             key = python_call.call(name, execution, lambda call: call(typed_state.function_state(execution)))
     except NodeFailed as error:

@@ -201,17 +201,21 @@ class Worker:
     def _result(self, call: VisitCall, execution: Execution, unpacked: Unpacked) -> VisitResult | None:
         """The result of the visit, which may be that of an earlier one. None: it was lost."""
 
-        def run() -> VisitResult | None:
+        def run(execution: Execution) -> VisitResult | None:
             with self._with_text_sink(execution) as streamed:
                 result = execute(streamed)
             if is_command(call, execution.node) and result is not None and result.ok:
                 return unless_changed(execution, unpacked, result)
             return result
 
-        if call.attempt > 1 and callbacks.has_callbacks(execution):
+        if not callbacks.has_callbacks(execution.graph, execution.node, execution.role):
+            return self.caching.result(execution, lambda: run(execution))
+        if call.attempt > 1:
             with self.store.errors():
-                execution = changed(execution, failures=self.store.visits.failures(call))
-        return callbacks.around(execution, self.caching.result, run)
+                failures, input_changed = self.store.visits.tries(call)
+                execution = changed(execution, failures=failures, input_changed=input_changed)
+        with self._with_emissions(execution) as emitting:  # callbacks emit too
+            return callbacks.around(emitting, self.caching.result, run)
 
     def _reads_bundle(self, call: VisitCall, node: Node) -> bool:
         """Whether the visit reads files of its bundle. A Python function reads them once per process, when loaded."""
@@ -258,6 +262,8 @@ class Worker:
 
         Reducers read only their visit's overlay, which every claim returns.
         """
+        if unpacked is not None and node is not None and callbacks.has_callbacks(unpacked.graph, node, role):
+            return None
         if unpacked is None or node is None or role in ("reduce", "tool", "summary"):
             return ()
         if role == "branch":
@@ -317,12 +323,22 @@ class Worker:
         )
 
     @contextmanager
+    def _with_emissions(self, execution: Execution) -> Iterator[Execution]:
+        """The execution, with what takes what its node emits, if that is streamed."""
+        is_open = execution.emissions is not None
+        if is_open or not self.settings.stream or not isinstance(execution.node, EMITTING) or execution.role != "node":
+            yield execution
+            return
+        place = execution.run, execution.node.id, execution.seq, execution.attempt
+        with VisitEmissions(lambda: self.live.open_emissions(*place)) as emissions:
+            yield changed(execution, emissions=emissions)
+
+    @contextmanager
     def _with_text_sink(self, execution: Execution) -> Iterator[Execution]:
         """The execution, with what takes the text of its model or what its node emits, if these are streamed."""
-        if self.settings.stream and isinstance(execution.node, EMITTING) and execution.role == "node":
-            place = execution.run, execution.node.id, execution.seq, execution.attempt
-            with VisitEmissions(lambda: self.live.open_emissions(*place)) as emissions:
-                yield changed(execution, emissions=emissions)
+        if isinstance(execution.node, EMITTING):
+            with self._with_emissions(execution) as emitting:
+                yield emitting
             return
         if (
             not self.settings.stream

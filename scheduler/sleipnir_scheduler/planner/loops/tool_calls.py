@@ -25,11 +25,11 @@ from sleipnir.graph.message_keys import (
     calls_of,
     last_with_calls,
 )
-from sleipnir.graph.model import Json, Retry, ToolsNode
+from sleipnir.graph.model import Json, ToolsNode
 from sleipnir.graph.plain import compact_json
 from sleipnir.graph.template import updates_read
 from sleipnir.graph.tools import MCP_FUNCTIONS
-from sleipnir.messages import QUEUE_OF, RESULT, ResultHeader
+from sleipnir.messages import QUEUE_OF, RESULT
 from sleipnir.runs.interrupts import INTERRUPT, answer_of
 from sleipnir.runs.run import Gate, changed
 from sleipnir.runs.transitions import ForgetConversation, SetValue, TakeResult
@@ -43,9 +43,6 @@ from sleipnir_scheduler.planner.loops.questions import storable
 
 MOST_CALLS: Final = 1_000
 """The most calls of one message."""
-
-NOT_RETRIED: Final = frozenset({"unknown", "not_allowed", "arguments", "tool_file", "question"})
-"""Kinds of failures that another try cannot mend."""
 
 YES, NO = "yes", "no"
 _SHOWN = 2_000  # characters of arguments in a question; its payload has all
@@ -119,11 +116,6 @@ def answered(context: Context, visit: Visit, text: str, by: str) -> None:
 def refusal(tool: str, why: str) -> dict[str, Json]:
     """The result of a call that is not executed."""
     return {"tool_call_error": f"The tool '{tool}' was not called: {why}."}
-
-
-def policies(node: ToolsNode, header: ResultHeader) -> list[Retry]:
-    """The policies for the failure of a call."""
-    return [] if header.error_kind in NOT_RETRIED else node.tool_retry
 
 
 def timed_out(context: Context, visit: Visit, loop: Loop) -> None:

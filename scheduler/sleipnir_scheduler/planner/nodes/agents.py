@@ -6,7 +6,8 @@ The child of a graph node is a run of one of the `graphs` of the document, with 
 
     a worker makes its first state ─► start the child ─► it ends ─► a worker writes what it returned
 
-A function under `map_in` or `map_out` of an agent node is called in the same places (child_mapping.py).
+A function under `map_in` or `map_out` of an agent node is called in the same places (child_mapping.py), and so are its
+callbacks: what a `before` gives in the place of the child ends the visit.
 
 The child's id follows from the visit, so a commit that is delivered twice starts it once. A child is cancelled when no
 visit waits for it (owed.py). A failed visit that runs again waits for the same child again, which goes on from where it
@@ -15,12 +16,12 @@ failed; if that child is gone, a new one starts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
 from sleipnir.graph.agent_names import name_below
 from sleipnir.graph.child_values import response_of
-from sleipnir.graph.model import AgentNode, GraphNode, Json, LoopAgent, Node
+from sleipnir.graph.model import AgentNode, Graph, GraphNode, Json, LoopAgent, Node
 from sleipnir.graph.template import updates_read
 from sleipnir.messages import CHILD, QUEUE_OF, RESULT
 from sleipnir.runs.child_run import ChildSettings
@@ -39,31 +40,44 @@ def start(context: Context, visit: Visit, node: AgentNode | GraphNode) -> None:
     make the child's first state. Raises VisitFailed for a prompt that cannot be rendered, and at the limit of depth."""
     earlier = visit.body.resumes if isinstance(visit.body, Ready) else None
     if isinstance(earlier, Work):
-        context.begin(visit, earlier if earlier.child is not None else changed(earlier, queue=_queue(node)))
+        context.begin(
+            visit, earlier if earlier.child is not None else changed(earlier, queue=_queue(context.graph, node))
+        )
     elif isinstance(earlier, Child):
         context.begin(visit, _wait_for(context, node, earlier))
         alone = isinstance(node, AgentNode) and node.isolated
         context.draft.owed.add(RetryChild(earlier.run, earlier.agent, visit.seq, visit.attempt, isolated=alone))
         _notify(context, "child_retried", visit, earlier)
-    elif needs_first_state(node):
-        context.begin(visit, Work(_queue(node)))
+    elif needs_first_state(node, context.graph):
+        context.begin(visit, Work(_queue(context.graph, node)))
     elif isinstance(node, AgentNode):
         new = _new_child(context, visit, node, None)
         context.begin(visit, _wait_for(context, node, new.child))
         _start_child(context, visit, new)
 
 
-def needs_first_state(node: Node | None) -> TypeGuard[AgentNode | GraphNode]:
-    """Whether a worker has to make the first state of the node's child."""
-    return isinstance(node, GraphNode) or (isinstance(node, AgentNode) and isinstance(node.map_in, str))
+def needs_first_state(node: Node | None, graph: Graph) -> TypeGuard[AgentNode | GraphNode]:
+    """Whether a worker has to make the first state of the node's child, or to call the callbacks before it."""
+    if isinstance(node, AgentNode):
+        return isinstance(node.map_in, str) or graph.has_callbacks(node, "before")
+    return isinstance(node, GraphNode)
 
 
-def begin(context: Context, visit: Visit, node: AgentNode | GraphNode) -> None:
-    """A worker has made the first state of the child: start it. Raises MissingValues."""
+def begin(
+    context: Context,
+    visit: Visit,
+    node: AgentNode | GraphNode,
+    *,
+    input_changed: bool,
+    decided: tuple[str, ...],
+) -> None:
+    """A worker has made the first state of the child: start it. `input_changed`: callbacks have changed what the node
+    sees of the state; `decided` is what they have decided. Raises MissingValues."""
     require(context.known, WantedValues(delta=frozenset([RESULT])))
     state = context.known.delta[RESULT]
     if isinstance(node, AgentNode):
-        _start_anew(context, visit, node, state)
+        made = child_mapping.FirstState(**state) if input_changed else child_mapping.FirstState(state)
+        _start_anew(context, visit, node, made, decided)
         return
     agent = name_below(context.run.spec.agent, node.graph)
     child = Child(context.child_id(visit.seq, agent), agent)
@@ -77,8 +91,8 @@ def gone(context: Context, visit: Visit, waiting: ChildWait) -> None:
     """The child cannot go on: start another one. Raises MissingValues."""
     node, draft = _node(context, visit), context.draft
     draft.owed.ended.add(waiting.child.run)
-    if needs_first_state(node):
-        draft.visits.move(visit, Ready(Work(_queue(node))), attempt=visit.attempt + 1)
+    if needs_first_state(node, context.graph):
+        draft.visits.move(visit, Ready(Work(_queue(context.graph, node))), attempt=visit.attempt + 1)
     elif isinstance(node, AgentNode):
         _start_anew(context, visit, node, None)
 
@@ -86,7 +100,7 @@ def gone(context: Context, visit: Visit, waiting: ChildWait) -> None:
 def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> None:
     """The child is over: the visit ends, or a worker has to make data of the output. Raises MissingValues."""
     node, draft = _node(context, visit), context.draft
-    if isinstance(node, AgentNode) and node.map_out is not None:
+    if isinstance(node, AgentNode) and child_mapping.maps_end(context.graph, node):
         _ended_mapped(context, visit, node, child, event)
         return
     text, is_for_worker = "", isinstance(node, GraphNode) or node.output_schema is not None
@@ -98,24 +112,25 @@ def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> No
         child = changed(child, failed_visits=event.failed_visits.count)
         visit = draft.visits.move(visit, ChildWait(child))
         outcome = VisitOutcome(ok=False, error=_why(node, event), failure=event.failure)
-        context.kinds.ended(context, visit, outcome)
+        context.kinds.ended(context, visit, with_decisions(child, outcome))
     elif isinstance(node, AgentNode) and not is_for_worker:
         try:
             outcome = VisitOutcome(values=_values(context, visit, node, text))
         except VisitFailed as failure:
             outcome = VisitOutcome(ok=False, error=str(failure))
-        context.kinds.ended(context, draft.visits.move(visit, ChildWait(child)), outcome)
+        context.kinds.ended(context, draft.visits.move(visit, ChildWait(child)), with_decisions(child, outcome))
     else:
         given = f"{visit.seq}.output"
         draft.record.item(TakeResult(given, RESULT))
         # A new attempt, so that a late message for this one is not taken for the worker's result.
-        work = Work(_queue(node), given=given)
+        work = Work(_queue(context.graph, node), given=given)
         draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
 
 
 def _ended_mapped(context: Context, visit: Visit, node: AgentNode, child: Child, event: ChildEnded) -> None:
     """The child of a node with `map_out` is over. Raises MissingValues."""
-    is_for_worker = isinstance(node.map_out, str) or event.end_bytes > child_mapping.MOST_RENDERED_HERE
+    is_for_worker = child_mapping.is_for_worker(context.graph, node)
+    is_for_worker = is_for_worker or event.end_bytes > child_mapping.MOST_RENDERED_HERE
     end = None
     if event.end_bytes and not is_for_worker:
         require(context.known, WantedValues(delta=frozenset([CHILD])))
@@ -134,10 +149,13 @@ def _map(context: Context, visit: Visit, node: AgentNode, end: child_mapping.End
     if is_for_worker and child_mapping.applies(context, visit, node, end):
         given = f"{visit.seq}.output"
         context.draft.record.item(end.as_item(given))
-        work = Work(node.queue or QUEUE_OF["function"], given=given, child=end.child)
+        extracts = node.map_out is None and node.output_schema is not None  # with the model
+        queue = node.queue or QUEUE_OF[node.kind if extracts else "function"]
+        work = Work(queue, given=given, child=None if extracts else end.child)  # a refused text needs another child
         context.draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
     else:
-        context.kinds.ended(context, visit, child_mapping.outcome(context, visit, node, end))
+        outcome = child_mapping.outcome(context, visit, node, end)
+        context.kinds.ended(context, visit, with_decisions(end.child, outcome))
 
 
 def timed_out(context: Context, visit: Visit, waiting: ChildWait) -> None:
@@ -145,11 +163,20 @@ def timed_out(context: Context, visit: Visit, waiting: ChildWait) -> None:
     node = _node(context, visit)
     visit = context.draft.visits.move(visit, ChildWait(waiting.child))
     error = f"{_title(node)} timed out after {node.timeout}s"
-    if isinstance(node, AgentNode) and node.map_out is not None:
+    if isinstance(node, AgentNode) and child_mapping.maps_end(context.graph, node):
         end = child_mapping.End(waiting.child, error, "timed_out", Failure("timeout"))
-        _map(context, visit, node, end, is_for_worker=isinstance(node.map_out, str))
+        _map(context, visit, node, end, is_for_worker=child_mapping.is_for_worker(context.graph, node))
     else:
-        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=error, error_kind="timeout"))
+        outcome = VisitOutcome(ok=False, error=error, error_kind="timeout")
+        context.kinds.ended(context, visit, with_decisions(waiting.child, outcome))
+
+
+def with_decisions(child: Child | None, outcome: VisitOutcome) -> VisitOutcome:
+    """The outcome of a visit, with what callbacks have decided before its child began."""
+    if child is None or not child.callbacks:
+        return outcome
+    decided = *child.callbacks, *outcome.how.get("callbacks", ())
+    return replace(outcome, how={**outcome.how, "callbacks": decided})
 
 
 def count_child(context: Context, seq: int, node: str, child: Child, event: ChildEnded) -> None:
@@ -184,9 +211,8 @@ class _NewChild(NamedTuple):
     settings: ChildSettings | None
 
 
-def _new_child(context: Context, visit: Visit, node: AgentNode, given: Mapping[str, Json] | None) -> _NewChild:
-    """Another child. `given` are the first values of its state that a worker has made, if one has. Raises VisitFailed
-    and MissingValues."""
+def _new_child(context: Context, visit: Visit, node: AgentNode, given: child_mapping.FirstState | None) -> _NewChild:
+    """Another child. `given` is what a worker has made for it, if one has. Raises VisitFailed and MissingValues."""
     prompt, settings = child_mapping.given(context, visit, node, given)
     depth, most = context.run.spec.depth + 1, (context.graph.loop or LoopAgent()).max_agent_depth
     if depth > most:
@@ -195,13 +221,22 @@ def _new_child(context: Context, visit: Visit, node: AgentNode, given: Mapping[s
     return _NewChild(child, prompt, settings)
 
 
-def _start_anew(context: Context, visit: Visit, node: AgentNode, given: Mapping[str, Json] | None) -> None:
+def _start_anew(
+    context: Context,
+    visit: Visit,
+    node: AgentNode,
+    given: child_mapping.FirstState | None,
+    decided: tuple[str, ...] = (),
+) -> None:
     """Start a child in a new attempt, so that a late message for the last one is not taken for the child's end."""
     try:
         new = _new_child(context, visit, node, given)
     except VisitFailed as failure:
-        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=str(failure)))
+        how = {"callbacks": decided} if decided else {}
+        context.kinds.ended(context, visit, VisitOutcome(ok=False, error=str(failure), how=how))
         return
+    if decided:
+        new = new._replace(child=changed(new.child, callbacks=decided))
     visit = context.draft.visits.move(visit, _wait_for(context, node, new.child), attempt=visit.attempt + 1)
     _start_child(context, visit, new)
 
@@ -244,8 +279,8 @@ def _node(context: Context, visit: Visit) -> AgentNode | GraphNode:
     return node
 
 
-def _queue(node: AgentNode | GraphNode) -> str:
-    calls_functions = isinstance(node, AgentNode) and bool(node.mappers)
+def _queue(graph: Graph, node: AgentNode | GraphNode) -> str:
+    calls_functions = isinstance(node, AgentNode) and (bool(node.mappers) or graph.has_callbacks(node, "before"))
     return node.queue or QUEUE_OF["function" if calls_functions else node.kind]
 
 

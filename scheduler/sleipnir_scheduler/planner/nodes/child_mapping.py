@@ -7,8 +7,8 @@ those templates are. After a child that did not complete,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sleipnir.graph.child_values import (
@@ -21,7 +21,7 @@ from sleipnir.graph.child_values import (
     rendered,
     written_by,
 )
-from sleipnir.graph.model import AgentNode, Json
+from sleipnir.graph.model import AgentNode, Graph, Json
 from sleipnir.graph.plain import compact_json
 from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
 from sleipnir.graph.state import update_problem
@@ -63,16 +63,39 @@ class End:
         return SetValue(field, compact_json(dict(self.data)))
 
 
-def given(
-    context: Context, visit: Visit, node: AgentNode, made: Mapping[str, Json] | None
-) -> tuple[str, ChildSettings | None]:
-    """The prompt of a child, and its settings. `made` are the first values that a function made. Raises VisitFailed and
-    MissingValues."""
-    state = context.values.state(keys_given(node), visit)
+@dataclass(frozen=True)
+class FirstState:
+    """What a worker has made before a child starts: the `values` of its state that a function under `map_in` gives, and
+    the keys of the node's own state that callbacks have `changed` and `removed` for the node."""
+
+    values: Mapping[str, Json]
+    changed: Mapping[str, Json] = field(default_factory=dict)
+    removed: Sequence[str] = ()
+
+
+def maps_end(graph: Graph, node: AgentNode) -> bool:
+    """Whether what the node writes is made of the whole end of its child."""
+    return node.map_out is not None or _calls_back(graph, node)
+
+
+def is_for_worker(graph: Graph, node: AgentNode) -> bool:
+    """Whether functions of the agent decide what the node writes after its child."""
+    return isinstance(node.map_out, str) or _calls_back(graph, node)
+
+
+def _calls_back(graph: Graph, node: AgentNode) -> bool:
+    return graph.has_callbacks(node, "after", "error")
+
+
+def given(context: Context, visit: Visit, node: AgentNode, made: FirstState | None) -> tuple[str, ChildSettings | None]:
+    """The prompt of a child, and its settings. Raises VisitFailed and MissingValues."""
+    made = made or FirstState({})
+    state = {**context.values.state(keys_given(node), visit), **made.changed}
+    state = {key: value for key, value in state.items() if key not in made.removed}
     try:
         messages = messages_of(node, state)
         prompt = prompt_of(messages) if node.messages is not None else render(node.message or "", state)
-        values = dict(made or {}) if not isinstance(node.map_in, dict) else rendered(node.map_in, state)
+        values = dict(made.values) if not isinstance(node.map_in, dict) else rendered(node.map_in, state)
     except TemplateError as error:
         raise VisitFailed(f"Failed to interpolate prompt for agent '{node.agent}': {error}") from None
     if node.messages is not None:
@@ -80,7 +103,7 @@ def given(
     options = {} if node.options is None else vars(node.options)
     settings = ChildSettings(
         values,
-        keys_returned(node),
+        () if node.map_out is None and maps_end(context.graph, node) else keys_returned(node),
         node.isolated,
         node.event_scope,
         {name: value for name, value in options.items() if value not in (None, False)},
@@ -89,8 +112,8 @@ def given(
 
 
 def applies(context: Context, visit: Visit, node: AgentNode, end: End) -> bool:
-    """Whether `map_out` writes anything after this end."""
-    if end.error is None:
+    """Whether `map_out` writes anything after this end, or callbacks are to see it."""
+    if end.error is None or _calls_back(context.graph, node):
         return True
     return visit.is_branch and failing.reaction(context, node) != "fail"
 
