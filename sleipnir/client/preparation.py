@@ -18,7 +18,7 @@ from typing import Any, Final
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import Bundle
 from sleipnir.batches.records import BatchPlan, check_plan
-from sleipnir.client import request_ids
+from sleipnir.client import requested_run
 from sleipnir.client.agent_preparation import AgentPreparation, PreparedAgent, Roster
 from sleipnir.client.options import ForkChanges, RunOptions, overrides_in, refuse_unknown
 from sleipnir.client.pinned_graph import pinned_graph
@@ -154,7 +154,7 @@ class Preparation:
     ) -> tuple[str, bool]:
         """The id of the run of a caller's request, and whether it was submitted before. Raises UsageError for an id
         that belongs to another request."""
-        request_ids.checked(request_id)
+        requested_run.checked(request_id)
         prepared = self.agents.roster(agent).agent
         name: object = self._thread(prepared, agent, thread, session, options)
         if name is not None:
@@ -166,9 +166,9 @@ class Preparation:
         if (in_session := _session(prepared.graph, prepared.folder.name, session)) is not None:
             name = sessions.SessionName(prepared.folder.name, in_session)
         keys = self._store.keys
-        run_id = request_ids.run_id_of(request_id, keys, None if name is None else keys.partition_of(str(name)))
+        run_id = requested_run.run_id_of(request_id, keys, None if name is None else keys.partition_of(str(name)))
         with self._store.errors():
-            return run_id, request_ids.is_known(self._store, run_id, request_id, prepared.folder.name, begin)
+            return run_id, requested_run.is_known(self._store, run_id, request_id, prepared.folder.name, begin)
 
     def _thread(
         self,

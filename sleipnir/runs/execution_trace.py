@@ -44,6 +44,10 @@ TraceStatus: TypeAlias = Literal["completed", "failed", "cancelled", "incomplete
 Texts: TypeAlias = Mapping[str, str]
 
 
+SKILLS: Final = "skill__"
+"""What the names of the tools of skills begin with (graph.tools.SKILL_TOOLS)."""
+
+
 @dataclass(frozen=True)
 class ToolUse:
     """A call of a tool that a model made in its turn `turn`, counted from 1."""
@@ -274,11 +278,17 @@ class _Loop:
         self.started_ms = self.started_ms or step.started_ms
         self.runs += runs
         if part is not None and part.call is not None and step.role == "tool":
-            self.count += 1
-            if len(self.tools) < MOST_TOOLS:
-                self.tools.append(ToolUse(part.tool, part.turn + 1, step.ok, step.took_ms, step.error))
+            self._use(ToolUse(part.tool, part.turn + 1, step.ok, step.took_ms, step.error))
         elif part is not None and step.role == "turn":
             self.turns += 1
+            for name in step.calls:
+                if name.startswith(SKILLS):  # of these, the turn gives the result itself
+                    self._use(ToolUse(name, part.turn + 1, True, 0))
+
+    def _use(self, tool: ToolUse) -> None:
+        self.count += 1
+        if len(self.tools) < MOST_TOOLS:
+            self.tools.append(tool)
 
 
 class RunTraceReader:

@@ -164,7 +164,7 @@ def test_the_questions_of_one_run_are_listed_and_answered_from_the_command_line(
         assert stack.sleipnir("gates", "nothing-like-it").returncode == 2
 
 
-@pytest.mark.conformance("NI-05")
+@pytest.mark.conformance("NI-05", "TL-30")
 def test_a_question_of_an_agent_that_a_model_called_is_answered_at_the_root_and_no_other_run_gets_it(
     stack: Stack,
 ) -> None:
