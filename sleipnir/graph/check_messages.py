@@ -59,11 +59,11 @@ def every_setting_of_a_model_is_given_once(case: Case) -> None:
                 case.findings.error((*path, "generation", key), message, "Keep one of the two.")
 
 
-def no_placeholder_reads_a_session(case: Case) -> None:
+def no_placeholder_reads_another_scope(case: Case) -> None:
     for node, path in case.nodes(LlmNode):
         for name in placeholders.scoped(node.instructions or "") if node.placeholders is not None else ():
             message = f"'{{{name}}}' reads a scope that runs do not have"
-            hint = "Placeholders read keys of the state: write {key}, or {key?} for a key that may be missing."
+            hint = "Placeholders read keys of the state: {key}, {temp:key} or {invocation:key}, with ? if it may miss."
             case.findings.error((*path, "instructions"), message, hint)
 
 
@@ -148,7 +148,7 @@ RULES: Sequence[Rule] = (
     every_message_operation_exists,
     no_item_of_a_map_sends_messages,
     every_setting_of_a_model_is_given_once,
-    no_placeholder_reads_a_session,
+    no_placeholder_reads_another_scope,
     every_history_has_messages,
     every_tools_node_is_one,
     every_tools_node_has_messages,

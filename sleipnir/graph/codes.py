@@ -241,8 +241,9 @@ CODES: Final[Mapping[str, Code]] = {
     "SLP407": Code("A `validation` that cannot be read", "Write for example `len(input) > 0`."),
     "SLP408": Code("`concurrency.key` holds no placeholder", "Write `{{name}}`, without spaces."),
     "SLP420": Code(
-        "A placeholder of a session",
-        "`placeholders: trpc` reads keys of the state. Runs have no values of the scopes `user`, `app` and `temp`.",
+        "A placeholder of a scope",
+        "`placeholders: trpc` reads keys of the state, also those of one run, `temp:` and `invocation:`. Runs have no "
+        "values of the scopes `user` and `app`.",
     ),
     "SLP421": Code(
         "A history of turns without messages",
@@ -426,7 +427,7 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_message_operation_exists": "SLP821",
     "no_item_of_a_map_sends_messages": "SLP321",
     "every_setting_of_a_model_is_given_once": "SLP240",
-    "no_placeholder_reads_a_session": "SLP420",
+    "no_placeholder_reads_another_scope": "SLP420",
     "every_history_has_messages": "SLP421",
     "every_tools_node_is_one": "SLP350",
     "every_tools_node_has_messages": "SLP350",

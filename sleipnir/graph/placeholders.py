@@ -1,9 +1,10 @@
 """Placeholders of trpc-agent-go in the instructions of llm nodes: `placeholders: trpc` (spec/graph-package.md F21).
 
 Rules. `{key}` and `{key?}` are values of the state, and so are `{{key}}` and `{{key?}}`. A missing value stays in the
-text as it is written; with `?` it is the empty text. Only plain names are placeholders: other braces are text. The
-scopes of sessions, `{user:key}`, `{app:key}` and `{temp:key}`, are refused when the graph is checked. One pass: a value
-is never scanned again.
+text as it is written; with `?` it is the empty text. Only plain names are placeholders, and those of values of one run:
+`{temp:key}` and `{invocation:key}` are the state keys `temp:key` and `invocation:key`, which the next turn of a thread
+does not begin with. Other braces are text. The scopes `{user:key}` and `{app:key}` are refused when the graph is
+checked. One pass: a value is never scanned again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Final
 
 from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json
+from sleipnir.graph.run_keys import OF_RUN
 
-SCOPES: Final = ("user", "app", "temp", "invocation", "runtime")
+SCOPES: Final = ("user", "app", "runtime")
+"""Those that there are not."""
 
-_NAME: Final = r"([A-Za-z_]\w*)(\??)"
+_NAME: Final = rf"((?:{'|'.join(OF_RUN)})?[A-Za-z_]\w*)(\??)"
 _PLACEHOLDER: Final = re.compile(rf"\{{\{{{_NAME}\}}\}}|\{{{_NAME}\}}")
 _SCOPED: Final = re.compile(r"\{\{?((?:" + "|".join(SCOPES) + r"):[A-Za-z_]\w*\??|artifact\.[\w.-]+\??)\}")
 

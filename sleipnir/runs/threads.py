@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from sleipnir.errors import UsageError
+from sleipnir.graph.run_keys import OF_RUN
 
 HELD_MS: Final = 2**53 - 1
 """When the last run of a thread expires, as the index of ended runs has it: never."""
 
 NOT_KEPT: Final = ("_error", "last_error")
-"""Keys of the state that a turn does not begin with: they tell of a failed visit of an earlier run (start_turn.lua)."""
+"""Keys of the state that tell of a failed visit of an earlier run."""
 
 NO_THREADS = (
     "agent {agent!r} has a config.yaml: it continues conversations, which are sessions (--session), not threads"
@@ -27,6 +28,12 @@ MOST_QUEUED: Final = 100
 """Maximum number of turns of a thread that wait for the runs before them."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+
+
+def is_kept(key: str) -> bool:
+    """Whether the next turn of a thread begins with a key of the state, as lua/shared/turns.lua has it: values of one
+    run, and what tells of its failures, it does not have."""
+    return key not in NOT_KEPT and not key.startswith(OF_RUN)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from sleipnir.errors import QueueFull, ThreadBusy, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.run import QueuedTurn, RunSpec
-from sleipnir.runs.threads import MOST_QUEUED, NOT_KEPT, ThreadName
+from sleipnir.runs.threads import MOST_QUEUED, ThreadName, is_kept
 from sleipnir.runs.views import ThreadInfo
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, last_run_keys
@@ -126,7 +126,7 @@ class Threads:
             raise _gone(name, run)
         if status not in FINAL or retrying is not None:
             raise self._busy(name, run)
-        values = {key: json.loads(text) for key, text in state.items() if key not in NOT_KEPT}
+        values = {key: json.loads(text) for key, text in state.items() if is_kept(key)}
         return LastTurn(run, int(version), int(turns), status, values)
 
     def live(self, name: ThreadName) -> LiveTurn | None:
@@ -141,7 +141,7 @@ class Threads:
         exists, state = pipe.execute()
         if not exists:
             return None
-        values = {key: json.loads(text) for key, text in state.items() if key not in NOT_KEPT}
+        values = {key: json.loads(text) for key, text in state.items() if is_kept(key)}
         return LiveTurn(waiting.split()[-1] if waiting else run, int(turns), values)
 
     def queue(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], queued: QueuedTurn) -> None:

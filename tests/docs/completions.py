@@ -115,6 +115,9 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
     ),
     ("docs/graph-language.md", "concurrency"): Completion(runs=[Run({"tenant": "acme"})]),
     ("docs/graph-language.md", "collect decorate"): Completion(files={"collect.py": prints('{"text": "bells"}')}),
+    ("docs/threads.md", "retrieve answer"): Completion(
+        files={"retrieve.py": prints('{"temp:context": "bells"}')}, runs=[Run(output="")]
+    ),
     ("docs/threads.md", "ask"): Completion(runs=[Run(output="")]),
     ("docs/graph-language.md", "retry"): Completion(),
     ("docs/graph-language.md", "send"): Completion(

@@ -177,3 +177,12 @@ def test_a_turn_without_a_state_to_take_fails_and_lets_the_next_one_begin(talk: 
         client.hset(keys.state, "a", "{")
         talk.go_on()
         assert talk.store.runs.info(second).parked is not None
+
+
+def test_a_queued_turn_keeps_its_own_values_of_one_run_and_no_others(talk: QueuingTalk) -> None:
+    first = talk.begin(**{"invocation:case": 1, "temp:a": 1})
+    live = talk.store.threads.live(NAME)
+    assert live is not None and live.state == {}
+    second = talk.queue({"invocation:case": 2})
+    talk.finish(first, **{"temp:b": 2, "said": "x"})
+    assert talk.store.runs.state(second) == {"invocation:case": 2, "said": "x"}

@@ -334,3 +334,14 @@ def test_a_thread_of_a_long_history_and_a_large_state_begins_fast(talk: Talk) ->
     talk.end(run, **{f"key{number}": "x" * 10_000 for number in range(1_000)})
     second = talk.begin()
     assert len(talk.store.runs.state(second)) == 1_000
+
+
+def test_a_turn_does_not_begin_with_values_of_one_run(talk: Talk) -> None:
+    first = talk.begin(**{"invocation:case": 1, "temp:a": 1, "temperature": 1})
+    talk.end(first, **{"temp:b": 2, "said": "x"})
+    assert talk.store.runs.state(first)["temp:b"] == 2, "the run keeps them"
+    last = talk.store.threads.last(NAME)
+    assert last is not None and last.state.keys() == {"temperature", "said"}
+    second = talk.begin(last, **{"invocation:case": 2})
+    assert talk.store.runs.state(second) == {"temperature": 1, "said": "x", "invocation:case": 2}
+    assert talk.store.runs.fold(second, 0) == talk.store.runs.state(second)

@@ -38,6 +38,8 @@ def look(at: str) -> str:
 def replies(request: Request) -> Reply:
     """A call for each text of the user, then an answer with the number of messages that were sent."""
     last = request.messages[-1]
+    if not request.tools:
+        return Reply("yes")
     if last["role"] == "tool":
         return Reply(f"saw {len(request.messages)}")
     return Reply("", calls=[Call("look", {"at": str(last["content"])})])
@@ -121,6 +123,66 @@ def test_a_message_of_a_tool_that_is_given_is_no_input_of_the_user(client: Clien
     run = client.submit(agent, "", thread="t", state={"messages": given})
     assert said(run) == ["one", *ANSWER]
     assert run.output == "saw 4"
+
+
+INSTRUCTED = """
+name: instructed
+version: sleipnir/1
+start: retrieve
+model: openai:gpt-test
+state: {messages: messages}
+nodes:
+  retrieve: {type: script, script: retrieve.py, next: ask}
+  ask: {type: llm, placeholders: trpc, instructions: "INSTRUCTIONS", next: e}
+  e: {type: end, output: "{{last_response}}"}
+"""
+RETRIEVE = """
+import json, os
+state = json.loads(os.environ["GRAPH_STATE"])
+prompt = state["initial_prompt"]
+print(json.dumps({"temp:context": f"about {prompt}", "temp:input": prompt.upper()} if prompt != "again" else {}))
+"""
+
+
+def instructed(folder: Path, instructions: str) -> Path:
+    return write_agent(folder, INSTRUCTED.replace("INSTRUCTIONS", instructions), retrieve_py=RETRIEVE)
+
+
+def sent(model: ModelServer, text: str) -> list[tuple[str, str]]:
+    """The instructions of the requests whose last message is this text of the user, and the text."""
+    requests = [request.messages for request in model.requests if request.messages[-1]["content"] == text]
+    return [(str(messages[0]["content"]), str(messages[-1]["content"])) for messages in requests]
+
+
+@pytest.mark.conformance("EX-11")
+def test_each_run_has_its_own_invocation_values(client: Client, model: ModelServer, tmp_path: Path) -> None:
+    agent = instructed(tmp_path / "cases", "Case {invocation:case}, topic {topic}, {invocation:gone?}.")
+    values = [{"invocation:case": "a", "topic": "bells"}, {"invocation:case": "b"}, {}]
+    for number, given in enumerate(values):
+        assert client.submit(agent, f"turn {number}", thread="t", state=given).wait(60).status == "completed"
+    assert [sent(model, f"turn {number}") for number in range(3)] == [
+        [("Case a, topic bells, .", "turn 0")],
+        [("Case b, topic bells, .", "turn 1")],
+        [("Case {invocation:case}, topic bells, .", "turn 2")],
+    ]
+
+
+@pytest.mark.conformance("EX-12")
+def test_retrieved_texts_are_in_the_instructions_and_the_users_text_stays_raw(
+    client: Client, model: ModelServer, tmp_path: Path
+) -> None:
+    """In our sense of "graph state unchanged": what is retrieved is in keys of this run, and in no other."""
+    agent = instructed(tmp_path / "retrieved", "Context: {temp:context?}; asked: {temp:input?}.")
+    first = client.submit(agent, "bells", thread="t")
+    assert first.wait(60).status == "completed", first.error
+    assert sent(model, "bells") == [("Context: about bells; asked: BELLS.", "bells")]
+    changed = {key for key, value in first.state().items() if first.state_at(0).get(key) != value}
+    assert {key for key in changed if key.startswith("temp:")} == {"temp:context", "temp:input"}
+    assert changed & {"initial_prompt", "topic"} == set()
+    assert first.state()["messages"][0]["content"] == "bells"
+    second = client.submit(agent, "again", thread="t")
+    assert second.wait(60).status == "completed", second.error
+    assert sent(model, "again") == [("Context: ; asked: .", "again")], "the next turn has its own"
 
 
 def test_queued_turns_begin_with_the_messages_that_they_may_while_everything_dies(

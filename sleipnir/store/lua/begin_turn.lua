@@ -48,7 +48,7 @@ for _, key in ipairs(cjson.decode(queued).defaults or {}) do defaults[key] = tru
 redis.call('DEL', state)
 redis.call('COPY', last_state, state)
 redis.call('PERSIST', state)
-redis.call('HDEL', state, '_error', 'last_error')  -- as in runs/threads.py
+forget_own(state)
 for i = 1, #own, 2 do
   if defaults[own[i]] then redis.call('HSETNX', state, own[i], own[i + 1])
   else redis.call('HSET', state, own[i], own[i + 1]) end

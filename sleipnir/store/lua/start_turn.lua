@@ -46,7 +46,7 @@ if before ~= '' then
   if redis.call('HGET', last_run, 'version') ~= version then return {-2, before} end
   redis.call('COPY', last_state, state)
   redis.call('PERSIST', state)
-  redis.call('HDEL', state, '_error', 'last_error')  -- as in runs/threads.py
+  forget_own(state)
 end
 
 local time = redis.call('TIME')

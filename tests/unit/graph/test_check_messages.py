@@ -10,6 +10,7 @@ from sleipnir.graph.check import check
 from sleipnir.graph.load import load_graph, parse
 from sleipnir.graph.message_keys import BUILT_IN, as_openai, calls_of, last_with_calls
 from sleipnir.graph.model import LlmNode
+from sleipnir.graph.placeholders import keys_read, render, scoped
 from sleipnir.graph.state import initial
 from sleipnir.graph.template import state_read_by, updated_by
 from sleipnir.runs.initial_state import state_of_turn
@@ -117,12 +118,21 @@ def test_updates_that_are_no_texts_are_rendered_at_any_depth() -> None:
 
 
 def test_the_scopes_of_sessions_are_refused() -> None:
-    nodes = 'ask: {type: llm, placeholders: trpc, instructions: "{user:tier?} {app:name} {artifact.file}"}'
+    text = "{user:tier?} {temp:a} {app:name} {invocation:b?} {artifact.file}"
+    nodes = f'ask: {{type: llm, placeholders: trpc, instructions: "{text}"}}'
     assert [each.partition("'")[2] for each in findings(graph(nodes))] == [
         "{user:tier?}' reads a scope that runs do not have",
         "{app:name}' reads a scope that runs do not have",
         "{artifact.file}' reads a scope that runs do not have",
     ]
+
+
+def test_placeholders_read_values_of_the_state_and_of_one_run() -> None:
+    state = {"topic": "bells", "temp:found": {"n": 1}, "invocation:case": "a", "temp:empty": ""}
+    text = "{topic} {{topic}} {temp:found} {invocation:case?} [{temp:gone?}] {temp:gone} {{temp:empty}} {a:b} {temp: x}"
+    assert render(text, state) == 'bells bells {"n":1} a [] {temp:gone}  {a:b} {temp: x}'
+    assert keys_read(text) == {"topic", "temp:found", "invocation:case", "temp:gone", "temp:empty"}
+    assert scoped(text) == []
 
 
 def test_a_setting_of_a_model_is_given_once() -> None:

@@ -30,3 +30,11 @@ local function take_turn(thread, threads, name, run_id, now_ms)
   redis.call('PERSIST', thread)
   redis.call('ZADD', threads, now_ms, name)
 end
+
+-- Remove what a turn does not begin with, as in runs/threads.py: values of one run, and what tells of its failures.
+local function forget_own(state)
+  redis.call('HDEL', state, '_error', 'last_error')
+  for _, key in ipairs(redis.call('HKEYS', state)) do
+    if string.find(key, '^temp:') or string.find(key, '^invocation:') then redis.call('HDEL', state, key) end
+  end
+end
