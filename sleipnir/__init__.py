@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ToolMessage,
         add_messages,
     )
+    from sleipnir.python_graph.node_streams import RESET, NodeStream, StreamError, StreamNotBegun, open_stream
     from sleipnir.python_graph.policies import CachePolicy, InMemoryCache, InMemorySaver, MemorySaver, RetryPolicy
     from sleipnir.python_graph.runtime import (
         GraphOutput,
@@ -78,6 +79,7 @@ _MODULES: Final = {
         "REMOVE_ALL_MESSAGES", "AIMessage", "AnyMessage", "HumanMessage", "MessagesState", "RemoveMessage",
         "SystemMessage", "ToolMessage", "add_messages",
     ),
+    "sleipnir.python_graph.node_streams": ("RESET", "NodeStream", "StreamError", "StreamNotBegun", "open_stream"),
     "sleipnir.python_graph.policies": (
         "CachePolicy", "InMemoryCache", "InMemorySaver", "MemorySaver", "RetryPolicy",
     ),
@@ -94,17 +96,16 @@ _MODULES: Final = {
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "END", "REMOVE_ALL_MESSAGES", "START", "AIMessage", "AnyMessage", "AsyncBatch", "AsyncClient", "AsyncRun",
-    "CachePolicy", "Client", "Command", "EmptyInputError", "ExternalTool", "GraphBubbleUp", "GraphInterrupt",
-    "GraphOutput",
-    "GraphRecursionError", "HumanMessage",
-    "InMemoryCache", "InMemorySaver", "Interrupt", "InvalidUpdateError", "IsLastStep", "MemorySaver", "MessagesState",
-    "NodeInfo",
+    "END", "REMOVE_ALL_MESSAGES", "RESET", "START", "AIMessage", "AnyMessage", "AsyncBatch", "AsyncClient",
+    "AsyncRun", "CachePolicy", "Client", "Command", "EmptyInputError", "ExternalTool", "GraphBubbleUp",
+    "GraphInterrupt", "GraphOutput", "GraphRecursionError", "HumanMessage", "InMemoryCache", "InMemorySaver",
+    "Interrupt", "InvalidUpdateError", "IsLastStep", "MemorySaver", "MessagesState", "NodeInfo", "NodeStream",
     "Overwrite", "PregelTask", "RecoverableError", "RemainingSteps", "RemoveMessage", "RetryPolicy", "Run",
-    "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings",
-    "StateGraph", "StateSnapshot", "StreamWriter", "SystemMessage", "ToolMessage", "ToolRetryPolicy", "__version__",
+    "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings", "StateGraph", "StateSnapshot", "StreamError",
+    "StreamNotBegun", "StreamWriter", "SystemMessage", "ToolMessage", "ToolRetryPolicy", "__version__",
     "add_messages", "clear_resume_value", "emit", "emit_progress", "emit_text", "get_call_context", "get_config",
-    "get_runtime", "get_stream_writer", "has_resume_value", "interrupt", "is_invalid_resume", "resume_value",
+    "get_runtime", "get_stream_writer", "has_resume_value", "interrupt", "is_invalid_resume", "open_stream",
+    "resume_value",
     "tools_condition", "wait",
 ]  # fmt: skip
 

@@ -19,13 +19,14 @@ from sleipnir.graph.model import Graph, LlmNode
 from sleipnir.graph.node_overrides import NodeOverrides
 from sleipnir.messages import VisitCall, VisitResult
 from sleipnir.runs.claims import Claim
+from sleipnir.runs.node_streams import NodeStreams
 from sleipnir_inprocess import executors  # noqa: F401
 from sleipnir_inprocess.runner import Executed
 from sleipnir_workers.execution.execution import EMITTING, DirectoryMissing, Emissions, Execution, TextSink
 from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.machine.host import Host, executing_for
 from sleipnir_workers.results.encoding import encoded
-from sleipnir_workers.visits import callbacks, guard
+from sleipnir_workers.visits import callbacks, guard, node_streams
 from sleipnir_workers.visits.caching import VisitCache, executed
 
 OpenText = Callable[[Execution], AbstractContextManager[TextSink | None]]
@@ -46,6 +47,8 @@ class AgentExecutor:
 
     agents: Mapping[str, PreparedAgent]
     host: Host
+    board: Callable[[], NodeStreams]
+    """The node streams of the runs."""
     open_text: OpenText | None = None
     open_emissions: OpenEmissions | None = None
     caching: VisitCache | None = None
@@ -62,7 +65,10 @@ class AgentExecutor:
                 streamed = replace(execution, text_sink=sink)
 
                 def run(execution: Execution) -> VisitResult | None:
-                    return guard.execute(execution, interruptible=in_main)
+                    with node_streams.connected(execution, claim.spec, self.board) as joined:
+                        result = guard.execute(joined, interruptible=in_main)
+                        node_streams.close(joined, result)
+                    return result
 
                 cached = executed if self.caching is None else self.caching.result
                 result = callbacks.around(streamed, cached, run)

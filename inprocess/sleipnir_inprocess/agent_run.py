@@ -25,6 +25,7 @@ from sleipnir.graph.model import Graph, Json, graph_below
 from sleipnir.knowledge import preparing
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
 from sleipnir.knowledge.order import BuildMessage, Order
+from sleipnir.memory.node_streams import MemoryStreams
 from sleipnir.memory.store import MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
 from sleipnir.messages import RunStatus
@@ -104,6 +105,7 @@ class AgentRun:
         self._texts: StreamedTexts | None = None
         self._streams_models = False
         self._store = MemoryStore(self._clock.now_ms)
+        self._streams = MemoryStreams(self._store)
         self._caching = VisitCache.in_process(MemoryCache(self._clock.now_ms), settings)
         self._store.create(self.id, spec, {key: json_text(value) for key, value in begin.items()})
 
@@ -123,7 +125,9 @@ class AgentRun:
             self._store,
             self.id,
             self._graph_of,
-            AgentExecutor(self._agents, self._host, self._open_text, self._emissions, self._caching),
+            AgentExecutor(
+                self._agents, self._host, lambda: self._streams, self._open_text, self._emissions, self._caching
+            ),
             watch,
             self._begin,
             self._clock,

@@ -24,7 +24,8 @@ from sleipnir.python_graph.snapshots import TASKS
 from sleipnir.runs.cached_results import CachedResult
 from sleipnir.runs.claims import Claim
 from sleipnir.runs.memory_cache import MemoryCache
-from sleipnir.runs.run import changed
+from sleipnir.runs.node_streams import NodeStreams
+from sleipnir.runs.run import RunSpec, changed
 from sleipnir.settings import Settings
 from sleipnir_inprocess.runner import Executed
 from sleipnir_inprocess.streams import Chunk, Stream
@@ -34,7 +35,7 @@ from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.machine.host import Host, executing_for
 from sleipnir_workers.nodes import condition, function, reduction  # noqa: F401  (they register their executors)
 from sleipnir_workers.results.encoding import encoded
-from sleipnir_workers.visits import callbacks, guard
+from sleipnir_workers.visits import callbacks, guard, node_streams
 from sleipnir_workers.visits.caching import VisitCache, executed
 
 
@@ -89,6 +90,8 @@ class Executor:
     config: Mapping[str, Any]
     runtime: Runtime[Any]
     stream: Stream
+    board: Callable[[], NodeStreams]
+    """The node streams of the run."""
     thread: str | None = None
     environment: NodeEnvironment = field(default_factory=NodeEnvironment)
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
@@ -129,7 +132,7 @@ class Executor:
             else:
                 has_cache = self.graph.model.cache_of(execution.node) is not None
                 cached = self._caching.result if has_cache else executed
-                result = callbacks.around(execution, cached, self._executed)
+                result = callbacks.around(execution, cached, lambda each: self._connected(each, claim.spec))
         finally:
             answering.reset(asker)
             current.reset(token)
@@ -141,6 +144,12 @@ class Executor:
         remaining = remaining_steps(self.config, self.graph.model, step, self.limited_from)
         below = of_child(self.of_nodes, call.node) if self.of_nodes else {}
         return Call(self.config, self._runtime(call), _Below(self.stream, call), called, remaining, below)
+
+    def _connected(self, execution: Execution, spec: RunSpec) -> VisitResult | None:
+        with node_streams.connected(execution, spec, self.board) as joined:
+            result = self._executed(joined)
+            node_streams.close(joined, result)
+        return result
 
     def _executed(self, execution: Execution) -> VisitResult | None:
         return guard.execute(execution) if execution.node.id in self._functions else self._elsewhere(execution)

@@ -16,6 +16,7 @@ from sleipnir.graph import node_overrides
 from sleipnir.graph.check_breakpoints import Breakpoints, breakpoint_nodes
 from sleipnir.graph.model import AgentNode
 from sleipnir.graph.node_overrides import NodeOverrides
+from sleipnir.memory.node_streams import MemoryStreams
 from sleipnir.memory.store import Entry, MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
 from sleipnir.messages import CACHE_HIT, VisitCall
@@ -114,7 +115,10 @@ class Run:
         parent = above.stream if above is not None else None
         self._stream = Stream(form, parent, parent.modes if parent is not None else frozenset())
         runtime, around = self._runtime(context, above), environment or NodeEnvironment()
-        self._executor = Executor(graph, self._config, runtime, self._stream, self.thread, around, of_nodes=nodes)
+        self._executor = Executor(
+            graph, self._config, runtime, self._stream, self._board, self.thread, around, of_nodes=nodes
+        )
+        self._streams: MemoryStreams | None = None
         self._clock = clock or RealClock()
         self._has_start = graph.model.start == START
         self._asker = answering.get()
@@ -146,6 +150,12 @@ class Run:
         if self._steps:  # the call goes on with a run: it has a limit of its own
             self._executor.limited_from = limited_from(self._steps)
         self._before = self._executor.limited_from or int(self._has_start)
+
+    def _board(self) -> MemoryStreams:
+        """Made for the first visit that has a node stream."""
+        if self._streams is None:
+            self._streams = MemoryStreams(self.store)
+        return self._streams
 
     def _runtime(self, context: Any, above: Call | None) -> Runtime[Any]:
         if context is None and above is not None:

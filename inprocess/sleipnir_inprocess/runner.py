@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from sleipnir.graph.model import Graph
+from sleipnir.graph.model import FunctionNode, Graph, ScriptNode
 from sleipnir.memory.store import Begin, Entry, MemoryRun, MemoryStore, no_children
 from sleipnir.messages import ResultHeader, Role, VisitCall, VisitResult
 from sleipnir.runs.claims import Claim, ClaimRefused
@@ -181,7 +181,7 @@ class Runner:
 
     def start(self, calls: Sequence[VisitCall]) -> None:
         """Execute these visits: one in the caller's thread, several in others."""
-        is_single = self.inline and len(calls) == 1 and not self._running
+        is_single = self.inline and len(calls) == 1 and not self._running and not self._reads_stream(calls[0])
         for call in calls:
             claim = self.store.claim(call, () if call.role in READ_NOTHING else None)
             if isinstance(claim, ClaimRefused):
@@ -197,9 +197,16 @@ class Runner:
             context = contextvars.copy_context()
             self._running[self._pool.submit(context.run, self.execute, call, claim, lost)] = call, claim, lost
 
+    def _reads_stream(self, call: VisitCall) -> bool:
+        """Whether the visit waits for another one, perhaps of a run below, which must go on meanwhile."""
+        node = self.graph_of(self.store.runs[call.run].view.spec).nodes[call.node]
+        return isinstance(node, ScriptNode | FunctionNode) and node.stream_input is not None
+
     def _collect(self) -> None:
         """Deliver the results of the visits that have ended; waits for the first one, or for a timer."""
         due_ms = self.store.fire_due()
+        if self.store.inbox:  # it is planned first: what is running may wait for it
+            return
         until_s = None if due_ms is None else max(0.0, (due_ms - self.clock.now_ms()) / 1000)
         if self.look_s is not None:
             until_s = self.look_s if until_s is None else min(until_s, self.look_s)

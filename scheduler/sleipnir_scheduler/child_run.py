@@ -75,6 +75,7 @@ def child_run(
         path=[*above.path, place_name(effect.node, effect.twin)],
         returns=settings.returns,
         event_scope=scope_below(above.event_scope, settings.event_scope, effect.agent),
+        stream=settings.stream,
         v=_version(above, overrides.get(effect.agent, {}), settings),
     )
     if effect.state is not None:

@@ -23,7 +23,6 @@ from sleipnir.store.streams import before, ms_of
 
 if TYPE_CHECKING:
     from sleipnir.client.step_chunks import UnreadJournal
-    from sleipnir.graph.model import Graph
     from sleipnir.runs.transitions import Step
 
 T = TypeVar("T")
@@ -104,6 +103,7 @@ def stream(
 def _of_terminals(store: Store, run_id: str, events: Iterator[StreamEvent]) -> Iterator[StreamEvent]:
     """The events without the texts of nodes that others follow."""
     from sleipnir.client.pinned_graph import pinned_graph
+    from sleipnir.graph.terminals import terminals
 
     shown = _patiently(store, lambda: terminals(pinned_graph(store, store.runs.spec(run_id))))
     for event in events:
@@ -326,28 +326,6 @@ def restored_end(step: StepInfo) -> dict[str, Any]:
         "next": list(step.next) if isinstance(step.next, tuple) else step.next, "keys": list(step.keys),
         "took_ms": step.took_ms, "notes": [], "error": step.error, "restored": True,
     }  # fmt: skip
-
-
-def terminals(graph: Graph) -> frozenset[str]:
-    """The nodes that nothing but end nodes follows, unless they fail."""
-    from sleipnir.graph.model import EndNode, MapNode, edges_of
-
-    def ends(target: str) -> bool:
-        return target not in graph.nodes or isinstance(graph.nodes[target], EndNode)
-
-    waiting = [node for node in graph.nodes.values() if not isinstance(node, EndNode)]
-    waited_for = {source for node in waiting for join in node.wait_for for source in join.sources}
-    of_maps = {name for node in graph.nodes.values() if isinstance(node, MapNode) for name in node.body}
-    followed = {
-        name
-        for name, node in graph.nodes.items()
-        if not all(ends(node.ends.get(edge.target, edge.target)) for edge in edges_of(node) if edge.kind not in _ASIDE)
-    }
-    return frozenset(graph.nodes.keys() - followed - of_maps - waited_for)
-
-
-_ASIDE = frozenset(("fallback", "on_error", "tools_node"))
-"""The kinds of edges that a node takes only if it fails, and from which it comes back."""
 
 
 def _ends_run(entries: StreamEntries) -> bool:

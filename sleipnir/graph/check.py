@@ -3,10 +3,10 @@
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest are
 Sleipnir's. Each subject has a module: check_agents.py, check_breakpoints.py, check_cache.py, check_callbacks.py,
 check_code.py, check_config.py, check_failures.py, check_knowledge.py, check_messages.py, check_models.py,
-check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py, check_templates.py. Every rule
-checks the whole graph and reports all its findings; none raises. If the caller names the agent's folder, the rules also
-read the folder and check that documents exist; they read nothing else. The readable part of a graph with errors is
-checked too (salvage.py), so that all errors are reported in one pass.
+check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py, check_streams.py,
+check_templates.py. Every rule checks the whole graph and reports all its findings; none raises. If the caller names the
+agent's folder, the rules also read the folder and check that documents exist; they read nothing else. The readable part
+of a graph with errors is checked too (salvage.py), so that all errors are reported in one pass.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from sleipnir.graph import (
     check_size,
     check_skills,
     check_state,
+    check_streams,
     check_templates,
     check_waits,
     codes,
@@ -443,6 +444,7 @@ RULES: Sequence[Rule] = (
     every_timeout_of_a_question_has_a_target,
     every_output_schema_is_a_schema,
     *check_waits.RULES,
+    *check_streams.RULES,
     *check_code.RULES,
     *check_agents.RULES,
     *check_breakpoints.RULES,

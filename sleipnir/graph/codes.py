@@ -213,6 +213,19 @@ CODES: Final[Mapping[str, Code]] = {
         "A tools node that cannot get calls",
         "`tools_node` of an llm node without a prompt names a node of type tools; both need `messages` in the state.",
     ),
+    "SLP360": Code(
+        "A node stream without its one writer and its one reader",
+        "`stream_output` of one llm or agent node and `stream_input` of one script or function node have the same "
+        "name, of letters, digits, `_` and `-`. Bodies of maps have no streams.",
+    ),
+    "SLP361": Code(
+        "A node stream whose reader would wait for ever",
+        "Writer and reader run at the same time, or the writer first. In a `dag` neither is in a loop.",
+    ),
+    "SLP362": Code(
+        "A node stream that may find no free slot",
+        "Writer and reader each need a slot at the same time. Set `max_concurrency` to 2 or more.",
+    ),
     # --- templates
     "SLP401": Code(
         "Braces that are not a placeholder",
@@ -369,6 +382,10 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_wait_has_one_end": "SLP340",
     "every_event_can_come": "SLP341",
     "every_filter_can_be_read": "SLP341",
+    "every_stream_has_one_writer_and_one_reader": "SLP360",
+    "no_item_of_a_map_has_a_stream": "SLP360",
+    "every_reader_of_a_stream_can_meet_its_writer": "SLP361",
+    "every_stream_finds_two_slots": "SLP362",
     "every_script_has_a_runtime": "SLP506",
     "no_code_is_outside_the_folder": "SLP502",
     "every_python_file_can_be_read": "SLP503",

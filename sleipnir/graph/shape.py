@@ -159,7 +159,7 @@ def _fields(model: type[Any]) -> dict[str, Holds]:
 
 DERIVED: Mapping[type[Any], frozenset[str]] = {
     Graph: frozenset({"has_additions", "has_messages", "by_keys", "loop"}),
-    GraphNode: frozenset({"call", "protocol", "fallback", "effect", "cache", "callbacks"}),
+    GraphNode: frozenset({"call", "protocol", "fallback", "effect", "cache", "callbacks", "stream_input"}),
     NodeBase: frozenset({"value_updates"}),
     ToolsNode: frozenset({"answers_errors"}),
 }

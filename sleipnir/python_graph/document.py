@@ -231,6 +231,8 @@ class _Document:
             fields["ends"] = {target: self._target(target) for target in node.destinations}
         if node.timeout is not None:
             fields["timeout"] = math.ceil(node.timeout)
+        if node.stream_input is not None:
+            fields["stream_input"] = node.stream_input
         if node.defer:
             fields["defer"] = True
         return {**fields, **self._routers(routers), **edges}

@@ -34,6 +34,7 @@ class NodeSpec:
     destinations: tuple[str, ...] = ()
     timeout: float | None = None
     callbacks: NamedCallbacks = field(default_factory=dict)
+    stream_input: str | None = None
     fields: dict[str, Any] = field(default_factory=dict)
 
 

@@ -76,11 +76,12 @@ class StateGraph:
         before: Callbacks = None,
         after: Callbacks = None,
         on_error: Callbacks = None,
+        stream_input: str | None = None,
     ) -> Self:
         """Add a node: `add_node(function)` under the function's name, or `add_node("name", function)`. A compiled graph
         is a node too. `destinations` name the targets of its Commands, for drawings. `timeout` is in seconds.
         `before(state, info)`, `after(state, info, result, error)` and `on_error(state, info, error)` run around the
-        node: see compile."""
+        node: see compile. It reads the node stream `stream_input` with `open_stream`."""
         if not isinstance(node, str):
             action, node = node, _name_of(node)
         elif action is None:
@@ -103,6 +104,7 @@ class StateGraph:
             _destinations(action, destinations),
             timeout,
             _callbacks(before, after, on_error),
+            stream_input,
         )
         return self
 

@@ -19,13 +19,15 @@ MOST_RETURNED: Final = 16 * 2**20
 class ChildSettings:
     """What an agent node in sleipnir/1 says about its child: the first values of its state that are `given`, the state
     keys whose values it `returns` (None: none, and the node maps nothing), whether it is in no session (`isolated`),
-    the name of its `event_scope`, and its `options` (graph/model ChildOptions; those that are set)."""
+    the name of its `event_scope`, and its `options` (graph/model ChildOptions; those that are set). Its text goes to
+    the node stream `stream` of its parent."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
     returns: tuple[str, ...] | None = None
     isolated: bool = False
     event_scope: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    stream: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields that are set."""

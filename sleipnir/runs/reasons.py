@@ -126,6 +126,8 @@ def in_words(reason: Reason, now_ms: int) -> str:
             return f"{one_line(reason.error or 'a limit of its model', 120)}, again {_at(reason.until_ms, now_ms)}"
         case "lease":
             return f"runs on {reason.worker}{_lease(reason, now_ms)}"
+        case "stream":
+            return f"runs on {reason.worker}, waits for node {reason.writer!r} to begin the stream {reason.stream!r}"
         case "result":
             return f"result of {reason.worker} waits for the scheduler"
         case "lost":

@@ -152,7 +152,8 @@ class RunSpec:
     graph names; None: those of its graph. With one of them it is of version 2: a release that knows no breakpoints
     parks the run. Of a run in a thread, which is of version 2 too, `thread` is its name, `turn` counts its runs from 1,
     and `previous` is the run before. A run that an agent node started with `map_out` `returns` the values of these
-    state keys to it, and is of version 2. `event_scope` names it among the runs of its tree.
+    state keys to it, and is of version 2. `event_scope` names it among the runs of its tree. Its
+    text goes to the node stream `stream` of its parent, if its node says so.
     """
 
     agent: str
@@ -188,6 +189,7 @@ class RunSpec:
     previous: str | None = None
     returns: tuple[str, ...] | None = None
     event_scope: str | None = None
+    stream: str | None = None
     v: int = VERSION
 
     def stopping(self, before: Sequence[str] | None, after: Sequence[str] | None) -> RunSpec:

@@ -14,8 +14,8 @@ from sleipnir.runs.run import NO_FAILED_VISITS, Breakpoint, FailedVisits, Gate, 
 from sleipnir.runs.visits import MOST_MESSAGE, Failure, Part, stable_type
 
 ReasonCode: TypeAlias = Literal[
-    "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
-    "turns", "child", "message", "commands", "timer", "event",
+    "queued", "paused", "retry", "limit", "lease", "stream", "result", "lost", "person", "answered", "slot", "siblings",
+    "items", "turns", "child", "message", "commands", "timer", "event",
 ]  # fmt: skip
 
 
@@ -30,6 +30,7 @@ class Reason:
     retry       failed with `error`, and is queued again at `until_ms`
     limit       meets the limit of its model that `error` tells of, and is queued again at `until_ms`
     lease       runs on `worker`, which owns it until `until_ms` and renews that
+    stream      as lease, and its code waits for the node `writer` to begin the node stream `stream`
     result      `worker` has delivered its result; waits for a scheduler
     lost        `worker` has lost it or gave it back; waits for a scheduler
     person      waits for the answer to its question, until `until_ms` if the question expires
@@ -66,6 +67,8 @@ class Reason:
     agent: str | None = None
     spawned: tuple[str, ...] | None = None
     event: str | None = None
+    stream: str | None = None
+    writer: str | None = None
 
 
 VisitState: TypeAlias = Literal["ready", "queued", "started", "waiting", "ended"]

@@ -400,6 +400,26 @@ class RunKeys:
         piece: the final text is in the state."""
         return f"{self.run}:live"
 
+    def stream(self, name: str) -> str:
+        """HASH place, owner, length and done (1: it has ended) of the text of a node stream (runs/node_streams.py).
+        Dies `retention` after the last write."""
+        return f"{self.run}:stream:{name}"
+
+    def stream_text(self, name: str) -> str:
+        """STREAM k (begin, text, end, error), o (the visit that writes), a (offset), t: a text of a node stream from
+        its beginning; the next text replaces it. Dies with `stream`."""
+        return f"{self.run}:stream:{name}:text"
+
+    def stream_read(self, name: str) -> str:
+        """STRING the number of characters that the reader of a node stream has read, while it lives."""
+        return f"{self.run}:stream:{name}:read"
+
+    @property
+    def stream_waits(self) -> str:
+        """HASH seq -> the name of a node stream, and the node that this visit waits for to begin it. Dies 15 s after
+        the last of them has said so."""
+        return f"{self.run}:streams:waits"
+
     @property
     def gates(self) -> str:
         """HASH seq -> JSON (runs.Gate) of questions, `<seq>:answer` -> text once answered. Gone after the run."""

@@ -11,6 +11,7 @@ slots       schedulers: slots of agents with a limit of concurrent runs
 signals     clients: send and list signals; schedulers: tell the visits that wait for them
 bundles     packed agent folders
 live        workers: publish the output of models; clients: follow a run
+streams     workers: pass text from one node of a run to another
 limiter     workers: permits to call a model
 sessions    clients: read and remove sessions of agents
 threads     clients: read and remove threads of agents, and begin their turns
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from sleipnir.store.knowledge import Knowledge
     from sleipnir.store.limits import Limiter
     from sleipnir.store.live import Live
+    from sleipnir.store.node_streams import RedisStreams
     from sleipnir.store.partitions import Partitions
     from sleipnir.store.records import PinnedDigests, Records
     from sleipnir.store.sessions import Sessions
@@ -137,6 +139,13 @@ class Store:
         # A separate connection with short timeouts: while pieces wait for a Redis that hangs, more arrive.
         impatient: dict[str, Any] = {"retries": 0, "socket_timeout": 1.0, "socket_connect_timeout": 1.0}
         return Live(self._client, self.keys, lambda: self._single_connection(**impatient))
+
+    @_Part
+    def streams(self) -> RedisStreams:
+        from sleipnir.store.node_streams import RedisStreams
+
+        retention_ms = int(self._settings.retention_s * 1000)
+        return RedisStreams(self._client, self.keys, self.runs, self.errors, retention_ms=retention_ms)
 
     @_Part
     def batches(self) -> Batches:

@@ -119,6 +119,13 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
         files={"retrieve.py": prints('{"temp:context": "bells"}')}, runs=[Run(output="")]
     ),
     ("docs/threads.md", "ask"): Completion(runs=[Run(output="")]),
+    ("docs/graph-language.md", "setup ask lines done"): Completion(
+        files={
+            "lines.py": "from sleipnir import open_stream\n"
+            'def lines(state): return {"lines": len(open_stream("poem").text().splitlines())}\n'
+        },
+        runs=[Run(rules=[Rule("one\ntwo\nthree")], output="3 lines")],
+    ),
     ("docs/graph-language.md", "retry"): Completion(),
     ("docs/graph-language.md", "send"): Completion(
         files={

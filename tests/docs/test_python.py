@@ -9,9 +9,11 @@ import ast
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sleipnir import RESET
 from sleipnir.client.client import Client
 from sleipnir.graph import model
 from sleipnir.runs.conversation import StoredConversation
@@ -54,7 +56,8 @@ def test_every_block_is_run_by_this_module_or_by_the_test_that_it_names() -> Non
     kinds = {" ".join(functions_of(block)) for block in PYTHON} - {""}
     assert kinds == {
         "allowed mended noted", "short signed bounded empty",
-        "grade plan", "pay", "copy", "forecast", "run_sleep", "run_command test_a_letter_is_sorted_on_a_deployment",
+        "grade plan", "pay", "copy", "lines", "forecast", "run_sleep",
+        "run_command test_a_letter_is_sorted_on_a_deployment",
         "test_a_letter_is_sorted_by_what_the_model_found test_a_person_reads_what_no_model_can",
         "write test_an_article_is_written_until_it_is_accepted",
     }  # fmt: skip
@@ -192,3 +195,17 @@ def test_a_function_tells_what_it_has_done(tmp_path: Path) -> None:
     assert result.delta == {"copied": 2}, result.error
     assert [json.loads(text).get("progress") for text in told] == [0, None, 50, None, None]
     assert json.loads(told[-1]) == {"category": "text", "text": "All files are copied.\n"}
+
+
+def test_a_function_reads_what_another_node_writes(tmp_path: Path) -> None:
+    (tmp_path / "lines.py").write_text(the_block("lines").text)
+    items = iter(["half of it\nan", RESET, "one\nt", "wo\n", None])
+
+    class Streams:
+        def open(self, name: str, timeout: float | None) -> Any:
+            assert (name, timeout) == ("poem", None)
+            return lambda: next(items)
+
+    node = model.FunctionNode(id="lines", call="lines.py:lines", stream_input="poem")
+    result = run_function(node, visit(node, tmp_path, streams=Streams()))
+    assert result.delta == {"lines": 2}, result.error

@@ -19,6 +19,7 @@ from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
 from sleipnir.runs.cached_results import CacheLease, CachePlace
+from sleipnir.runs.node_streams import StreamName, StreamWrite, TextPlace
 from sleipnir.runs.run import Checkpoint, Fork, Gate, QueuedTurn, RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.threads import ThreadName
@@ -371,6 +372,12 @@ def slots(store: Store) -> Act:
     return lambda: run_in_order(store._client, [store.slots.ask(Fence("0", "5-1"), RUN, "agent", "", 1, 1)])
 
 
+def stream_write(store: Store) -> Act:
+    Bench(store).create()
+    part = StreamWrite(TextPlace(1, 0, 1, 1), 0, 0, "text", "end")
+    return lambda: store.streams.write(StreamName(RUN, "draft"), part).stored
+
+
 def take_back(store: Store) -> Act:
     bench, call = queued(store)
     store.visits.claim(call, worker="w1", token="t1", lease_ms=1, wanted=())
@@ -443,6 +450,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "signals": (signals, None),
     "slots": (slots, 0),
     "start_turn": (start_turn, [0, ""]),
+    "stream_write": (stream_write, None),
     "take_back": (take_back, 0),
     "take_past": (take_past, None),
     "tell": (tell, "known"),

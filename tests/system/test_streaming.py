@@ -12,9 +12,9 @@ import pytest
 
 from sleipnir.cli.runs.follow import follow, print_result
 from sleipnir.client.client import Client, Run
-from sleipnir.client.streaming import terminals
 from sleipnir.errors import UsageError
 from sleipnir.graph.load import load_graph
+from sleipnir.graph.terminals import terminals
 from sleipnir.store import live
 from sleipnir_inprocess.agent_run import AgentRun
 from sleipnir_workers.visits.live import LiveText

@@ -29,6 +29,10 @@ SAID = [
     (Reason("lease", worker="w1@host", until_ms=NOW_MS + 3_100), "runs on w1@host, lease expires in 4 s"),
     (Reason("lease", worker="w1@host", until_ms=NOW_MS - 3_000), "runs on w1@host, lease expired 3 s ago"),
     (Reason("lease", worker="w1@host"), "runs on w1@host"),
+    (
+        Reason("stream", worker="w1@host", stream="draft", writer="ask"),
+        "runs on w1@host, waits for node 'ask' to begin the stream 'draft'",
+    ),
     (Reason("result", worker="w1@host"), "result of w1@host waits for the scheduler"),
     (Reason("lost", worker="w1@host"), "lost by w1@host; waits for the scheduler"),
     (Reason("person"), "waits for a person's answer"),

@@ -24,6 +24,7 @@ from sleipnir.graph.model.graph import (
     graph_below,
     sleipnir_keys,
     why_not_cached,
+    writer_of_stream,
 )
 from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings
 from sleipnir.graph.model.node_base import NodeBase
@@ -155,4 +156,5 @@ __all__ = [
     "graph_below",
     "sleipnir_keys",
     "why_not_cached",
+    "writer_of_stream",
 ]

@@ -288,11 +288,30 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
         "session",
         "history",
     ),
-    FunctionNode: ("protocol", "reads", "state_class", "routers", "cache", "callbacks"),
-    ScriptNode: ("cache", "callbacks"),
-    LlmNode: ("input", "user_input_key", "generation", "tools_node", "placeholders", "cache", "callbacks"),
+    FunctionNode: ("protocol", "reads", "state_class", "routers", "cache", "callbacks", "stream_input"),
+    ScriptNode: ("cache", "callbacks", "stream_input"),
+    LlmNode: (
+        "input",
+        "user_input_key",
+        "generation",
+        "tools_node",
+        "placeholders",
+        "cache",
+        "callbacks",
+        "stream_output",
+    ),
     RagNode: ("cache", "callbacks"),
-    AgentNode: ("input", "map_in", "map_out", "isolated", "event_scope", "options", "user_input_key", "callbacks"),
+    AgentNode: (
+        "input",
+        "map_in",
+        "map_out",
+        "isolated",
+        "event_scope",
+        "options",
+        "user_input_key",
+        "callbacks",
+        "stream_output",
+    ),
     Branch: ("tools",),
     NodeBase: ("interrupt",),
 }
@@ -319,11 +338,21 @@ def why_not_cached(node: Node) -> str | None:
     """Why results of the node cannot be cached; None: they can. Of nodes that can have a `cache`."""
     if isinstance(node, ScriptNode | FunctionNode) and node.effect == "once":
         return "its work must happen for each visit (`effect: once`)"
+    if isinstance(node, ScriptNode | FunctionNode) and node.stream_input is not None:
+        return "it reads a stream, which is no part of the key (`stream_input`)"
+    if isinstance(node, LlmNode) and node.stream_output is not None:
+        return "another node reads its text while it comes (`stream_output`)"
     if isinstance(node, LlmNode) and node.tools:
         return "its model calls tools, whose effects a cached result would leave out"
     if isinstance(node, LlmNode) and node.input is not None:
         return "it adds its reply to messages, which a cached result would replace (it has no `prompt`)"
     return None
+
+
+def writer_of_stream(graph: Graph, name: str) -> str | None:
+    """The node that writes a node stream. None: no node does."""
+    writes = (node for node in graph.nodes.values() if isinstance(node, LlmNode | AgentNode))
+    return next((node.id for node in writes if node.stream_output == name), None)
 
 
 def sleipnir_keys(model: type[Any]) -> tuple[str, ...]:

@@ -115,6 +115,8 @@ class ScriptNode(NodeBase):
     """Added, in sleipnir/1 only. True: the graph's `cache`, or the defaults. False: none. None: the graph's, if any."""
     callbacks: NodeCallbacks | None = None
     """Added, in sleipnir/1 only, besides those of the graph."""
+    stream_input: str | None = None
+    """Added, in sleipnir/1 only: the node stream that it reads, on its stdin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,7 @@ class FunctionNode(NodeBase):
     effect: Effect | None = None
     cache: NodeCache | Flag | None = None
     callbacks: NodeCallbacks | None = None
+    stream_input: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +218,8 @@ class LlmNode(SkillKeys, NodeBase):
     """Added, in sleipnir/1 only: the node that executes the tool calls of a reply. The next node after such a reply."""
     placeholders: Literal["trpc"] | None = None
     """Added, in sleipnir/1 only: the form of placeholders in `instructions` (graph/placeholders.py)."""
+    stream_output: str | None = None
+    """Added, in sleipnir/1 only: the node stream that gets its text."""
 
     @property
     def has_loop(self) -> bool:
@@ -328,6 +333,7 @@ class AgentNode(NodeBase):
     options: ChildOptions | None = None
     user_input_key: str | None = None
     callbacks: NodeCallbacks | None = None
+    stream_output: str | None = None
 
     @property
     def takes_user_input(self) -> bool:

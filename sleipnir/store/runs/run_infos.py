@@ -78,15 +78,17 @@ class RunInfos(RunConnection):
         for info in infos:
             partition = self._keys.of_partition(self._keys.partition_of(info.id))
             pipe.get(partition.paused)
+            pipe.hgetall(self._keys.of_run(info.id).stream_waits)
             for visit in info.visits:
                 pipe.zscore(partition.leases, member(info.id, visit.seq, visit.attempt))
         replies = iter(pipe.execute())
         explained_infos = []
         for info in infos:
             pause = _deployment_hold(next(replies))
+            streams = next(replies)
             until_ms = {visit.seq: whole_number(next(replies)) for visit in info.visits}
             by = None if pause is None else pause.in_words
-            explained = info.with_reasons(partial(reason_now, by=by, until_ms=until_ms))
+            explained = info.with_reasons(partial(reason_now, by=by, until_ms=until_ms, streams=streams))
             if pause is not None and not info.is_final:
                 explained = replace(explained, holds=(*info.holds, pause))
             explained_infos.append(explained)

@@ -132,10 +132,16 @@ def has_commands_left(visit: Visit) -> bool:
     return isinstance(visit.body, Failed) and isinstance(visit.body.was, Commands)
 
 
-def reason_now(visit: VisitInfo, by: str | None, until_ms: Mapping[int, int | None]) -> Reason:
-    """The reason of a visit, with the end of its lease (by number) and who holds the deployment (None: nobody)."""
+def reason_now(
+    visit: VisitInfo, by: str | None, until_ms: Mapping[int, int | None], streams: Mapping[str, str]
+) -> Reason:
+    """The reason of a visit, with the end of its lease (by number), who holds the deployment (None: nobody), and the
+    node stream that it waits for (RunKeys.stream_waits)."""
     if visit.reason.code == "lease":
-        return replace(visit.reason, until_ms=until_ms[visit.seq])
+        waits = json.loads(streams.get(str(visit.seq), "{}"))
+        code: ReasonCode = "stream" if waits else "lease"
+        stream, writer = waits.get("stream"), waits.get("node")
+        return replace(visit.reason, code=code, until_ms=until_ms[visit.seq], stream=stream, writer=writer)
     if visit.reason.code == "queued" and by is not None:
         return replace(visit.reason, code="paused", by=by)
     return visit.reason

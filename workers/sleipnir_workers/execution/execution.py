@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import FunctionNode, Graph, MapNode, Node, ScriptNode
 from sleipnir.messages import Role
+from sleipnir.python_graph.node_streams import NextItem, StreamItem
 from sleipnir.python_graph.objects import GraphObjects
 from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.visits import Item, Part
@@ -63,6 +64,42 @@ class Emissions(Protocol):
         """Whether the next emission is taken."""
 
 
+class OutputStream(Protocol):
+    """Takes the text of a model for another node of the run (node_streams.py). It raises nothing."""
+
+    def begin(self, earlier: str = "") -> None:
+        """The text begins, after that of earlier turns of the conversation."""
+
+    def write(self, text: str) -> None:
+        """Append text."""
+
+    def restart(self) -> None:
+        """Discard the text so far: the model is asked again."""
+
+    def settle(self, text: str) -> None:
+        """The answer of the model, some or all of which was written."""
+
+
+class InputSource(Protocol):
+    """A node stream from its beginning."""
+
+    def items(self) -> Generator[StreamItem]:
+        """Pieces of its text, and RESET. Raises StreamError and StreamNotBegun."""
+
+
+class InputStreams(Protocol):
+    """Opens the node stream that a node reads."""
+
+    def open(self, name: str, timeout: float | None) -> NextItem:
+        """For the code of a function. Raises ValueError for a stream that the node does not read."""
+
+    def source(self, timeout: float | None = None) -> InputSource:
+        """To be read in the caller's thread."""
+
+    def stop(self) -> None:
+        """Nothing is read any more."""
+
+
 EMITTING = FunctionNode, ScriptNode
 """The types of nodes whose code can emit."""
 
@@ -103,7 +140,8 @@ class Execution:
     `lost` is set when the visit was cancelled or taken over. `part` is its place in a loop, `talk` the messages of that
     loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `text_sink` takes
     the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
-    `emissions` takes what the node emits (None: it is dropped).
+    `emissions` takes what the node emits (None: it is dropped), `stream_writer` the text of a model for another node;
+    `streams` opens the node stream that the node reads (None: it reads none).
     `config` and `context` are those of the run (RunSpec), `step` and `limited_from` are those of the claim.
     `failures` of the visit were retried before, and callbacks have changed what it sees (`input_changed`); only known
     where callbacks ask for it.
@@ -133,6 +171,8 @@ class Execution:
     knowledge: str | None = None
     text_sink: TextSink | None = None
     emissions: Emissions | None = None
+    stream_writer: OutputStream | None = None
+    streams: InputStreams | None = None
     permits: ModelPermits | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     context: Mapping[str, Any] | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Graph, Json, LlmNode, ModelSettings
 from sleipnir.messages import VisitResult
-from sleipnir_workers.execution.execution import CallTokens, Execution
+from sleipnir_workers.execution.execution import CallTokens, Execution, OutputStream, TextSink
 from sleipnir_workers.llm import (
     chat_call,
     clients,
@@ -106,25 +106,36 @@ class Dialogue:
         Only the first attempt is put off: later attempts wait here, because the number of attempts is not stored.
         Raises NodeFailed, PutOff and VisitLost.
         """
-        attempts, text_sink = Attempts(self._node.max_attempts, self._pause), self._execution.text_sink
+        attempts, writer = Attempts(self._node.max_attempts, self._pause), self._execution.stream_writer
+        sinks: list[TextSink | OutputStream] = [
+            sink for sink in (self._execution.text_sink, writer) if sink is not None
+        ]
         if self._node.generation is not None and self._node.generation.stream is False:
-            text_sink = None
+            sinks = []
 
         def ask(messages: Sequence[Message]) -> Answer:
-            if text_sink is not None and self.spent.calls:
-                text_sink.restart()
-            return self._ask(
-                messages, tools, None if text_sink is None else text_sink.write, puts_off=not self.spent.calls
-            )
+            for sink in sinks if self.spent.calls else ():
+                sink.restart()
+            return self._ask(messages, tools, _to_all(sinks), puts_off=not self.spent.calls)
 
-        def attempt(messages: Sequence[Message]) -> Answer:
-            return attempts.run(lambda: ask(messages))
+        answer = self._asked(messages, tools, lambda messages: attempts.run(lambda: ask(messages)))
+        if writer is not None:
+            writer.settle(answer.text)
+        return answer
 
-        own = self._execution.callbacks
+    def _asked(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        attempt: Callable[[Sequence[Message]], Answer],
+    ) -> Answer:
+        """The answer, after what callbacks of the model make of it."""
+        own, sink = self._execution.callbacks, self._execution.text_sink
         if own is None or not own.has("model"):
             return attempt(messages)
-        model = self.spent.model or ""
-        return model_callbacks.asked(own, self._execution, model, messages, tools, attempt, text_sink)
+        if self._node.generation is not None and self._node.generation.stream is False:
+            sink = None
+        return model_callbacks.asked(own, self._execution, self.spent.model or "", messages, tools, attempt, sink)
 
     def aside(self, messages: Sequence[Message]) -> str:
         """The model's answer to a question outside the conversation; it is not streamed. Raises NodeFailed."""
@@ -312,6 +323,18 @@ class Dialogue:
     def _check_deadline(self) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise NodeFailed(f"llm node timed out after {self._node.timeout}s", "timeout")
+
+
+def _to_all(sinks: Sequence[TextSink | OutputStream]) -> Callable[[str], None] | None:
+    """What takes text for all of these; None: there are none."""
+    if len(sinks) < 2:
+        return sinks[0].write if sinks else None
+
+    def write(text: str) -> None:
+        for sink in sinks:
+            sink.write(text)
+
+    return write
 
 
 def _result_bytes(graph: Graph, configured: clients.Clients) -> int:

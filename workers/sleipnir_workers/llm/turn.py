@@ -78,6 +78,8 @@ def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> V
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
         dialogue.begin(node.timeout)
+        if execution.stream_writer is not None:
+            execution.stream_writer.begin("\n".join(filter(None, _earlier_texts(execution.talk))))
         answer = dialogue.ask(capped(skills.for_model(conversation, loaded), dialogue.result_bytes), tools=offered)
     except PutOff as later:
         return dialogue.put_off(later)
@@ -92,8 +94,8 @@ def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> V
         return _turn_with_calls(node, answer, execution, start, dialogue, host, local_tools)
     if offered and (further := _further(answer, execution, conversation)) is not None:
         return _continued_turn(answer, execution, start, dialogue, further)
-    earlier_texts = [json.loads(reply).get("content") or "" for reply, _ in execution.talk.turns]
-    result = dialogue.finish("\n".join(text for text in [*earlier_texts, answer.text] if text))
+    texts = [*_earlier_texts(execution.talk), answer.text]
+    result = dialogue.finish("\n".join(text for text in texts if text))
     result = message_input.with_reply(node, execution, result, answer, None)
     if execution.session is None or not result.ok:
         return result
@@ -175,6 +177,11 @@ def _function(name: str, description: str, parameters: Mapping[str, Any]) -> dic
         "type": "function",
         "function": {"name": name, "description": description, "parameters": dict(parameters)},
     }
+
+
+def _earlier_texts(talk: StoredConversation) -> list[str]:
+    """What the model has said in the turns before this one."""
+    return [json.loads(reply).get("content") or "" for reply, _ in talk.turns]
 
 
 def _earlier_turns(talk: StoredConversation) -> Iterator[Message]:

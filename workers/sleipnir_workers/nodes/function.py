@@ -19,6 +19,7 @@ from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.functions import asking, python_call, state_graph
 from sleipnir_workers.functions.emitting import emitting
+from sleipnir_workers.functions.stream_reading import reading
 from sleipnir_workers.results import output, typed_state
 from sleipnir_workers.results.returned import as_json, as_output
 
@@ -31,7 +32,7 @@ def run_function(node: FunctionNode, execution: Execution) -> VisitResult:
 
 def _called(node: FunctionNode, execution: Execution) -> VisitResult:
     try:
-        with emitting(execution):
+        with emitting(execution), reading(execution):
             if node.protocol == "state_graph":
                 return state_graph.run(node, execution)
             return output.success(node, execution, _run(node, execution), what="function")

@@ -3,9 +3,9 @@
 Rules (spec 2.7.2). The extension chooses the interpreter. The state is in GRAPH_STATE, or, above 32 KiB, in the file
 that GRAPH_STATE_FILE names; never in both. A script that asks a person prints `_interrupt` alone, and is run again with
 the answers by key in GRAPH_RESUME, or in the file that GRAPH_RESUME_FILE names. stdout must be the object and nothing
-else; stderr is for logs. What it writes to descriptor 3 is for people who watch (functions/emitting.py). A script has a
-clean environment (sandbox.KEPT and the variables of `environment`), and all processes that it started are dead when the
-visit ends.
+else; stderr is for logs. With `stream_input` its stdin has the text of another node. What it writes to descriptor 3 is
+for people who watch (functions/emitting.py). A script has a clean environment (sandbox.KEPT and the variables of
+`environment`), and all processes that it started are dead when the visit ends.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sleipnir_workers.folders import bundle_writes
 from sleipnir_workers.folders.agent_files import agent_file
 from sleipnir_workers.functions import asking
 from sleipnir_workers.functions.emitting import EmittedLines
+from sleipnir_workers.functions.stream_reading import on_stdin
 from sleipnir_workers.machine import health
 from sleipnir_workers.machine.agent_environment import (
     agent_variables,
@@ -138,6 +139,7 @@ def _run(node: ScriptNode, execution: Execution, host: Host) -> dict[str, Json]:
     with (
         _json_variable("GRAPH_STATE", execution.state) as state,
         _json_variable("GRAPH_RESUME", answers or None) as resume,
+        on_stdin(execution) as stdin,
     ):
         lines = _emitted_lines(node, execution, host)
         try:
@@ -148,7 +150,8 @@ def _run(node: ScriptNode, execution: Execution, host: Host) -> dict[str, Json]:
                 timeout_s=node.timeout,
                 lost=execution.lost,
                 max_stdout_bytes=limit,
-                warm=host.settings.warm_python,
+                warm=host.settings.warm_python and stdin is None,
+                stdin=stdin,
                 events=_dropped if lines is None else lines.feed,
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in a variable

@@ -118,12 +118,15 @@ def run(
     grace_s: float = GRACE_S,
     warm: bool = False,
     events: Callable[[bytes], None] | None = None,
+    stdin: int | None = None,
 ) -> CommandOutcome:
     """Run `argv` with exactly `env` in `cwd`, and wait for it.
 
     `max_stdout_bytes`: a command that prints more is killed. None: its stdout is only a log, kept as stderr is.
 
     `warm`: start `python3 FILE` by a fork, where the only difference is speed.
+
+    `stdin` is a descriptor that it reads from; None: its stdin is empty. Such a command is not `warm`.
 
     `events` takes what it writes to descriptor 3, whose number the variable GRAPH_EVENTS_FD has; None: it has none.
 
@@ -151,10 +154,10 @@ def run(
 
     try:
         with children.of_command() as mark:
-            if warm and (script := warm_python.warm_python.launch(argv, env, cwd, mark)):
+            if warm and stdin is None and (script := warm_python.warm_python.launch(argv, env, cwd, mark)):
                 with contextlib.suppress(warm_python.NotBegun):
                     return wait_for(script)
-            return wait_for(_ColdStart(argv, env, cwd, mark, events is not None))
+            return wait_for(_ColdStart(argv, env, cwd, mark, events is not None, stdin))
     except OSError as error:
         if error.errno == errno.E2BIG or error.filename in (cwd, str(cwd)):
             raise  # the visit's request is at fault, not the machine
@@ -166,7 +169,9 @@ def run(
 class _ColdStart:
     """A leader that is a child of this process."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int, emits: bool) -> None:
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int, emits: bool, stdin: int | None = None
+    ) -> None:
         self._guard = group_guard.guard
         tell_fd = self._guard.tell_fd()
         self.events: int | None = None
@@ -177,7 +182,7 @@ class _ColdStart:
             self._process = subprocess.Popen(
                 launch.command(list(argv), tell_fd=tell_fd, mark=mark, events_fd=events_fd),
                 bufsize=0,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(env),

@@ -29,7 +29,7 @@ from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
 from sleipnir.messages import DEFINITION, Role, VisitCall, VisitResult
 from sleipnir.runs.claims import Claim, ClaimRefused
-from sleipnir.runs.run import changed
+from sleipnir.runs.run import RunSpec, changed
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.consumer.drain import Drain
@@ -38,7 +38,7 @@ from sleipnir_workers.execution.execution import EMITTING, DirectoryMissing, Exe
 from sleipnir_workers.execution.lazy_state import StoredState
 from sleipnir_workers.folders.directories import PASS_MS, MissingDirectories, as_path, working_directory
 from sleipnir_workers.llm.permits import Permits
-from sleipnir_workers.visits import callbacks
+from sleipnir_workers.visits import callbacks, node_streams
 from sleipnir_workers.visits.caching import VisitCache
 from sleipnir_workers.visits.delivery import RETRY_S, ResultDelivery
 from sleipnir_workers.visits.fleet_cache import fleet_cache
@@ -178,7 +178,7 @@ class Worker:
                 unpacked = self.bundles.get(call.bundle, call.agent, overrides, intact=intact)
                 execution = self._execution(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
                 self._log_state(execution, claim)
-                result = self._result(call, execution, unpacked)
+                result = self._result(call, execution, unpacked, claim.spec)
             if result is None:
                 return self.delivery.end_without_result(call, token)
             return deliver(result)
@@ -198,12 +198,16 @@ class Worker:
         finally:
             self.heartbeat.release(call)
 
-    def _result(self, call: VisitCall, execution: Execution, unpacked: Unpacked) -> VisitResult | None:
+    def _result(self, call: VisitCall, execution: Execution, unpacked: Unpacked, spec: RunSpec) -> VisitResult | None:
         """The result of the visit, which may be that of an earlier one. None: it was lost."""
 
         def run(execution: Execution) -> VisitResult | None:
-            with self._with_text_sink(execution) as streamed:
-                result = execute(streamed)
+            with (
+                self._with_text_sink(execution) as streamed,
+                node_streams.connected(streamed, spec, lambda: self.store.streams) as joined,
+            ):
+                result = execute(joined)
+                node_streams.close(joined, result)
             if is_command(call, execution.node) and result is not None and result.ok:
                 return unless_changed(execution, unpacked, result)
             return result

@@ -107,6 +107,7 @@ def given(context: Context, visit: Visit, node: AgentNode, made: FirstState | No
         node.isolated,
         node.event_scope,
         {name: value for name, value in options.items() if value not in (None, False)},
+        node.stream_output,
     )
     return prompt, None if settings == ChildSettings() else settings
 
