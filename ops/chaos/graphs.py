@@ -10,7 +10,9 @@ random. Which keys it may read:
 * in super-steps all of them, because a visit sees the state as it was when its step began;
 * in a `dag` its own counter and its item; all of them too where nothing can run beside it.
 
-Some nodes of sleipnir/1 have a `cache`: what is drawn from the state is the same in all runs.
+Some nodes of sleipnir/1 have a `cache`: what is drawn from the state is the same in all runs. Some have callbacks,
+which skip a node, replace its result or recover its failure, by its name and how often it has run. With `others` there
+are nodes that ask a model or start another agent (models.py).
 
 Failures are of four sorts. Some are drawn from what the node reads, and come back whenever it runs again. A `flaky`
 node fails on its first executions, fewer than its policy tries. A node that stumbles fails on its very first execution
@@ -30,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ops.chaos import models
 from sleipnir.graph.model import SLEIPNIR
 
 KINDS: Final = ("loki", "bsp", "dag")
@@ -40,6 +43,9 @@ ERRORS: Final = ("_error", "last_error", "messages")
 nothing. Nor messages, whose ids name their run."""
 MOST_NODES = 16
 EMISSIONS: Final = 50  # of a node that emits
+
+UNDECIDED: Final = frozenset({"goto", "ways", "labels", "loops", "back", "sends", "calls", "flaky", "stumbles"})
+"""What a node does that callbacks leave alone."""
 
 SHARED: Final = ("log", "total", "most", "facts")
 """Keys with reducers, which any node may write."""
@@ -137,6 +143,49 @@ def tell(node, visit):
             emit("told", number)
 
 
+def skipped(node, state, info):
+    """What a callback `before` a node gives in its place."""
+    if draw_of(node, state, info) % 4 == 0:
+        return {{"log": node + " is skipped", "c_" + node: state.get("c_" + node, 0) + 1}}
+
+
+def changed(node, state, info, result, error):
+    """What a callback `after` a node makes of its outcome."""
+    number = draw_of(node, state, info)
+    if error is not None:
+        return {{"log": node + " has recovered"}} if number % 2 else None
+    return {{**result, "most": number % 1000}} if number % 4 == 1 else None
+
+
+def draw_of(node, state, info):
+    if info.node != node:
+        raise ValueError("a callback of another node")
+    return zlib.crc32(json.dumps(["callback", node, state.get("c_" + node, 0)]).encode())
+
+
+def before_all(state, info):
+    """A callback of the graph: it decides nothing."""
+
+
+def after_all(state, info, result, error):
+    if (result is None) == (error is None):
+        raise ValueError("neither a result nor a failure, or both")
+
+
+def error_all(state, info, error):
+    raise ValueError("nobody minds: " + str(error))
+
+
+def goes_in(node, state):
+    """The first state of a child run."""
+    return {{"depth": zlib.crc32(node.encode()) % 5, "notes": [node]}}
+
+
+def comes_out(node, state, child):
+    return {{"log": [child.status, child.output], "most": child.state.get("depth", 7),
+             "of_" + node: child.state.get("seen")}}
+
+
 def chosen(node, chance):
     labels = DOES[node]["labels"] if "labels" in DOES[node] else sorted(DOES[node]["ways"])
     return chance.sample(labels, chance.randint(1, len(labels))) if DOES[node].get("many") else chance.choice(labels)
@@ -199,7 +248,26 @@ def {name}(state):
 
 CHOOSE = """
 def choose_{name}(state):
+    threading.Event().wait(random.choice([0, 0, 0.05, 0.4]))
     return state["go_{name}"]
+"""
+
+AROUND = """
+def before_{name}(state, info):
+    return skipped("{name}", state, info)
+
+
+def after_{name}(state, info, result, error):
+    return changed("{name}", state, info, result, error)
+"""
+
+MAPPERS = """
+def into_{name}(state):
+    return goes_in("{name}", state)
+
+
+def out_of_{name}(state, child):
+    return comes_out("{name}", state, child)
 """
 
 
@@ -213,15 +281,20 @@ def answer(agent: str, node: str) -> str:
     return ANSWERS[zlib.crc32(f"{agent}/{node}".encode()) % len(ANSWERS)]
 
 
-def write(folder: Path, seed: int, effects: Path) -> Path:
+def write(folder: Path, seed: int, effects: Path, *, others: bool = False) -> Path:
     """An agent folder drawn from `seed`; its scripts append to `effects`. The names of nodes with `effect: once` start
-    with `once`."""
-    drawn = _Draw(random.Random(seed), folder.name)
+    with `once`. With `others` also nodes that need the model server and the helper of models.py, which is written
+    beside it."""
+    drawn = _Draw(random.Random(seed), folder.name, others)
+    if others:
+        models.write_helper(folder.parent / models.HELPER, effects)
     start = drawn.whole()
     lines = [f"name: {folder.name}", f"start: {start}", *(f"{key}: {_text(drawn.top[key])}" for key in drawn.top)]
     lines += ["nodes:", *(f"  {name}: {_text(node)}" for name, node in drawn.nodes.items())]
     functions = [FUNCTION.format(name=name) for name, node in drawn.nodes.items() if node["type"] == "function"]
     functions += [CHOOSE.format(name=name) for name, node in drawn.nodes.items() if "call" in node.get("branch", ())]
+    functions += [AROUND.format(name=name) for name, node in drawn.nodes.items() if "callbacks" in node]
+    functions += [MAPPERS.format(name=name) for name, node in drawn.nodes.items() if node["type"] == "agent"]
     folder.mkdir(parents=True)
     (folder / "graph.yaml").write_text("\n".join(lines) + "\n")
     script = SCRIPT.format(
@@ -263,12 +336,14 @@ class _Draw:
 
     chance: random.Random
     agent: str
+    others: bool = False
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     does: dict[str, dict[str, Any]] = field(default_factory=dict)
     top: dict[str, Any] = field(default_factory=dict)
     stumbles: int = 0
     number: int = 0
     calls_tools: bool = False
+    asks_models: bool = False
 
     def __post_init__(self) -> None:
         self.kind = kind_of(self.agent)
@@ -289,10 +364,13 @@ class _Draw:
         self.top |= {"version": SLEIPNIR, "engine": self.kind}
         for node in self.nodes.values():
             leads = ("next" in node or "branch" in node) and "fallback" not in node
-            if node["type"] in ("script", "function") and leads:
+            if node["type"] in ("script", "function", "agent", "llm") and leads:
                 node["on_error"] = "continue"
         for name, node in self.nodes.items():
             self.may_cache(name, node)
+            self.may_call_back(name, node)
+        if self.odds(0.3):
+            self.top["callbacks"] = {phase: f"node.py:{phase}_all" for phase in ("before", "after", "error")}
         more = {"messages": {"type": "messages"}} if self.calls_tools else {}
         types = {"log": "list", "total": "int", "most": "int", "facts": "object", "seen": "list", "chain": "any"}
         folds |= {"seen": "union", "chain": "node.py:chain"}
@@ -324,8 +402,12 @@ class _Draw:
             blocks[self.question] = 1
         if self.sleipnir:
             blocks |= {self.choice: 3, self.several: 1, self.quorum: 1 if not self.tidy else 0, self.pause: 2}
-        if self.sleipnir and self.tidy and place.alone:  # the messages are shared
+        if self.sleipnir and self.tidy and place.alone and not self.asks_models:  # the messages are shared
             blocks[self.tools] = 4
+        if self.others and not self.calls_tools:
+            blocks[self.model] = 2
+        if self.others and self.sleipnir:
+            blocks[self.child] = 2
         return self.chance.choices(list(blocks), weights=list(blocks.values()))[0](after, place)
 
     def step(self, after: str, place: Place) -> str:
@@ -493,6 +575,30 @@ class _Draw:
         self.nodes[asker]["next"] = name
         return asker
 
+    def model(self, after: str, place: Place) -> str:
+        """A node that asks a model, which may call a tool."""
+        self.asks_models = True
+        name = self.name("llm")
+        prompt, updates = f"{name} of {{{{initial_prompt}}}}", {"log": "{{output}}"}
+        self.nodes[name] = {"type": "llm", "model": models.MODEL, "prompt": prompt, "state_updates": updates}
+        self.nodes[name] |= {"tools": ["leave"]} if self.odds(0.4) else {}
+        self.nodes[name]["next"] = after
+        return name
+
+    def child(self, after: str, place: Place) -> str:
+        """A node that starts the helper, which fails for some of what goes in; by templates or by functions."""
+        name = self.name("child")
+        given = self.chance.choice([{"from": "initial_prompt"}, {"template": "for {{initial_prompt}}"}])
+        node: dict[str, Any] = {"type": "agent", "agent": models.HELPER, "input": given, "isolated": self.odds(0.5)}
+        if self.odds(0.5):
+            node |= {"map_in": f"node.py:into_{name}", "map_out": f"node.py:out_of_{name}"}
+        else:
+            node["map_in"] = {"depth": self.chance.randint(0, 4), "notes": ["{{initial_prompt}}", name]}
+            read = {f"of_{name}": "{{child.state.seen}}", "total": "{{child.state.depth}}"}
+            node["map_out"] = {"log": "{{child.status}}: {{child.output}}", **read}
+        self.nodes[name] = {**node, "event_scope": f"below-{name}", "next": after}
+        return name
+
     def pause(self, after: str, place: Place) -> str:
         """A wait for a time, or for an event, which the robot sends; its data is the robot's answer."""
         name, data = self.name("wait"), None
@@ -588,6 +694,13 @@ class _Draw:
             keys = [f"c_{name}"] if does["sees"] == [] else None
             ttl = self.chance.choice(["300ms", "5s", "1h"])
             node["cache"] = self.chance.choice([True, {"ttl": ttl}, {"key": keys, "ttl": ttl} if keys else True])
+
+    def may_call_back(self, name: str, node: dict[str, Any]) -> None:
+        """Let callbacks decide about some nodes: those that choose nothing, and fail alike in every run."""
+        does = self.does.get(name, {"writes": ["mid"]})
+        if UNDECIDED.isdisjoint(does.keys()) and {"mid", "output"}.isdisjoint(does["writes"]) and self.odds(0.2):
+            around = {"before": f"node.py:before_{name}", "after": f"node.py:after_{name}"}
+            node["callbacks"] = self.chance.choice([around, {phase: [around[phase]] for phase in around}])
 
     def may_stumble(self, node: str) -> None:
         if self.nodes[node]["type"] == "script" and self.stumbles < RETRIES - 1 and self.odds(0.15):

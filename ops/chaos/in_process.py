@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -20,23 +21,27 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.chaos import graphs, verdict  # noqa: E402
+from ops.chaos import graphs, models, verdict  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from ops.chaos.run import draw  # noqa: E402
 from sleipnir.runs.run import RUN_AGAIN  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
+from sleipnir.testing import ModelServer  # noqa: E402
 from sleipnir_inprocess.agent_run import AgentRun  # noqa: E402
 from tests.processes import RedisServer, Stack  # noqa: E402
 
 AT_ONCE = 40
 
 
-def on_redis(agents: Sequence[Path], folder: Path, chance: random.Random) -> dict[str, verdict.Ending]:
+def on_redis(
+    agents: Sequence[Path], folder: Path, chance: random.Random, model: ModelServer
+) -> dict[str, verdict.Ending]:
     """How the agents' runs end on a scheduler and workers."""
     redis = RedisServer()
     try:
-        with Stack(redis, folder / "home", log_level="warning") as stack:
+        with Stack(redis, folder / "home", log_level="warning", agents_dir=folder / "agents") as stack:
             stack.start_scheduler()
+            stack.start_worker("models", models.QUEUE, concurrency=4, env=model.env())
             for name in ("worker-1", "worker-2"):
                 stack.start_worker(name, concurrency=4)
             with stack.client() as client:
@@ -52,7 +57,7 @@ def on_redis(agents: Sequence[Path], folder: Path, chance: random.Random) -> dic
 
 def in_process(agent: Path, settings: Settings) -> verdict.Ending:
     """How the agent's run ends here, with the same answers and retries."""
-    run, retries = AgentRun(agent, "go", settings=settings), graphs.RETRIES
+    run, retries = AgentRun(agent, "go", settings=settings, **models.overrides(agent)), graphs.RETRIES
     while True:
         for _ in run.steps():
             pass
@@ -72,8 +77,13 @@ def in_process(agent: Path, settings: Settings) -> verdict.Ending:
 
 def differences(agents: Sequence[Path], folder: Path, chance: random.Random) -> Iterator[str]:
     """The graphs that end in two ways, and the first differences of each."""
-    fleet = on_redis(agents, folder, chance)
-    settings = Settings(home=folder / "in-process")
+    with models.server() as model:
+        fleet = on_redis(agents, folder, chance, model)
+        os.environ.update(model.env())
+        yield from different(agents, fleet, Settings(home=folder / "in-process", agents_dir=folder / "agents"))
+
+
+def different(agents: Sequence[Path], fleet: verdict.Endings, settings: Settings) -> Iterator[str]:
     for agent in agents:
         ending, other = in_process(agent, settings), fleet[agent.name]
         if graphs.kind_of(agent.name) == "dag" and ending.status == other.status == "failed":
@@ -90,7 +100,7 @@ def main() -> None:
     began, chance = time.monotonic(), random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="sleipnir-in-process-") as name:
         folder = Path(name)
-        agents = draw(folder / "agents", chance, options.graphs, folder / "effects.txt", graphs.KINDS)
+        agents = draw(folder / "agents", chance, options.graphs, folder / "effects.txt", graphs.KINDS, others=True)
         found = list(differences(agents, folder, chance))
     for line in found[:50]:
         print(f"  {line}", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""The people of a campaign: they submit, fork, answer, pause, resume, cancel and retry, and notice when nothing moves.
+"""The people of a campaign: they submit, fork, update, answer, pause, resume, cancel and retry, and notice when nothing
+moves.
 
 Runs that must end in one way (graphs.py) get the fixed answers of their questions, and those that fail are retried a
 number of times. Other runs (wild.py) get random answers. Runs of both sorts are cancelled.
@@ -16,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ops.chaos import graphs
+from ops.chaos import graphs, models
 from sleipnir.client.client import Client
 from sleipnir.errors import SleipnirError
 from sleipnir.graph.load import load_file
-from sleipnir.runs.run import FAIL, RUN_AGAIN
+from sleipnir.runs.run import FAIL, RUN_AGAIN, Fork
 from sleipnir.runs.views import GateInfo, RunInfo
 
 STALL_S = 120.0
@@ -28,6 +29,7 @@ FORKED = ("loki", "bsp", "dag")
 """The kinds of graphs (graphs.py) whose runs are forked: each fork must end as the run without faults does, that of a
 `dag` as the same fork without faults does."""
 AT_ONCE = 60  # runs under way: a queue that is long would hide how soon a visit is started again
+FORKS_PER_RUN = 1  # at most: a campaign on a slow machine has more rounds
 EFFECT_ANSWERS = (RUN_AGAIN, RUN_AGAIN, FAIL, '{"trace": "settled "}')
 
 
@@ -64,20 +66,41 @@ class Robot:
         self._answers: dict[tuple[str, int, int], str] = {}
         self._retries: dict[str, int] = {}
         self._retried_ms: dict[str, int | None] = {}
+        self._choices: dict[str, list[tuple[str, dict[str, Any]]]] = {}
 
     def fork_again(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """Make the same forks once more; their ids, by the forks."""
+        """Make the same forks and updates once more; their ids, by the forks."""
         made: dict[str, str] = {}
         for run_id in run_ids:
-            info = self._client.run(run_id).info()
-            made[run_id] = self._client.run(info.forked_from or "").fork(at=info.forked_at).id
-            self._forks.add(made[run_id])
-            self._adopt(made[run_id], info.agent)
+            info, fork = self._client.run(run_id).info(), self._fork_of(run_id)
+            source = self._client.run(info.forked_from or "")
+            if fork is None or fork.update is None:
+                again = source.fork(at=info.forked_at)
+            else:
+                again = source.update_state(fork.update, fork.as_node, at=info.forked_at)
+            made[run_id] = again.id
+            self._forks.add(again.id)
+            self._adopt(again.id, info.agent)
         return made
 
-    def forks_of(self, kind: str) -> list[str]:
-        """The forks of runs of graphs of a kind."""
-        return sorted(run_id for run_id in self._forks if graphs.kind_of(self._agent_of[run_id]) == kind)
+    def special_forks(self) -> list[str]:
+        """The forks that end in another way than their agent's runs do: those of a `dag`, and those that go on from an
+        update."""
+        return sorted(run_id for run_id in self._forks if self._is_dag(run_id) or self._is_updated(run_id))
+
+    def _is_dag(self, run_id: str) -> bool:
+        return graphs.kind_of(self._agent_of[run_id]) == "dag"
+
+    def _is_updated(self, run_id: str | None) -> bool:
+        while run_id is not None and (fork := self._fork_of(run_id)) is not None:
+            if fork.update is not None:
+                return True
+            run_id = fork.run
+        return False
+
+    def _fork_of(self, run_id: str) -> Fork | None:
+        with self._client.store.errors():
+            return self._client.store.runs.spec(run_id).fork
 
     def work(self) -> None:
         """Until every run is over, or nothing has moved for STALL_S."""
@@ -150,7 +173,8 @@ class Robot:
     def _submit(self) -> None:
         while len(self._live) < self.at_once and self._submitted < len(self._agents):
             agent = self._agents[self._submitted]
-            self._adopt(self._client.submit(agent, "go", **self._breakpoints(agent)).id, agent.name)
+            options = {**models.overrides(agent), **self._breakpoints(agent)}
+            self._adopt(self._client.submit(agent, "go", **options).id, agent.name)
 
     def _breakpoints(self, agent: Path) -> dict[str, Any]:
         """One run in three stops at a few nodes of its graph."""
@@ -211,8 +235,11 @@ class Robot:
     def _meddle(self) -> None:
         """Pause a run, resume what was paused long enough, fork one, now and then cancel one."""
         now = time.monotonic()
-        if self.forks_runs and self.run_ids and self._chance.random() < 0.3:
-            self._fork(self._chance.choice(self.run_ids))
+        if self.forks_runs and self.run_ids and len(self._forks) < FORKS_PER_RUN * len(self._agents):
+            if self._chance.random() < 0.3:
+                self._fork(self._chance.choice(self.run_ids))
+            if self._chance.random() < 0.1:
+                self._update(self._chance.choice(self.run_ids))
         for run_id in [run_id for run_id, until in self._paused.items() if until < now]:
             if self._tried("resume", self._client.run(run_id).resume):
                 del self._paused[run_id]
@@ -245,6 +272,37 @@ class Robot:
             self._adopt(made.id, self._agent_of[run_id])
 
         self._tried("fork", fork)
+
+    def _update(self, run_id: str) -> None:
+        """Let a run go on as if one of its nodes had written some values, rather one whose edges a function chooses."""
+        agent = self._agent_of[run_id]
+        if graphs.kind_of(agent) not in FORKED or not (nodes := self._updatable(agent)):
+            return
+        name, values = self._chance.choice(nodes)
+
+        def update() -> None:
+            run = self._client.run(run_id)
+            at = self._chance.choice([step.step for step in run.history() if step.checkpoint])
+            made = run.update_state({"total": 1000, **values}, name, at=at)
+            self._forks.add(made.id)
+            self._adopt(made.id, agent)
+
+        self._tried("update", update)
+
+    def _updatable(self, agent: str) -> list[tuple[str, dict[str, Any]]]:
+        """Nodes as which the state can be updated, with the values that their edges read."""
+        if agent not in self._choices:
+            graph = load_file(next(folder for folder in self._agents if folder.name == agent) / "graph.yaml").graph
+            assert graph is not None
+            calls, plain = list[tuple[str, dict[str, Any]]](), list[tuple[str, dict[str, Any]]]()
+            for name, node in graph.nodes.items():
+                if node.branch is not None and node.branch.call:
+                    label = min(node.branch.to or {})
+                    calls.append((name, {f"go_{name}": [label] if node.branch.many else label}))
+                elif node.kind in ("script", "function") and node.next and node.branch is None:
+                    plain.append((name, {}))
+            self._choices[agent] = calls or plain
+        return self._choices[agent]
 
     def _tried(self, what: str, call: Callable[[], object]) -> int:
         try:

@@ -1,10 +1,11 @@
 """Run random graphs on a real stack while it is being killed: `python ops/chaos/run.py --runs 2000 --seed 7`.
 
 First each graph with one possible outcome runs once without faults. Then all of them run under fire, about ten times
-each. Two schedulers, three workers and a redis-server with an append-only file, with default settings. Every few
-seconds one of them is killed (SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a
-queue's messages are lost. Meanwhile all connections are cut now and then, old messages are sent again, and a robot
-submits (some runs with breakpoints), forks, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads
+each. Two schedulers, three workers, a worker for models and a redis-server with an append-only file, with default
+settings; the model is a scripted server (models.py), which is not killed. Every few seconds one of them is killed
+(SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's messages are lost.
+Meanwhile all connections are cut now and then, old messages are sent again, and a robot submits (some runs with
+breakpoints or overrides), forks, updates, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads
 every journal, and figures.py how long each gap was. Prints one line of figures with the seed; exits with 1 when a
 promise was broken, or when nothing moved for two minutes: then it says where logs and evidence are.
 """
@@ -30,18 +31,20 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.chaos import figures, graphs, verdict, wild  # noqa: E402
+from ops.chaos import figures, graphs, models, verdict, wild  # noqa: E402
 from ops.chaos.replays import Replays  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from sleipnir.store.keys import Keys  # noqa: E402
+from sleipnir.testing import ModelServer  # noqa: E402
 from tests.processes import FAST, RedisServer, Stack  # noqa: E402
 
 SCHEDULERS = ("scheduler-1", "scheduler-2")
 WORKERS = ("worker-1", "worker-2", "worker-3")
 QUEUES = ("scripts", "functions")
+MODEL_WORKER = "models-1"
 DROP_EVERY_S = 1.0
 RUNS_PER_GRAPH = 10
 WILD = 5  # one graph in so many is one of wild.py
@@ -64,11 +67,16 @@ class Chaos:
         drops: int = 0,
         fast: bool,
         redis: RedisServer | None = None,
+        model: ModelServer | None = None,
         **settings: Any,
     ) -> None:
+        """With a `model` there is a worker that asks it."""
         self.folder, self.chance, self.every_s, self.drops = folder, chance, every_s, drops
         self.redis = redis or RedisServer()
         names = FAST if fast else {name: getattr(Settings, name) for name in FAST}
+        self.model, self.queues = model, QUEUES
+        if model is not None:
+            self.workers, self.queues = (*self.workers, MODEL_WORKER), (*QUEUES, models.QUEUE)
         self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"} | settings))
         self.counts: Counter[str] = Counter()
         self.blows = figures.Blows()
@@ -129,7 +137,7 @@ class Chaos:
 
     def lose_messages(self) -> None:
         self.blows.outages.append((self._now_ms(), figures.MESSAGES))
-        queue = self.chance.choice(QUEUES)
+        queue = self.chance.choice(self.queues)
         self._admin.delete(f"{self.stack.settings.key_prefix}:broker:{queue}")
 
     def drop_connections(self) -> None:
@@ -180,16 +188,27 @@ class Chaos:
             return None
 
     def start_worker(self, name: str) -> None:
-        self.stack.start_worker(name, ",".join(QUEUES), pool="threads", concurrency=4, ready=False)
+        env = self.model.env() if self.model is not None and name == MODEL_WORKER else None
+        queues = ",".join(QUEUES) if env is None else models.QUEUE
+        self.stack.start_worker(name, queues, pool="threads", concurrency=4, env=env, ready=False)
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
     """The whole of it. Returns how many promises were broken."""
     chance = random.Random(options.seed)
-    chaos = Chaos(folder, chance, every_s=options.kill_every, drops=options.drops, fast=options.fast)
-    effects = folder / "effects.txt"
-    agents = draw(folder / "agents", chance, options.graphs or -(-options.runs // RUNS_PER_GRAPH), effects)
+    model, effects, folder_of_agents = models.server(), folder / "effects.txt", folder / "agents"
+    chaos = Chaos(
+        folder,
+        chance,
+        every_s=options.kill_every,
+        drops=options.drops,
+        fast=options.fast,
+        model=model,
+        agents_dir=folder_of_agents,
+    )
+    agents = draw(folder_of_agents, chance, options.graphs or -(-options.runs // RUNS_PER_GRAPH), effects, others=True)
     started = time.monotonic()
+    model.start()
     try:
         chaos.start()
         with chaos.stack.client() as client:
@@ -202,7 +221,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
             plan = [agents[number % len(agents)] for number in range(options.runs)]
             robot = Robot(client, plan, random.Random(chance.random()), known=calm.run_ids)
             replays = Replays(
-                chaos.redis.url, client.store.keys, random.Random(chance.random()), options.duplicates, QUEUES
+                chaos.redis.url, client.store.keys, random.Random(chance.random()), options.duplicates, chaos.queues
             )
 
             def work() -> None:
@@ -215,7 +234,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
             if robot.stalled:
                 print(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}", file=sys.stderr)
             again = Robot(client, [], random.Random(0), known=[*calm.run_ids, *robot.run_ids], gentle=True)
-            repeated = again.fork_again(robot.forks_of("dag"))
+            repeated = again.fork_again(robot.special_forks())
             again.work()
             violations = settled(lambda: judge(client, calm, robot, effects, chaos, quiet, repeated))
             facts = retried(lambda: measure(client, robot, replays, chaos, quiet))
@@ -231,6 +250,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     finally:
         chaos.stack.stop()
         chaos.redis.stop()
+        model.stop()
 
 
 def under_fire(chaos: Chaos, *work: Callable[[], None]) -> None:
@@ -244,9 +264,15 @@ def under_fire(chaos: Chaos, *work: Callable[[], None]) -> None:
 
 
 def draw(
-    folder: Path, chance: random.Random, count: int, effects: Path, kinds: Sequence[str] | None = None
+    folder: Path,
+    chance: random.Random,
+    count: int,
+    effects: Path,
+    kinds: Sequence[str] | None = None,
+    *,
+    others: bool = False,
 ) -> list[Path]:
-    """This many agent folders: of these kinds; None: of all kinds, and wild ones."""
+    """This many agent folders: of these kinds; None: of all kinds, and wild ones. `others` as in graphs.write."""
     agents = []
     for number in range(count):
         if number % WILD == WILD - 1 and kinds is None:
@@ -254,7 +280,7 @@ def draw(
         else:
             among = kinds or graphs.KINDS
             kind = among[(number - number // WILD) % len(among)]
-            agents.append(graphs.write(folder / f"{kind}-{number}", chance.getrandbits(32), effects))
+            agents.append(graphs.write(folder / f"{kind}-{number}", chance.getrandbits(32), effects, others=others))
     return agents
 
 
@@ -268,7 +294,8 @@ def judge(
     repeated: Mapping[str, str],
 ) -> list[verdict.Wrong]:
     redis = connect(chaos.redis.url)
-    run_ids = [*calm.run_ids, *robot.run_ids]
+    children = [info.id for info in client.runs(10**6, among=10**6, children=True) if info.parent is not None]
+    run_ids = [*calm.run_ids, *robot.run_ids, *children]
     violations = verdict.wrongs(client, run_ids, effects, redis, robot.run_agains, quiet, repeated=repeated)
     redis.close()
     for info in client.store.runs.infos(list(robot.ended)):

@@ -35,6 +35,9 @@ Kind: TypeAlias = Literal[
 RunAgains: TypeAlias = Mapping[tuple[str, int], int]
 """How often the robot answered `run again`, by run and visit."""
 
+UPDATE = 1
+"""The visit of a fork that stands for the node whose writing it updates: no node is executed."""
+
 OF_FAILED_RUNS = ("frontier", "items", "windows")
 """The data from which `retry` continues; kept as long as the run, also of child runs that were cancelled because it
 failed."""
@@ -137,7 +140,9 @@ def wrongs(
             continue
         violations += of_journal(client, run, steps)
         violations += of_emissions(run)
-        violations += of_effects(run, steps, done, run_agains or {}, forgotten or {})
+        fork = client.store.runs.spec(run_id).fork
+        written = steps if fork is None or fork.update is None else [step for step in steps if step.seq != UPDATE]
+        violations += of_effects(run, written, done, run_agains or {}, forgotten or {})
         if (ending := (quiet or {}).get(info.agent)) is not None:
             steps = [*run.past_steps(), *steps]
             if (same := (repeated or {}).get(run_id)) is not None:
@@ -182,8 +187,10 @@ def of_effects(
             # A lost attempt may not have run. Neither may an attempt about which a person was asked before it started:
             # the run failed for another node and was retried, or the attempt was queued when Redis went back. The
             # person may have decided its outcome.
-            # An attempt whose result was in the cache has not run, nor one that was put off until it would be.
-            least = step.attempt - max(lost[step.seq], agains) - decided[step.seq] - step.cached
+            # An attempt whose result was in the cache has not run, nor one that was put off until it would be, nor one
+            # in whose place a callback gave a result.
+            instead = step.cached or any(each.startswith("skipped by") for each in step.callbacks)
+            least = step.attempt - max(lost[step.seq], agains) - decided[step.seq] - instead
             if not least <= count <= most + gone:
                 yield Wrong(
                     "effect", f"{run.id}: visit {step.seq} ({step.node}) ran {count} times in {step.attempt} attempts"
@@ -223,9 +230,11 @@ def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
         for stream in (part.inbox, part.effects):
             if count := redis.xlen(stream):
                 yield Wrong("leak", f"{stream}: {count} entries left")
-        for key in (part.outbox, part.leases, part.timers, part.gates, part.slots, part.waits):
+        for key in (part.outbox, part.leases, part.timers, part.gates, part.slots, part.waits, part.awaited):
             if count := redis.zcard(key):
                 yield Wrong("leak", f"{key}: {count} members left: {redis.zrange(key, 0, 3)}")
+        if count := redis.get(part.waiting):
+            yield Wrong("leak", f"{part.waiting}: {count} visits wait for events")
     for kind in ("frontier", "claims", "gates", "items", "windows", "delta:*"):
         for key in redis.scan_iter(f"{keys.prefix}:*:run:*:{kind}", count=1000):
             run_id = key.rpartition(":run:")[2].partition(":")[0]

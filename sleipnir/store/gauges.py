@@ -41,9 +41,11 @@ LINE_LOOK = 5
 class PartitionLoad:
     """The total contents of some partitions. Ages are in ms, of the oldest; 0 if there is none, or none is late.
 
-    `queued` (waiting for a worker) and `leased` (claimed) count visits by queue. `publishing_ms`, `reaping_ms` and
-    `firing_ms` are the times for which the first visit, lease and timer have been due; `inbox_ms` and `effects_ms` are
-    the ages of the first entries, without those of `parked` runs. `late` results were refused since the last read.
+    `queued` (waiting for a worker) and `leased` (claimed) count visits by queue, `waits` those that wait for an
+    event; `wait_ms` is the time for which visits have waited for the event that is awaited longest, not all of them
+    the same. `publishing_ms`, `reaping_ms` and `firing_ms` are the times for which the first visit, lease and timer
+    have been due; `inbox_ms` and `effects_ms` are the ages of the first entries, without those of `parked` runs.
+    `late` results were refused since the last read.
     `complete`: the counts by queue are not estimates.
     """
 
@@ -66,6 +68,8 @@ class PartitionLoad:
     complete: bool
     parked: int = 0
     dead_letters: int = 0
+    waits: int = 0
+    wait_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class Gauges:
             paused=any(each.paused for each in loads),
             parked=sum(each.parked for each in loads),
             dead_letters=sum(each.dead_letters for each in loads),
+            waits=sum(int(each.waits or 0) for each in loads),
+            wait_ms=_age(now_ms, (_score(each.first_wait) for each in loads)),
             complete=all(max(each.queued, each.leased) <= SAMPLE for each in loads),
         )
 
@@ -238,9 +244,11 @@ class _Partition:
     paused: int
     parked: int
     dead_letters: int
+    waits: str | None
+    first_wait: Any
 
 
-_ASKED = 20
+_ASKED = 22
 
 
 def _ask(pipe: Any, keys: Keys, partition: int) -> None:
@@ -261,6 +269,8 @@ def _ask(pipe: Any, keys: Keys, partition: int) -> None:
     pipe.exists(part.paused)
     pipe.hlen(part.parked)
     pipe.xlen(part.dead_letters)
+    pipe.get(part.waiting)
+    pipe.zrange(part.awaited, 0, 0, withscores=True)
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

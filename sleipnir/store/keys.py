@@ -305,6 +305,17 @@ class PartitionKeys:
         return f"{self.tag}:waits"
 
     @property
+    def awaited(self) -> str:
+        """ZSET name of signals that visits wait for, by the time since when there are such visits. An entry dies with
+        that of `waits`."""
+        return f"{self.tag}:awaited"
+
+    @property
+    def waiting(self) -> str:
+        """STRING the number of visits that wait for signals. Dies at 0."""
+        return f"{self.tag}:waiting"
+
+    @property
     def signals(self) -> str:
         """STREAM name, id, number: the last 1,000 or so signals that were sent, for listing. Bounded."""
         return f"{self.tag}:signals"

@@ -125,7 +125,8 @@ class Signals:
         keys = self._keys.of_signals(name)
         partition = self._keys.of_partition(keys.partition)
         sets = {"every": keys.every, "one": keys.one, "due": keys.due, "left": keys.left}
-        shared = {"waits": partition.waits, "recent": partition.signals, "effects": partition.effects}
+        shared = {"waits": partition.waits, "awaited": partition.awaited, "waiting": partition.waiting}
+        shared |= {"recent": partition.signals, "effects": partition.effects}
         args: dict[str, Any] = {"name": name, "wish": wish, "who": who, "number": number, "kind": kind, "data": data}
         args |= {"source": fence.source, "fence": fence.number, "keep_ms": KEEP_MS, "most": MOST, "bytes": MOST_BYTES}
         return RedisCommand(

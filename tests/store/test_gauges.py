@@ -10,9 +10,12 @@ import pytest
 
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.run import RunSpec
+from sleipnir.runs.transitions import AwaitSignal
 from sleipnir.settings import Settings
 from sleipnir.store import gauges
 from sleipnir.store.gauges import Gauges
+from sleipnir.store.runs.requests import NO_FENCE
+from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import envelope
 from tests.processes import RedisServer
@@ -93,6 +96,28 @@ def test_open_questions_have_an_age(store: Store, looker: Gauges) -> None:
     work = looker.work(ALL)
     assert work.gates == 1
     assert 90_000 <= work.gate_ms < 120_000
+
+
+def test_visits_that_wait_for_events_are_counted_and_have_an_age(store: Store, looker: Gauges) -> None:
+    waits = [("a", False), ("a", False), ("b", True), ("b", False), ("c", True)]
+    deliver = [
+        store.signals.deliver(NO_FENCE, f"run{number:09}", AwaitSignal(name, 1, 1, 0, one=one))
+        for number, (name, one) in enumerate(waits)
+        for _ in range(2)
+    ]
+    assert not any(isinstance(reply, Exception) for reply in run_in_order(store._client, deliver))
+    part = store.keys.of_partition(store.keys.of_signals("b").partition)
+    store._client.zadd(part.awaited, {"b": store.now_ms() - 90_000})
+    work = looker.work(ALL)
+    assert (work.waits, 90_000 <= work.wait_ms < 120_000) == (5, True)
+    for name in "ac":
+        store.signals.send(name, "e1", "1")
+    assert looker.work(ALL).waits == 5, "they wait until they have taken it"
+    leave = [store.signals.gone(name, f"run{number:09}", 1, 1) for number, (name, _) in enumerate(waits) for _ in "12"]
+    assert not any(isinstance(reply, Exception) for reply in run_in_order(store._client, leave))
+    work = looker.work(ALL)
+    assert (work.waits, work.wait_ms) == (0, 0)
+    assert not store._client.exists(part.waiting, part.awaited)
 
 
 def test_an_entry_that_is_not_yet_applied_has_an_age(store: Store, looker: Gauges) -> None:

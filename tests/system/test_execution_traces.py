@@ -81,3 +81,57 @@ def test_the_trace_of_a_run_and_of_its_fork(own: Stack, tmp_path: Path) -> None:
     assert data == json.loads(json.dumps(trace.to_json()))
     assert "and more" in own.sleipnir("trace", run.id, "--limit", "2").stdout
     assert own.sleipnir("trace", "missing").returncode == 2
+
+
+DAG = """
+version: sleipnir/1
+name: dag
+engine: dag
+start: begin
+nodes:
+  begin: {type: function, call: "work.py:nothing", next: [left, right, send]}
+  left: {type: approval, question: "left?", options: ["yes"], routes: {"yes": meet}, on_other: meet}
+  right: {type: approval, question: "right?", options: ["yes"], routes: {"yes": meet}, on_other: meet}
+  send: {type: function, call: "work.py:send"}
+  each: {type: function, call: "work.py:nothing", next: late}
+  late: {type: approval, question: "late?", options: ["yes"], routes: {"yes": meet}, on_other: meet}
+  meet: {type: join, wait_for: [left, right], next: done}
+  done: {type: end, output: over}
+"""
+SENDS = (
+    WORK
+    + 'def send(state): return {"_next": [{"to": "each", "update": {"n": 1}}, {"to": "each", "update": {"n": 2}}]}\n'
+)
+
+
+def test_the_trace_of_a_fork_of_a_dag_names_what_opened_its_visits_in_its_sources(own: Stack, tmp_path: Path) -> None:
+    with own.client() as client:
+        run = client.submit(write_agent(tmp_path / "dag", DAG, work_py=SENDS), "go")
+        wait_until(lambda: sorted(gate.node for gate in run.gates()) == ["late", "left", "right"], "three questions")
+        run.answer("yes", next(gate for gate in run.gates() if gate.node == "left"))
+        wait_until(lambda: len(run.gates()) == 2, "left is over")
+        of_run = {step.node: step for step in run.trace().steps}
+        fork = run.fork()
+        wait_until(lambda: sorted(gate.node for gate in fork.gates()) == ["late", "right"], "what was unfinished")
+        again = fork.fork(at=0)  # the same past, one run further
+        wait_until(lambda: len(again.gates()) == 2, "what was unfinished")
+
+        eaches = {step.id for step in run.trace().steps if step.node == "each"}
+        assert len(eaches) == 2
+        for each in (fork, again):
+            live = {step.node: step for step in each.trace().steps}
+            assert live["right"].predecessors == (of_run["begin"].id,)
+            assert set(live["late"].predecessors) <= eaches and live["late"].predecessors
+            assert {step.run for step in live.values()} == {each.id}
+            for gate in each.gates():
+                each.answer("yes", gate)
+        for each in (fork, again):
+            wait_until(lambda each=each: each.gates() or each.info().is_final, "the other visit of late, or the end")  # type: ignore[misc]
+            for gate in each.gates():
+                each.answer("yes", gate)
+            assert each.wait(60).status == "completed"
+            steps = {step.node: step for step in each.trace().steps}
+            assert set(steps["meet"].predecessors) == {of_run["left"].id, steps["right"].id}
+            assert steps["done"].predecessors == (steps["meet"].id,)
+            shown = own.sleipnir("trace", each.id)
+            assert f"forked from {each.info().forked_from} after its step" in shown.stdout, shown.stderr

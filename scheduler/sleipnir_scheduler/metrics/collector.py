@@ -120,6 +120,12 @@ def _work(work: PartitionLoad, fleet: FleetLoad | None) -> Iterator[Metric]:
     yield _gauge("sleipnir_visits_leased", "Visits that workers have claimed, by queue.", leased, "queue")
     yield _gauge("sleipnir_gates_open", "Questions to people that are not answered.", work.gates)
     yield _gauge("sleipnir_gate_oldest_seconds", "Age of the oldest open question, in seconds.", work.gate_ms / 1000)
+    yield _gauge("sleipnir_waits_open", "Visits that wait for an event.", work.waits)
+    yield _gauge(
+        "sleipnir_wait_oldest_seconds",
+        "Seconds for which visits have waited for the event that is awaited longest.",
+        work.wait_ms / 1000,
+    )
     yield _gauge("sleipnir_timers", "Retries, expiries and deadlines that are to come.", work.timers)
     yield _gauge("sleipnir_timer_lag_seconds", "Seconds since the first timer was due.", work.firing_ms / 1000)
     yield _gauge("sleipnir_inbox_entries", "Events that are not yet applied.", work.inbox)

@@ -10,6 +10,8 @@
 -- KEYS[7] waits   ZSET    slp:{p07}:waits
 -- KEYS[8] recent  STREAM  slp:{p07}:signals
 -- KEYS[9] effects STREAM  slp:{p07}:effects
+-- KEYS[10] awaited ZSET   slp:{p07}:awaited
+-- KEYS[11] waiting STRING slp:{p07}:waiting
 -- ARGV[1] name     str
 -- ARGV[2] wish     str  send, await, leave, decline or spread
 -- ARGV[3] who      str  send: the id of the signal; await, leave, decline: `run/seq/attempt`
@@ -27,7 +29,7 @@
 --          id was there before, and how many visits this call has told; number is '' for the other wishes
 -- Calling twice is safe: an id is known as long as its signal is kept; a request after a later one of its source changes
 -- nothing. An effect tells each visit, and another one calls this again if there is more to do.
-local board, log, every, one, due, left, waits, recent, effects = unpack(KEYS)
+local board, log, every, one, due, left, waits, recent, effects, awaited, waiting = unpack(KEYS)
 local name, wish, who, number, kind, data, source, fence, keep_ms, most, most_bytes, page = unpack(ARGV)
 local MOST_BYTES_TOLD = 512 * 1024  -- in one call: encoding takes 2 us for each kB
 local LOOKED = 1000  -- visits and signals that one call passes over
@@ -153,6 +155,9 @@ local function release(visit, signal)
   end
 end
 
+local function count_waiting() return redis.call('ZCARD', every) + redis.call('ZCARD', one) end
+
+local waited = count_waiting()
 drop_old()
 local reply = {'', 0, 0}
 if wish == 'send' then
@@ -206,13 +211,17 @@ if redis.call('HEXISTS', board, 'spreading') == 0 then
 end
 reply[3] = told
 
-local has_waits = redis.call('EXISTS', every, one) > 0
+local wait = count_waiting()
+local has_waits = wait > 0
+if wait ~= waited and redis.call('INCRBY', waiting, wait - waited) <= 0 then redis.call('DEL', waiting) end
 for _, key in ipairs({board, log, every, one, due, left}) do
   if has_waits then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, keep_ms) end
 end
 if has_waits then
   redis.call('ZADD', waits, 'NX', now_ms + LOOK_MS, name)
+  redis.call('ZADD', awaited, 'NX', now_ms, name)
 else
   redis.call('ZREM', waits, name)
+  redis.call('ZREM', awaited, name)
 end
 return reply
