@@ -94,7 +94,7 @@ nodes:
   right: {type: approval, question: "right?", options: ["yes"], routes: {"yes": meet}, on_other: meet}
   send: {type: function, call: "work.py:send"}
   each: {type: function, call: "work.py:nothing", next: late}
-  late: {type: approval, question: "late?", options: ["yes"], routes: {"yes": meet}, on_other: meet}
+  late: {type: input, question: "late?"}
   meet: {type: join, wait_for: [left, right], next: done}
   done: {type: end, output: over}
 """
