@@ -159,6 +159,16 @@ class Told:
 
 
 @dataclass(frozen=True)
+class AwaitedAgain:
+    """A visit may wait for the signals `name` again: one that was offered to it was withdrawn while its run was
+    parked."""
+
+    seq: int
+    attempt: int
+    name: str
+
+
+@dataclass(frozen=True)
 class Continued:
     """The next part of work that is too large for one event."""
 
@@ -188,6 +198,7 @@ Event: TypeAlias = (
     | ChildEnded
     | ChildGone
     | Told
+    | AwaitedAgain
     | Continued
     | Unreadable
 )

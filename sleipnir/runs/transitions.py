@@ -372,6 +372,17 @@ class DeclineSignal:
 
 
 @dataclass(frozen=True)
+class PassSignal:
+    """The signal with this number was withdrawn from the visit, whose run is parked: it goes to others. The visit is
+    offered no more until it waits again (events.AwaitedAgain)."""
+
+    name: str
+    seq: int
+    attempt: int
+    number: str
+
+
+@dataclass(frozen=True)
 class SpreadSignals:
     """More visits wait for signals `name` than one script reaches. signals.lua owes this, not a run."""
 
@@ -380,7 +391,8 @@ class SpreadSignals:
 
 Effect: TypeAlias = (
     StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | ForkRow | RetryRow
-    | TellBatch | AskSlot | FreeSlot | AwaitSignal | LeaveSignal | DeclineSignal | SpreadSignals
+    | TellBatch | AskSlot | FreeSlot | AwaitSignal | LeaveSignal | DeclineSignal | PassSignal
+    | SpreadSignals
 )  # fmt: skip
 """An effect that a commit owes to another run, which may be in another partition, or to a batch. It is delivered after
 the commit, in order, at least once."""
@@ -390,7 +402,8 @@ _EFFECTS: Final[Mapping[str, type[Effect]]] = {
     "start_child": StartChild, "retry_child": RetryChild, "tell_child": TellChild, "tell_parent": TellParent,
     "tell_root": TellRoot, "tell_run": TellRun, "start_row": StartRow, "fork_row": ForkRow, "retry_row": RetryRow,
     "tell_batch": TellBatch, "ask_slot": AskSlot, "free_slot": FreeSlot, "await_signal": AwaitSignal,
-    "leave_signal": LeaveSignal, "decline_signal": DeclineSignal, "spread_signals": SpreadSignals,
+    "leave_signal": LeaveSignal, "decline_signal": DeclineSignal, "pass_signal": PassSignal,
+    "spread_signals": SpreadSignals,
 }  # fmt: skip
 _NAMES: Final[Mapping[type[Effect], str]] = {kind: name for name, kind in _EFFECTS.items()}
 

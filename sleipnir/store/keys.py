@@ -567,7 +567,8 @@ class SignalKeys:
     board: str
     """HASH per signal i<number> (its id), d<number> (JSON, its data), k<id> (its number), h<number> (the visit to which
     it is offered), t<number> (the place of the visit to which it was offered last); per visit in `one` w<visit> (the
-    first signal that counts, and `sure` if it takes the first), o<visit> (the signals that are offered to it);
+    first signal that counts, and `sure` if it takes the first), o<visit> (the signals that are offered to it),
+    p<visit> (while it is passed over, as its run is parked);
     f<partition> (the stream id of the last effect from there), last (the last number), bytes (of data), spreading
     (while an effect is on its way that tells more visits); each with a colon after its letter."""
 

@@ -6,7 +6,9 @@
    remembers the last signal that it was told of, so it is told of each once. A repeated id is the same signal.
 3. A signal of which visits want one for themselves (`consume: one`) is offered to one of them at a time, in order of
    arrival: when that declines it or leaves without it, the next one is asked.
-4. One call of signals.lua tells PAGE visits; an effect goes on with the rest.
+4. While its run is parked, a visit is passed over: what was offered to it goes to the next one, and it gets in line
+   again, at the end, when its run goes on.
+5. One call of signals.lua tells PAGE visits; an effect goes on with the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, Final
 
 from sleipnir.graph.model import LONGEST_LOOK_BACK_MS
 from sleipnir.runs.signals import SignalInfo, SignalReceipt
-from sleipnir.runs.transitions import AwaitSignal, DeclineSignal, LeaveSignal, SpreadSignals
+from sleipnir.runs.transitions import AwaitSignal, DeclineSignal, LeaveSignal, PassSignal, SpreadSignals
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member, parse_member
 from sleipnir.store.runs.requests import NO_FENCE, Fence
@@ -73,7 +75,10 @@ class Signals:
     # Effects
 
     def deliver(
-        self, fence: Fence, run_id: str, effect: AwaitSignal | LeaveSignal | DeclineSignal | SpreadSignals
+        self,
+        fence: Fence,
+        run_id: str,
+        effect: AwaitSignal | LeaveSignal | DeclineSignal | PassSignal | SpreadSignals,
     ) -> RedisCommand:
         """What an effect of a run changes. `fence`: of a partition."""
         match effect:
@@ -85,6 +90,8 @@ class Signals:
                 return self._command(name, "leave", member(run_id, seq, attempt), took, fence=fence)
             case DeclineSignal(name, seq, attempt, number):
                 return self._command(name, "decline", member(run_id, seq, attempt), number, fence=fence)
+            case PassSignal(name, seq, attempt, number):
+                return self._command(name, "pass", member(run_id, seq, attempt), number, fence=fence)
             case SpreadSignals(name):
                 return self._command(name, "spread")
 

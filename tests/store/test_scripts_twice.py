@@ -19,9 +19,11 @@ from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
 from sleipnir.runs.cached_results import CacheLease, CachePlace
+from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.node_streams import StreamName, StreamWrite, TextPlace
 from sleipnir.runs.run import Checkpoint, Fork, Gate, QueuedTurn, RunSpec
 from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.signals import Signalled
 from sleipnir.runs.threads import ThreadName
 from sleipnir.runs.transitions import AwaitSignal, Transition
 from sleipnir.runs.values import WantedTurn
@@ -332,6 +334,16 @@ def park(store: Store) -> Act:
     return lambda: store.partitions.park(bench.partition, {RUN: "{}"}, bench.epochs[bench.partition])
 
 
+def withdraw(store: Store) -> Act:
+    bench = Bench(store)
+    inbox = store.keys.of_partition(bench.partition).inbox
+    store._client.delete(inbox)
+    signal = Signalled(1, 1, "paid", "5", "e1", one=True)
+    store._client.xadd(inbox, {"t": "told", "run": RUN, "what": SIGNALLED, "data": json.dumps(vars(signal))}, "1-1")
+    [entry] = store.partitions.read([bench.partition], limit=10, block_ms=None)
+    return lambda: store.partitions.withdraw([entry], bench.epochs)
+
+
 def places(store: Store) -> Act:
     for line, number in product(lines_of("scripts"), range(1000)):
         message = json.dumps({"body": "x" * 600, "headers": {"id": f"{RUN}/{number}/1"}})
@@ -455,6 +467,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "take_past": (take_past, None),
     "tell": (tell, "known"),
     "tell_root": (tell_root, 0),
+    "withdraw": (withdraw, 0),
 }
 """What prepares a call of the script, and what the same call returns again. None: the same as the first."""
 

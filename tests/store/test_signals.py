@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from sleipnir.memory.store import now_ms
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import AwaitSignal, LeaveSignal
 from sleipnir.store import signals as store_signals
+from sleipnir.store.partitions import parked_runs
 from sleipnir.store.runs.requests import Fence
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
+from sleipnir_scheduler.services import advance, parking
 from tests.processes import wait_until
 from tests.store.keepers import Keeper, MemoryKeeper, RedisKeeper, graphs_of
 
@@ -250,3 +253,103 @@ def test_old_and_surplus_signals_are_dropped(store: Store, monkeypatch: pytest.M
     store.signals.send("other", "e", "1")
     store.signals.send(NAME, "e9", "9")
     assert store._client.exists(keys.log) == 0
+
+
+class ParkedKeeper(RedisKeeper):
+    """Offers to parked runs are old at once."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(store)
+        self.now_s = 0.0
+        self._advance._parking._clock = lambda: self.now_s
+        for module in (parked_runs, advance):
+            monkeypatch.setattr(module, "OFFERED_MS", 0)
+
+    def breaks(self, run: str) -> Callable[[], None]:
+        """Let a run be unreadable, until the returned function is called."""
+        spec = self._store.keys.of_run(run).spec
+        text = self._store._client.get(spec)
+        self._store._client.set(spec, "{")
+        self._advance._views.clear()
+
+        def mend() -> None:
+            self._store._client.set(spec, text)
+            self.look_again()
+
+        return mend
+
+    def look_again(self) -> None:
+        self.now_s += 2 * parking.AGAIN_S
+        self.go_on()
+        self._advance._parking.forget()  # an idle scheduler begins a pass anew by itself, when its time has come
+        self.go_on()
+
+
+@pytest.fixture
+def parked(store: Store, monkeypatch: pytest.MonkeyPatch) -> ParkedKeeper:
+    return ParkedKeeper(store, monkeypatch)
+
+
+ONE = "consume: one"
+GOT = f"1 of {NAME} by "
+
+
+def test_an_event_that_a_parked_run_was_offered_goes_to_the_next_and_to_no_other(parked: ParkedKeeper) -> None:
+    for number in (1, 2, 3):
+        start(parked, number, ONE)
+    mend = parked.breaks(run_id(1))
+    assert parked.signal(NAME, "e1", {"n": 1}) == 1
+    parked.go_on()
+    parked.look_again()
+    assert ended(parked, 2, 3) == [f"{GOT}e1", None]
+    mend()
+    assert ended(parked, 1, 3) == [None, None], "it was taken"
+    parked.signal(NAME, "e2", {"n": 1})
+    assert ended(parked, 1, 3) == [None, f"{GOT}e2"], "what was parked is at the end of the line"
+    parked.signal(NAME, "e3", {"n": 1})
+    assert ended(parked, 1) == [f"{GOT}e3"]
+
+
+@pytest.mark.parametrize("options", [ONE, f"{ONE}\n    filter: event.data.n == 1"])
+def test_events_that_no_other_takes_are_there_for_a_run_that_was_parked(parked: ParkedKeeper, options: str) -> None:
+    start(parked, 1, options)
+    mend = parked.breaks(run_id(1))
+    for number in range(3):
+        parked.signal(NAME, f"e{number}", {"n": number})
+    parked.go_on()
+    for _ in range(3):
+        parked.look_again()
+    mend()
+    assert ended(parked, 1) in ([f"{GOT}e1"], [f"0 of {NAME} by e0"])
+    start(parked, 2, f"{ONE}\n    look_back: 1h")
+    [second] = ended(parked, 2)
+    assert second is not None and second not in ended(parked, 1), "each goes to one"
+
+
+def test_a_parked_run_that_is_cancelled_leaves_its_events_to_others(parked: ParkedKeeper, store: Store) -> None:
+    start(parked, 1, ONE)
+    mend = parked.breaks(run_id(1))
+    parked.signal(NAME, "e1", {"n": 1})
+    parked.go_on()
+    parked.look_again()
+    parked.cancel(run_id(1))
+    mend()
+    start(parked, 2, f"{ONE}\n    look_back: 1h")
+    assert ended(parked, 2) == [f"{GOT}e1"]
+    board = store._client.hgetall(store.keys.of_signals(NAME).board)
+    assert [field for field in board if field[:2] in ("w:", "o:", "p:")] == []
+
+
+def test_an_offer_that_is_young_stays_with_the_parked_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = ParkedKeeper(store, monkeypatch)
+    for module in (parked_runs, advance):
+        monkeypatch.setattr(module, "OFFERED_MS", 3_600_000)
+    start(keeper, 1, ONE)
+    start(keeper, 2, ONE)
+    mend = keeper.breaks(run_id(1))
+    keeper.signal(NAME, "e1", {"n": 1})
+    keeper.go_on()
+    keeper.look_again()
+    assert ended(keeper, 2) == [None]
+    mend()
+    assert ended(keeper, 1, 2) == [f"{GOT}e1", None]

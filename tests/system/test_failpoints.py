@@ -40,9 +40,9 @@ LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
     "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "begin_turn",
-    "await_signal", "decline_signal", "leave_signal", "spread_signals",
+    "await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal", "withdraw",
 )  # fmt: skip
-OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals")
+OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal")
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals")}
 """Situations that are not called after their script."""
 OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
@@ -164,6 +164,7 @@ class Deployment:
         self.signalled = write_agent(folder / "signalled", SIGNALLED.replace("HOW", "all"))
         choosy = SIGNALLED.replace("HOW", "one, filter: event.data == 'done'")
         self.choosy = write_agent(folder / "choosy", choosy.replace("signalled", "choosy"))
+        self.sure = write_agent(folder / "sure", SIGNALLED.replace("HOW", "one").replace("signalled", "sure"))
         self.redis = client.store._client
         self.part = client.store.keys.of_partition(0)
         self.repair: Callable[[], object] = lambda: None
@@ -350,6 +351,21 @@ def wait_among_many(world: Deployment) -> Run:
     return run
 
 
+def parked_wait_with_an_old_offer(world: Deployment) -> Run:
+    """The only wait: it takes the event after all when its run can be read."""
+    run = waiting_for_an_event(world, world.sure)
+    assert world.client.signal("paid", "done").reached == 1
+    spec = world.client.store.keys.of_run(run.id).spec
+    text = world.redis.get(spec)
+    world.redis.set(spec, "{")
+    world.with_a_scheduler(lambda: world.redis.xlen(world.part.inbox), "the offer arrives")
+    [(_, offer)] = world.redis.xrange(world.part.inbox)
+    world.redis.delete(world.part.inbox)
+    world.redis.xadd(world.part.inbox, offer, "1-1")
+    world.repair = lambda: world.redis.set(spec, text)
+    return run
+
+
 SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "pulse": fresh_run,
     "own": fresh_run,
@@ -372,6 +388,8 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "decline_signal": wait_that_declines,
     "leave_signal": wait_with_its_event,
     "spread_signals": wait_among_many,
+    "pass_signal": parked_wait_with_an_old_offer,
+    "withdraw": parked_wait_with_an_old_offer,
 }
 
 
@@ -404,7 +422,7 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
             "tell_root": ["call", "done"],
             "retry_child": ["call", None, "call", "done"],
             "take_past": ["ask", "done"],
-            **{of_signals: ["pause", "done"] for of_signals in OF_SIGNALS},
+            **{of_signals: ["pause", "done"] for of_signals in (*OF_SIGNALS, "withdraw")},
         }
         assert [step.node for step in run.history()] == [None, *nodes.get(point, ["a", "ask", "done"])]
         for child in client.store.runs.children([run.id])[run.id]:

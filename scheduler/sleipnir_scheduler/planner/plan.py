@@ -27,6 +27,7 @@ from sleipnir.runs.events import (
     SIGNALLED,
     SLOT_GRANTED,
     Answered,
+    AwaitedAgain,
     Cancelled,
     ChildEnded,
     ChildGone,
@@ -219,6 +220,8 @@ def _decide(context: Context, event: Event) -> IgnoredEvent | None:
             return _slot_granted(context, event)
         case Told() if event.what == SIGNALLED:
             return None if waiting.signalled(context, event) else IgnoredEvent("the visit does not wait for a signal")
+        case AwaitedAgain():
+            return None if waiting.awaited_again(context, event) else IgnoredEvent("the visit does not wait any more")
         case Continued():
             return (
                 None if maps.gather(context) or has_more_to_start(context) else IgnoredEvent("nothing is left to start")

@@ -26,7 +26,17 @@ import structlog
 from sleipnir.errors import BundleError, GraphError, RecordUnreadable, StoreUnavailable
 from sleipnir.logs import handling
 from sleipnir.messages import VisitCall
-from sleipnir.runs.events import Answered, Cancelled, ChildEnded, LeaseLost, Resulted, Retried, Skipped, Unreadable
+from sleipnir.runs.events import (
+    Answered,
+    Cancelled,
+    ChildEnded,
+    LeaseLost,
+    Resulted,
+    Retried,
+    Skipped,
+    Told,
+    Unreadable,
+)
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.values import NOTHING, KnownValues, WantedValues
@@ -34,6 +44,7 @@ from sleipnir.store.partitions import Partitions
 from sleipnir.store.partitions.commits import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Commit, IgnoredEntry
 from sleipnir.store.partitions.entries import NO_RUN, Entry
 from sleipnir.store.partitions.outbox import call_of
+from sleipnir.store.partitions.parked_runs import OFFERED_MS
 from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
@@ -113,6 +124,7 @@ class Advance:
                 by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
                 if done and time.monotonic() - began_s > ROUNDS_S:
                     break  # the rest is read again, with new entries
+            self._withdraw_offers(entries, epochs)
             moved = self._parking.passed(entries, BATCH)
             self._parking.flush()
         except BaseException:
@@ -121,6 +133,13 @@ class Advance:
             self._parking.forget()
             raise
         return done if done or moved or not entries else -1
+
+    def _withdraw_offers(self, entries: Iterable[Entry], epochs: Mapping[int, int]) -> None:
+        """Let others have the signals that were offered to parked runs a while ago."""
+        told = [entry for entry in entries if isinstance(entry.event, Told) and self._parking.holds(entry)]
+        last_ms = self._tally.clock.now_ms() - OFFERED_MS if told else 0
+        if offers := [entry for entry in told if entry.at_ms <= last_ms]:
+            self._store.withdraw(offers, epochs)
 
     def _drop_views(self, epochs: Mapping[int, int]) -> None:
         """Drop views of earlier epochs: another scheduler may have committed, or Redis may have been restored."""

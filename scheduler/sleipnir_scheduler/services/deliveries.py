@@ -30,6 +30,7 @@ from sleipnir.runs.transitions import (
     ForkRow,
     FreeSlot,
     LeaveSignal,
+    PassSignal,
     RetryChild,
     RetryRow,
     SpreadSignals,
@@ -190,7 +191,7 @@ class Deliveries:
                 return self._store.slots.ask(owed.slot_fence, owed.run, agent, key, ticket, limit)
             case FreeSlot(agent, key, ticket):
                 return self._store.slots.free(owed.slot_fence, owed.run, agent, key, ticket)
-            case AwaitSignal() | LeaveSignal() | DeclineSignal() | SpreadSignals():
+            case AwaitSignal() | LeaveSignal() | DeclineSignal() | PassSignal() | SpreadSignals():
                 return self._store.signals.deliver(owed.slot_fence, owed.run, owed.effect)
             case TellRun(run, what, data):
                 return self._store.notify_run(owed.fence, run, what, data)

@@ -1,5 +1,5 @@
--- signals: a signal was sent, a visit waits for signals of a name or waits no more, or declines one; then tell waiting
--- visits of signals that they have not been told of, some at a time.
+-- signals: a signal was sent, a visit waits for signals of a name or waits no more, declines one, or is passed over;
+-- then tell waiting visits of signals that they have not been told of, some at a time.
 --
 -- KEYS[1] board   HASH    slp:{p07}:signals:<digest>
 -- KEYS[2] log     ZSET    ...:log, all signals of the name by number
@@ -13,12 +13,13 @@
 -- KEYS[10] awaited ZSET   slp:{p07}:awaited
 -- KEYS[11] waiting STRING slp:{p07}:waiting
 -- ARGV[1] name     str
--- ARGV[2] wish     str  send, await, leave, decline or spread
--- ARGV[3] who      str  send: the id of the signal; await, leave, decline: `run/seq/attempt`
--- ARGV[4] number   str  await: the first signal that counts; leave: the signal that was taken, or ''; decline: the signal
+-- ARGV[2] wish     str  send, await, leave, decline, pass or spread
+-- ARGV[3] who      str  send: the id of the signal; await, leave, decline, pass: `run/seq/attempt`
+-- ARGV[4] number   str  await: the first signal that counts; leave: the signal that was taken, or ''; decline, pass: the
+--                       signal
 -- ARGV[5] kind     str  await: every, one, or sure (one, and it takes the first)
 -- ARGV[6] data     JSON send; opaque here
--- ARGV[7] source   int  partition of the effect that awaits, leaves or declines; '' for no fence
+-- ARGV[7] source   int  partition of the effect that awaits, leaves, declines or passes; '' for no fence
 -- ARGV[8] fence    str  its increasing stream id
 -- ARGV[9] keep_ms  int  how long signals are kept
 -- ARGV[10] most    int  signals of a name that are kept
@@ -175,7 +176,7 @@ if wish == 'send' then
   end
 elseif wish == 'await' and kind == 'every' then
   redis.call('ZADD', every, 'NX', text_of(tonumber(number) - 1), who)
-elseif wish == 'await' and not redis.call('HGET', board, 'w:' .. who) then
+elseif wish == 'await' and (not redis.call('HGET', board, 'w:' .. who) or redis.call('HDEL', board, 'p:' .. who) == 1) then
   redis.call('ZADD', one, text_of(next_number()), who)
   redis.call('HSET', board, 'w:' .. who, number .. ' ' .. kind)
   -- the signals that none of the others wanted are offered again, to this one
@@ -195,8 +196,12 @@ elseif wish == 'leave' then
   for signal in string.gmatch(redis.call('HGET', board, 'o:' .. who) or '', '%d+') do
     if signal ~= number then release(who, signal) end
   end
-  redis.call('HDEL', board, 'w:' .. who, 'o:' .. who)
+  redis.call('HDEL', board, 'w:' .. who, 'o:' .. who, 'p:' .. who)
 elseif wish == 'decline' then
+  release(who, number)
+elseif wish == 'pass' and redis.call('HEXISTS', board, 'w:' .. who) == 1 then
+  redis.call('ZREM', one, who)
+  redis.call('HSET', board, 'p:' .. who, 1)
   release(who, number)
 end
 

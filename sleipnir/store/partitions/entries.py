@@ -11,6 +11,7 @@ from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import FINAL, ResultHeader, Usage
 from sleipnir.runs.events import (
     Answered,
+    AwaitedAgain,
     Cancelled,
     ChildEnded,
     ChildGone,
@@ -97,6 +98,8 @@ def event_of(fields: Mapping[str, str]) -> Event:
             return _child_ended(fields)
         case "child_gone":
             return ChildGone(*_visit(fields), fields["child"])
+        case "await_again":
+            return AwaitedAgain(*_visit(fields), fields["name"])
         case "continued":
             return Continued()
         case "told":

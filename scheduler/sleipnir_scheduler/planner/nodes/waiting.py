@@ -15,10 +15,10 @@ from sleipnir.graph.signal_names import name_problem
 from sleipnir.graph.template import TemplateError, keys_read, render, updates_read
 from sleipnir.graph.waits import FilterError, TimeError, matches, state_keys, time_ms
 from sleipnir.messages import InterruptQuestion, ResultHeader, WaitRequest
-from sleipnir.runs.events import Told
+from sleipnir.runs.events import AwaitedAgain, Told
 from sleipnir.runs.interrupts import TIMED_OUT
 from sleipnir.runs.signals import Signalled
-from sleipnir.runs.transitions import DeclineSignal
+from sleipnir.runs.transitions import AwaitSignal, DeclineSignal
 from sleipnir.runs.visits import Delay, SignalWait, Visit, Work
 from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome
 from sleipnir_scheduler.planner.nodes import interrupts, starting
@@ -97,6 +97,17 @@ def signalled(context: Context, told: Told) -> bool:
     return True
 
 
+def awaited_again(context: Context, event: AwaitedAgain) -> bool:
+    """The run is no longer parked: the visit gets in line again. False: it does not wait for that any more."""
+    visit: Visit | None = context.run.frontier.get(event.seq)
+    wait = None if visit is None else visit.body
+    if visit is None or visit.attempt != event.attempt or not isinstance(wait, SignalWait) or wait.name != event.name:
+        return False
+    sure = wait.one and _filter_of(context, visit, wait) is None
+    context.draft.owed.add(AwaitSignal(wait.name, visit.seq, visit.attempt, wait.since_ms, wait.one, sure))
+    return True
+
+
 def _start_to_await(context: Context, visit: Visit, node: WaitNode) -> None:
     """Raises VisitFailed."""
     name = _rendered(context, visit, node.event or "")
@@ -118,8 +129,7 @@ def _await(context: Context, visit: Visit, wait: SignalWait, filter_: str | None
 def _fits(context: Context, visit: Visit, wait: SignalWait, signal: Signalled) -> bool:
     """Whether the filter of a visit is true for a signal. One that cannot be applied is false: what is sent from
     outside must not fail a run."""
-    asked = None if wait.asked is None else wait.asked.wait
-    filter_ = _node(context, visit).filter if asked is None else asked.filter
+    filter_ = _filter_of(context, visit, wait)
     if filter_ is None:
         return True
     try:
@@ -132,6 +142,11 @@ def _fits(context: Context, visit: Visit, wait: SignalWait, signal: Signalled) -
         seen = {"seq": visit.seq, "node": visit.node, "name": signal.name, "id": signal.id}
         context.draft.record.notice("signal_declined", **seen, error=problem)
     return fits
+
+
+def _filter_of(context: Context, visit: Visit, wait: SignalWait) -> str | None:
+    asked = None if wait.asked is None else wait.asked.wait
+    return _node(context, visit).filter if asked is None else asked.filter
 
 
 def _take(context: Context, visit: Visit, wait: SignalWait, signal: Signalled) -> None:
