@@ -22,7 +22,8 @@ def test_its_graphs_have_maps_joins_and_loops_on_both_engines(tmp_path: Path) ->
         text = "".join((folder / "graph.yaml").read_text() for folder in folders if folder.name.startswith(kind))
         assert all(part in text for part in ('"type": "map"', '"wait_for":', "again"))
     text = "".join((folder / "graph.yaml").read_text() for folder in folders)
-    assert all(part in text for part in ('"type": "llm"', '"type": "agent"', '"callbacks"', '"cache"', '"type": "wait"'))
+    everything = ('"type": "llm"', '"type": "agent"', '"callbacks"', '"cache"', '"type": "wait"')
+    assert all(part in text for part in everything)
     assert "'asks':" in "".join((folder / "node.py").read_text() for folder in folders if folder.name.startswith("dag"))
 
 
