@@ -6,7 +6,8 @@
 -- ARGV[3...] page     str   digests of the entries
 --
 -- Returns  the number of removed entries. Calling twice is safe.
-local index, sizes, use = unpack(KEYS, 1, 3)
+local all = KEYS
+local index, sizes, use = unpack(all, 1, 3)
 local epoch, keep_ms = ARGV[1], ARGV[2]
 local BEFORE_KEYS, BEFORE_PAGE = 3, 2
 
@@ -15,7 +16,7 @@ redis.call('PEXPIRE', use, keep_ms)
 local removed = 0
 for i = 1, #ARGV - BEFORE_PAGE do
   local name = ARGV[BEFORE_PAGE + i]
-  redis.call('UNLINK', KEYS[BEFORE_KEYS + i])
+  redis.call('UNLINK', all[BEFORE_KEYS + i])
   removed = removed + redis.call('ZREM', index, name)
   redis.call('HINCRBY', use, 'bytes', -(redis.call('HGET', sizes, name) or 0))
   redis.call('HDEL', sizes, name)

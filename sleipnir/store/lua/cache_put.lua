@@ -13,7 +13,8 @@
 --
 -- Returns  1  kept
 --          0  the lease has lapsed, or the entries were cleared meanwhile: nothing is kept. Calling twice is safe.
-local entry, lease, index, sizes, use = unpack(KEYS, 1, 5)
+local all = KEYS
+local entry, lease, index, sizes, use = unpack(all, 1, 5)
 local token, epoch, digest, text, ttl_ms = unpack(ARGV, 1, 5)
 local most_entries, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7])
 local BEFORE_KEYS, BEFORE_OTHERS = 5, 7
@@ -44,7 +45,7 @@ for i = 1, #ARGV - BEFORE_OTHERS do
   local name = ARGV[BEFORE_OTHERS + i]
   local until_ms = name ~= digest and tonumber(redis.call('ZSCORE', index, name))
   if until_ms and (until_ms <= now_ms or redis.call('ZCARD', index) > most_entries or bytes > most_bytes) then
-    drop(name, KEYS[BEFORE_KEYS + i])
+    drop(name, all[BEFORE_KEYS + i])
     bytes = tonumber(redis.call('HGET', use, 'bytes'))
   end
 end
