@@ -24,6 +24,8 @@ from sleipnir.graph.source import read
 from sleipnir.settings import Settings
 
 LIMITS_FILE: Final = "limits.yaml"
+TOOL: Final = "tool:"
+"""What the patterns of tools begin with, where they stand beside those of models."""
 MOST: Final = 10**12  # sums over a window stay exact in Lua's numbers
 
 Cause: TypeAlias = Literal["requests", "tokens", "parallel", "cooling"]
@@ -31,12 +33,17 @@ Cause: TypeAlias = Literal["requests", "tokens", "parallel", "cooling"]
 
 @dataclass(frozen=True)
 class Limit:
-    """The limits of all models whose ids match `pattern`, together. None: no limit."""
+    """The limits of all models whose ids match `pattern`, together; or of all tools whose names do, behind `tool:`.
+    None: no limit."""
 
     pattern: str
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_parallel: int | None = None
+
+    @property
+    def is_of_tools(self) -> bool:
+        return self.pattern.startswith(TOOL)
 
     def matches(self, model: str) -> bool:
         """`*` matches any text, including none; all other characters match themselves."""
@@ -69,7 +76,12 @@ class ModelLimits:
     def matching(self, *spellings: str) -> tuple[Limit, ...]:
         """The limits of a model, the most specific first. `spellings` are ids of one model (`claude:x`,
         `anthropic:x`)."""
-        limits = [limit for limit in self.limits if any(map(limit.matches, spellings))]
+        limits = [limit for limit in self.limits if not limit.is_of_tools and any(map(limit.matches, spellings))]
+        return tuple(sorted(limits, key=lambda limit: limit.specificity, reverse=True))
+
+    def of_tool(self, name: str) -> tuple[Limit, ...]:
+        """The limits of a tool, the most specific first."""
+        limits = [limit for limit in self.limits if limit.is_of_tools and limit.matches(f"{TOOL}{name}")]
         return tuple(sorted(limits, key=lambda limit: limit.specificity, reverse=True))
 
 
@@ -207,6 +219,7 @@ def estimated_tokens(characters: int, answer_tokens: int) -> int:
 
 _BOUNDS: Final = tuple(field.name for field in fields(Limit) if field.name != "pattern")
 _TOP: Final = "models"
+_TOOLS: Final = "tools"
 _EXAMPLE: Final = "Write patterns of model ids, each with its bounds:  models: {'openai:*': {requests_per_minute: 600}}"
 
 
@@ -215,31 +228,40 @@ def _limits(data: Any, findings: Findings) -> ModelLimits:
         findings.error((), f"the file must be a mapping with the key '{_TOP}'", _EXAMPLE)
         return ModelLimits()
     for key in data:
-        if key != _TOP:
+        if key not in (_TOP, _TOOLS):
             findings.warning((key,), f"unknown key '{key}' is ignored", _hint_for_top_key(key))
-    models = data.get(_TOP)
-    if models is None:
-        return ModelLimits()
-    if not isinstance(models, dict):
-        findings.error((_TOP,), f"'{_TOP}' must be a mapping of patterns to bounds", _EXAMPLE)
-        return ModelLimits()
-    return ModelLimits(tuple(_limit(pattern, bounds, findings) for pattern, bounds in models.items()))
+    limits: list[Limit] = []
+    for top in (_TOP, _TOOLS):
+        patterns = data.get(top)
+        if patterns is not None and not isinstance(patterns, dict):
+            findings.error((top,), f"'{top}' must be a mapping of patterns to bounds", _EXAMPLE)
+        elif patterns is not None:
+            limits += [_limit(top, str(pattern), bounds, findings) for pattern, bounds in patterns.items()]
+    return ModelLimits(tuple(limits))
 
 
 def _hint_for_top_key(key: str) -> str | None:
     if ":" in key or "*" in key:
         return f"If it is a pattern of models, indent it below '{_TOP}:'."
-    return suggestion(key, [_TOP], "keys")
+    return suggestion(key, [_TOP, _TOOLS], "keys")
 
 
-def _limit(pattern: str, bounds: Any, findings: Findings) -> Limit:
-    path = (_TOP, pattern)
-    if ":" not in pattern and "*" not in pattern:
+def _limit(top: str, pattern: str, bounds: Any, findings: Findings) -> Limit:
+    path = (top, pattern)
+    if top == _TOOLS:
+        name = f"{TOOL}{pattern}"
+        if isinstance(bounds, dict) and bounds.get("tokens_per_minute") is not None:
+            findings.error((*path, "tokens_per_minute"), "calls of tools have no tokens", "Remove this bound.")
+    else:
+        name = pattern
+    if top == _TOP and pattern.startswith(TOOL):
+        findings.error(path, f"'{pattern}' is no pattern of models", f"Write limits of tools below '{_TOOLS}:'.")
+    elif top == _TOP and ":" not in pattern and "*" not in pattern:
         hint = f"Write 'client:model', for example 'openai:{pattern}', or use `*` for any text."
         findings.error(path, f"'{pattern}' matches no model: their ids are written client:model", hint)
     if not isinstance(bounds, dict):
         findings.error(path, f"the limit of '{pattern}' must be a mapping", f"Its keys are: {', '.join(_BOUNDS)}.")
-        return Limit(pattern)
+        return Limit(name)
     bound_of: dict[str, int] = {}
     for key, value in bounds.items():
         if key not in _BOUNDS:
@@ -250,7 +272,7 @@ def _limit(pattern: str, bounds: Any, findings: Findings) -> Limit:
             findings.error((*path, key), f"'{key}' must be a whole number from 1 to 10**12, not {value!r}", _LEAVE_OUT)
     if not bound_of and not any(closest(key, _BOUNDS) for key in bounds):
         findings.warning(path, f"the limit of '{pattern}' has no bounds", f"Its keys are: {', '.join(_BOUNDS)}.")
-    return Limit(pattern, **bound_of)
+    return Limit(name, **bound_of)
 
 
 _LEAVE_OUT: Final = "Omit keys without a bound."

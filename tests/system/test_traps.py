@@ -1,8 +1,10 @@
 """The traps of spec/graph-package.md section 4: what its engine does badly by its own source, and Sleipnir must not do.
 
 One test per trap, named by our promise; the docstring says what upstream does. Others of that list are held elsewhere:
-3 (pending commands survive a crash) and 9 (an unknown target is an error) in test_branching_under_kills.py and
-tests/unit/planner/test_commands.py.
+2 (a question of a parallel command keeps its values) in test_branching.py, 3 (pending commands survive a crash) in
+test_branching_under_kills.py, 9 (an unknown target is an error) in tests/unit/planner/test_commands.py, 15 (a reader
+that is gone holds up nothing) in test_streaming.py, 18 (limits of a tool are those of all runs) in test_tool_limits.py,
+and 19 (pages of a history, newest first, before a checkpoint) in test_state_updates.py.
 """
 
 from __future__ import annotations

@@ -214,6 +214,29 @@ def test_a_refusal_reports_which_limit_until_when_and_who_holds_it(refused: Limi
     assert refused.reason == reason
 
 
+def test_limits_of_tools_are_apart_from_those_of_models() -> None:
+    text = "models: {'*': {max_parallel: 9}}\ntools: {'db_*': {max_parallel: 2}, db_read: {requests_per_minute: 5}}\n"
+    limits = parse(text, "limits.yaml").limits
+    assert limits is not None
+    assert [limit.pattern for limit in limits.of_tool("db_read")] == ["tool:db_read", "tool:db_*"]
+    assert [limit.pattern for limit in limits.matching("openai:gpt")] == ["*"]
+    assert limits.of_tool("other") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("tools: {db: {tokens_per_minute: 5}}", "calls of tools have no tokens"),
+        ("models: {'tool:db': {max_parallel: 5}}", "'tool:db' is no pattern of models"),
+        ("tools: [db]", "'tools' must be a mapping of patterns to bounds"),
+    ],
+)
+def test_a_wrong_limit_of_a_tool_is_an_error(text: str, problem: str) -> None:
+    loaded = parse(text, "limits.yaml")
+    assert loaded.limits is None
+    assert [each.message for each in loaded.problems] == [problem]
+
+
 @pytest.mark.parametrize(
     ("header", "ms"),
     [

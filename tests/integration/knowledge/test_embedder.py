@@ -23,6 +23,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.knowledge.embedder import (
     Embedder,
     Estimate,
@@ -33,7 +34,6 @@ from sleipnir_workers.knowledge.embedder import (
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache
 from sleipnir_workers.llm.clients import ModelTraits, Prices
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.llm.resolved_model import ResolvedModel
 from sleipnir_workers.machine.host import Host

@@ -11,8 +11,8 @@ from sleipnir.errors import NodeFailed
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.testing import ModelServer, Reply
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.knowledge.reranker import Reranker
-from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.llm.reranking import RerankedTexts
 from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model

@@ -26,10 +26,11 @@ from sleipnir.runs.visits import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
 from sleipnir_workers.execution.execution import VisitLost
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
 from sleipnir_workers.knowledge.index_store import FolderIndexStore, OpenIndex
-from sleipnir_workers.llm.permit import Permit, PutOff
+from sleipnir_workers.llm.permit import Permit
 from sleipnir_workers.nodes import rag
 from sleipnir_workers.nodes.rag import run_rag
 from tests.unit.workers.visits import host, visit

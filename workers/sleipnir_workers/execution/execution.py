@@ -118,6 +118,9 @@ class ModelPermits(Protocol):
     ) -> AbstractContextManager[CallTokens]:
         """Holds a permit during one call of a model with these names, which takes about `tokens`."""
 
+    def tool(self, caller: str, attempt: int | str, name: str) -> AbstractContextManager[None]:
+        """Holds a permit during one call of the tool of this name. Raises PutOff, ConfigError and ProcessLost."""
+
 
 class Observer(Protocol):
     """Sees what a function of a graph written in Python returned or raised, where it runs in the caller's process."""

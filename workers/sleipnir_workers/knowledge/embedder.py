@@ -24,12 +24,13 @@ from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.knowledge.views import EmbeddingUsage
 from sleipnir.models.limits import estimated_tokens
 from sleipnir_workers.execution.execution import CallTokens, ModelPermits
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache, keys_of
 from sleipnir_workers.llm import embedding, prices
 from sleipnir_workers.llm.embedding import EmbeddedTexts, Purpose
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permit import Permit, PutOff, names_of
+from sleipnir_workers.llm.permit import Permit, names_of
 from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model
 from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.transport import TICK_S, start_thread

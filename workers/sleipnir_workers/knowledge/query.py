@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from sleipnir.errors import NodeFailed
 from sleipnir.knowledge.order import SearchQuery
 from sleipnir_workers.execution.execution import ModelPermits
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.embedder import open_embedder
 from sleipnir_workers.knowledge.reranker import Reranker
 from sleipnir_workers.knowledge.search import Rerank, SearchResult, search
-from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.resolved_model import resolve_model
 from sleipnir_workers.llm.transport import TICK_S
 from sleipnir_workers.llm.usage import UsageTotal

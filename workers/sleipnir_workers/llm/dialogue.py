@@ -15,6 +15,7 @@ from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Graph, Json, LlmNode, ModelSettings
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import CallTokens, Execution, OutputStream, TextSink
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.llm import (
     chat_call,
     clients,
@@ -30,7 +31,7 @@ from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permit import Permit, PutOff, names_of, tokens_of_chat
+from sleipnir_workers.llm.permit import Permit, names_of, tokens_of_chat
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.usage import UsageTotal

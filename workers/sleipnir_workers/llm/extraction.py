@@ -9,8 +9,8 @@ from sleipnir.graph.child_values import response_of
 from sleipnir.graph.model import AgentNode, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.llm.dialogue import Dialogue
-from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.machine.host import Host, this_host
 
 

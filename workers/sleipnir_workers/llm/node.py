@@ -15,12 +15,12 @@ from sleipnir.graph.model import LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir.models import limits
 from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm import message_input
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
 from sleipnir_workers.llm.dialogue import Dialogue
-from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.turn import NO_FUNCTIONS, offer
 from sleipnir_workers.machine.host import Host, this_host
 from sleipnir_workers.machine.keyring import keyring_of

@@ -1,4 +1,4 @@
-"""The permit of one call of a model, and its refusal. permits.py grants them.
+"""The permit of one call of a model. permits.py grants them.
 
 This module knows nothing of the store, so that a call of a model needs none.
 """
@@ -12,14 +12,6 @@ from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Message
 
 ANSWER_TOKENS = 1_000  # the assumed length of an answer if the model's maximum is unknown
-
-
-class PutOff(Exception):
-    """The call may not start before `until_ms`, by Redis' clock. The text names the limit."""
-
-    def __init__(self, until_ms: int, reason: str) -> None:
-        super().__init__(reason)
-        self.until_ms = until_ms
 
 
 class Permit:

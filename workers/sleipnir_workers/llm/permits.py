@@ -15,12 +15,13 @@ from functools import cached_property, partial
 import structlog
 
 from sleipnir.errors import StoreUnavailable
-from sleipnir.models.limits import GrantedPermit, LimitReached, ModelLimits, load
+from sleipnir.models.limits import GrantedPermit, Limit, LimitReached, ModelLimits, load
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.execution.execution import ProcessLost
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.llm.failures import CallFailed
-from sleipnir_workers.llm.permit import Permit, PutOff
+from sleipnir_workers.llm.permit import Permit
 
 
 class Permits:
@@ -52,11 +53,26 @@ class Permits:
         if not limits:
             yield Permit()
             return
+        with self._held_in(limits, caller, attempt, tokens) as permit:
+            yield permit
+
+    @contextmanager
+    def tool(self, caller: str, attempt: int | str, name: str) -> Iterator[None]:
+        """Hold a permit during one call of a tool. Raises as `call` does."""
+        limits = self.limits.of_tool(name)
+        if not limits:
+            yield
+            return
+        with self._held_in(limits, caller, attempt, 0):
+            yield
+
+    @contextmanager
+    def _held_in(self, limits: tuple[Limit, ...], caller: str, attempt: int | str, tokens: int) -> Iterator[Permit]:
         try:
             with self._store.errors():
                 granted = self._store.limiter.take(limits, f"{caller}/{attempt}", tokens, caller=caller)
         except StoreUnavailable as error:
-            raise ProcessLost("Redis cannot be asked whether the model may be called") from error
+            raise ProcessLost("Redis cannot be asked whether the call may be made") from error
         if isinstance(granted, LimitReached):
             raise PutOff(granted.retry_at_ms, granted.reason)
         permit = Permit()

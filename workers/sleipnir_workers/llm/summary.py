@@ -12,10 +12,10 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import RESULT, VisitResult
 from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.dialogue import Dialogue
-from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.machine.host import Host, this_host
 
 SUMMARIZER = """\

@@ -34,12 +34,12 @@ from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp
 from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.llm import message_input, session_history, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuation import Continuation, continuation
 from sleipnir_workers.llm.conversation import capped, first_messages, question, tool_message, user_message
 from sleipnir_workers.llm.dialogue import Dialogue
-from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.todo import TodoList
 from sleipnir_workers.machine.host import Host, this_host

@@ -21,8 +21,8 @@ from sleipnir.knowledge.order import SearchQuery
 from sleipnir.messages import VisitResult
 from sleipnir.settings import Settings
 from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.execution.registry import executor
-from sleipnir_workers.llm.permit import PutOff
 from sleipnir_workers.llm.usage import UsageTotal
 from sleipnir_workers.machine.host import Host, this_host
 from sleipnir_workers.results import typed_state

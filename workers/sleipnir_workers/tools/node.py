@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sleipnir.errors import ConfigError, ToolFileError
+from sleipnir.errors import ConfigError, NodeFailed, ToolFileError
 from sleipnir.graph.model import LlmNode, ToolNode, ToolsNode
 from sleipnir.graph.tools import MCP
 from sleipnir.messages import RESULT, VisitResult
@@ -22,6 +22,7 @@ from sleipnir.tools.folder import tools_of
 from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import mcp
 from sleipnir_workers.execution.execution import Execution
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.machine.agent_environment import without_secrets
 from sleipnir_workers.machine.host import Host, this_host
@@ -39,15 +40,31 @@ def run_tool(node: LlmNode | ToolNode | ToolsNode, execution: Execution, host: H
     """Execute the call, or the function of a tool node. `host` None means this process's. Raises VisitLost,
     ProcessLost and NodeFailed (`config`)."""
     host = host or this_host()
-    result = run_own(node, execution, host) if isinstance(node, ToolNode) else _run_requested(node, execution, host)
+    result = run_own(node, execution, host) if isinstance(node, ToolNode) else _permitted(node, execution, host)
     return without_secrets(result, execution.graph, execution.variables, host)
 
 
-def _run_requested(node: LlmNode | ToolsNode, execution: Execution, host: Host) -> VisitResult:
-    """Execute this visit's call in the model's message."""
+def _permitted(node: LlmNode | ToolsNode, execution: Execution, host: Host) -> VisitResult:
+    """Execute this visit's call in the model's message, under the limits of its tool. Raises NodeFailed (`config`)."""
     assert execution.part is not None
     [(reply, _)] = execution.talk.turns
     requested = json.loads(reply)["tool_calls"][execution.part.call]
+    if execution.permits is None:
+        return _run_requested(node, execution, host, requested)
+    caller, name = f"{execution.run}/{execution.seq}", requested["function"]["name"]
+    try:
+        with execution.permits.tool(caller, execution.attempt, name):
+            return _run_requested(node, execution, host, requested)
+    except PutOff as later:
+        # A scheduler of an older release, which does not know `later_ms`, must see a failure, not a success.
+        return VisitResult(ok=False, error=str(later), error_kind="limit", later_ms=later.until_ms)
+    except ConfigError as error:
+        raise NodeFailed(str(error), "config") from error
+
+
+def _run_requested(
+    node: LlmNode | ToolsNode, execution: Execution, host: Host, requested: Mapping[str, Any]
+) -> VisitResult:
     call = PastCall(requested["function"]["name"], requested["function"]["arguments"])
     own = execution.callbacks
     if own is None or not own.has("tool"):

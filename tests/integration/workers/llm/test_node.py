@@ -20,9 +20,10 @@ from sleipnir.messages import Usage, VisitResult
 from sleipnir.runs.visits import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.execution.execution import VisitLost
+from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.llm import litellm_compat, structured_output
 from sleipnir_workers.llm import node as llm
-from sleipnir_workers.llm.permit import Permit, PutOff
+from sleipnir_workers.llm.permit import Permit
 from tests.unit.workers.visits import When, host, visit
 
 # pytest puts its own filters over the one that litellm_compat.py sets.
