@@ -16,7 +16,7 @@ from pathlib import Path
 from sleipnir.batches.records import BatchPlan, place_of
 from sleipnir.messages import ResultHeader, Usage
 from sleipnir.runs.cached_results import CacheLease, CachePlace
-from sleipnir.runs.run import Hold, RunSpec
+from sleipnir.runs.run import Checkpoint, Fork, Hold, PastState, RunSpec
 from sleipnir.runs.transitions import AwaitSignal, Step, Transition, Write
 from sleipnir.runs.visits import Visit, Work
 from sleipnir.settings import Settings
@@ -59,6 +59,25 @@ def resume_all(store: Store) -> None:
 
 def create_run(store: Store) -> None:
     store.runs.create(RUN, RunSpec("agent", "digest"), {f"k{number}": MB for number in range(2)})
+
+
+def begin_fork(store: Store) -> None:
+    """Of an early step of a run that has written 40 MB since."""
+    bench = Bench(store)
+    bench.create()
+    for step in range(1, 41):
+        values = {f"k{step}.{number}": MB[:10_000] for number in range(100)}
+        lines = [part for key, value in values.items() for part in (f'"{key}"', f'"{value}"')]
+        header = f'{{"step": {step}, "kind": "visit", "at_ms": 0, "seq": 1, "node": "a", "ok": true}}'
+        store._client.rpush(store.keys.of_run(RUN).journal, "\n".join([header, *lines]))
+    fork = next(
+        id_
+        for id_ in (f"fork{number:08}" for number in range(1_000))
+        if store.keys.partition_of(id_) == bench.partition
+    )
+    spec = RunSpec("agent", "digest", fork=Fork(RUN, Checkpoint(20, ("a",))))
+    store.runs.fork(fork, spec, last_step=None, state={}, changes={}, due_ms=T)
+    assert store.partitions.take_past(fork, PastState(RUN, 20)) is None
 
 
 def deliver_and_commit(store: Store) -> None:
@@ -120,7 +139,7 @@ def cached_results(store: Store) -> None:
 
 LARGE: tuple[Callable[[Store], object], ...] = (
     forget, fire_timers, resume_all, create_run, deliver_and_commit, batches, signals, left_signals,
-    cached_results,
+    cached_results, begin_fork,
 )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ TRIES = 5
 LEAST_MS = 3_600_000
 """A fork refers to the state of its source, if that stays readable for at least this time."""
 
-MOST_STEPS, MOST_BYTES = 10_000, 32 * 2**20
+MOST_STEPS, MOST_BYTES = 10_000, 64 * 2**20
 """The journals from which a scheduler may have to compute the state that a fork refers to, while other runs wait."""
 
 

@@ -19,7 +19,7 @@ folds these when they are more than the value has elements, so that it needs mem
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -48,10 +48,13 @@ class StateFold:
     """The state after the entries that were added, from the first one on.
 
     `step` is the number of the last entry, `checkpoint` that of the last checkpoint (Step.is_checkpoint). -1: none.
+    With `read_left_out`, texts may begin with `=`: they stand for values that were not read, of keys that the step does
+    not fold, and `texts` returns them. If an update comes after one, that function reads it: key, text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, read_left_out: Callable[[str, str], str] | None = None) -> None:
         self.step = self.checkpoint = -1
+        self._read_left_out = read_left_out
         self._keys: dict[str, _Key] = {}
         self._held: dict[int, tuple[Step, Mapping[str, str]]] = {}
         self._run = 0
@@ -104,6 +107,8 @@ class StateFold:
                 continue
             key = self._keys.get(name) or self._keys.setdefault(name, _Key())
             if reducer is not None:
+                if self._read_left_out is not None and key.text is not None and key.text[0] == "=":
+                    key.text = self._read_left_out(name, key.text)
                 key.update(_Update(rank, (self._run, since), text), reducer, step.strict)
             elif rank >= key.rank or step.role == "reduce":
                 key.text, key.rank, key.updates = text, rank, []

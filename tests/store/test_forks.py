@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from sleipnir.errors import RecordUnreadable, RunNotFound
 from sleipnir.runs.run import Checkpoint, Fork, PastState, RunSpec, limited_from
 from sleipnir.settings import Settings
 from sleipnir.store.partitions.entries import Entry
+from sleipnir.store.runs.journal_entries import LONG
 from sleipnir.store.store import Store
+from tests.examples import examples
 from tests.store.test_runs_and_visits import RUN, Bench
 
 POINT = Checkpoint(0, ("b",), {"a": 2}, 3, {"[join]": {"a": 1}}, {"d": 2})
@@ -26,11 +33,14 @@ def bench(store: Store) -> Bench:
     return made
 
 
+def fork_ids(bench: Bench) -> Iterator[str]:
+    """Ids in the partition of the run."""
+    ids = (f"fork{number:08}" for number in count())
+    return (id_ for id_ in ids if bench.store.keys.partition_of(id_) == bench.partition)
+
+
 def fork_id(bench: Bench) -> str:
-    """An id in the partition of the run."""
-    keys = bench.store.keys
-    ids = (f"fork{number:08}" for number in range(100_000))
-    return next(id_ for id_ in ids if keys.partition_of(id_) == bench.partition)
+    return next(fork_ids(bench))
 
 
 def test_a_fork_has_a_copy_of_the_state_that_does_not_expire_with_its_source(bench: Bench) -> None:
@@ -146,9 +156,7 @@ def test_the_state_of_a_source_that_is_gone_is_lost_and_nothing_else_is_taken(
 
 def test_a_fork_without_a_state_of_its_own_is_no_source_of_a_copy(bench: Bench) -> None:
     store, fork = bench.store, waiting_fork(bench)
-    keys = store.keys
-    ids = (f"late{number:08}" for number in range(100_000))
-    late = next(id_ for id_ in ids if keys.partition_of(id_) == bench.partition)
+    late = next(id_ for id_ in fork_ids(bench) if id_ != fork)
     spec = RunSpec("agent", "digest", fork=Fork(fork, Checkpoint(0, ("b",))))
     assert not store.runs.fork(late, spec, last_step=0, state={}, changes={})
     life = store.runs.past_info(fork, store.runs.spec(fork))
@@ -187,3 +195,113 @@ def test_a_source_lists_its_forks_in_pages_that_expire_with_it(bench: Bench) -> 
     assert store.runs.children([RUN]) == {RUN: []}, "they are no child runs"
     tree = store.runs.lineage(forks[140], 3)
     assert (tree.count, [fork.id for fork in tree.forks]) == (150, [*forks[:3], forks[140]])
+
+
+LONG_TEXT = "ä\n" * LONG
+VALUES = st.one_of(st.integers(0, 9), st.sampled_from(["", "short", LONG_TEXT, {"a/b": [LONG_TEXT]}]))
+OVERWRITES = st.sampled_from([{"__overwrite__": ["new"]}, {"__overwrite__": [LONG_TEXT]}])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Headers and writes of the journal steps that follow the submission: of parallel visits, which count when their
+    super-step closes, or of visits that end out of order, each with writes and updates of the key `log`."""
+    steps: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    is_dag, held = draw(st.booleans()), list[int]()
+    for step in range(1, draw(st.integers(1, 8)) + 1):
+        header: dict[str, Any] = {}
+        written = draw(st.dictionaries(st.sampled_from(["x", "y", "k/1", 'q"ü']), VALUES, max_size=3))
+        if draw(st.booleans()):
+            may_replace = is_dag or not held  # one of a super-step may
+            written["log"] = draw(OVERWRITES if may_replace and draw(st.booleans()) else st.lists(VALUES, max_size=2))
+            header["folds"] = {"log": "append"}
+        elif draw(st.booleans()):
+            written["log"] = draw(st.sampled_from([[], ["short"], [LONG_TEXT]]))
+        if is_dag:
+            header["rank"] = [draw(st.integers(1, 5)), "node", "", step]
+        else:
+            held.append(step)
+            if draw(st.booleans()):
+                header |= {"held": len(held) > 1, "applies": draw(st.permutations(held)) if len(held) > 1 else []}
+                held = []
+            else:
+                header["held"] = True
+        steps.append((header, written))
+    return steps
+
+
+def journal_entry(step: int, header: dict[str, Any], written: dict[str, Any]) -> str:
+    lines = [{"step": step, "kind": "visit", "at_ms": 0, "seq": step, "node": "n", "ok": True, **header}]
+    return "\n".join(
+        json.dumps(each, ensure_ascii=False) for each in [*lines, *(part for pair in written.items() for part in pair)]
+    )
+
+
+@given(first=histories(), second=histories(), data=st.data())
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_state_that_a_fork_takes_is_the_fold_of_its_past_whatever_its_source_has_written_since(
+    bench: Bench, first: list[Any], second: list[Any], data: st.DataObject
+) -> None:
+    store, keys = bench.store, bench.store.keys
+    store._client.ltrim(keys.of_run(RUN).journal, 0, 0)
+    source, ids = RUN, fork_ids(bench)
+    for steps in (first, second):
+        journal = keys.of_run(source).journal
+        store._client.rpush(journal, *(journal_entry(step, *each) for step, each in enumerate(steps, 1)))
+        at = data.draw(st.integers(0, len(steps)))
+        fork = next(id_ for id_ in ids if not store._client.exists(keys.of_run(id_).run))
+        spec = RunSpec("agent", "digest", fork=Fork(source, Checkpoint(at, ("b",))))
+        changes = {"fee": at}
+        assert store.runs.fork(fork, spec, last_step=None, state={}, changes=changes, due_ms=5_000)
+        past = past_of(store, fork)
+        assert past is not None and store.partitions.take_past(fork, past) is None
+        assert store.runs.state(fork) == {**store.runs.fold(source, at), **changes} == store.runs.fold(fork)
+        source = fork
+
+
+def test_long_values_reach_a_fork_without_passing_through_the_scheduler_in_portions_of_a_few_megabytes(
+    bench: Bench,
+) -> None:
+    store, fork = bench.store, waiting_fork(bench, None, y=3)
+    journal = store.keys.of_run(RUN).journal
+    spec = replace(SPEC, fork=Fork(RUN, Checkpoint(2, ("b",))))
+    many = {f"k{number}": "v" * 1_000 for number in range(500)}
+    store._client.rpush(journal, journal_entry(1, {}, {"big": "b" * 6_000_000}), journal_entry(2, {}, many))
+    late = next(id_ for id_ in fork_ids(bench) if id_ != fork)
+    assert store.runs.fork(late, spec, last_step=None, state={}, changes={}, due_ms=5_000)
+    past = past_of(store, late)
+    assert past is not None
+    texts, places = store.runs.past_texts(RUN, 2)
+    assert set(places) == {"big", *many} and sum(map(len, texts.values())) < 100
+    begin = store.runs.fold(RUN, 2)
+    assert store.partitions.take_past(late, past) is None
+    assert store.runs.state(late) == begin
+
+
+def test_a_value_that_is_gone_between_two_readings_is_lost_and_the_fork_says_so(bench: Bench) -> None:
+    store, fork = bench.store, waiting_fork(bench, None)
+    journal = store.keys.of_run(RUN).journal
+    store._client.lset(journal, 0, journal_entry(0, {}, {"big": LONG_TEXT}))
+    past, read = past_of(store, fork), store.runs.past_texts
+    assert past is not None
+    places = read(RUN, 0).places
+    store._client.delete(journal)
+    with pytest.raises(RunNotFound, match="has expired while it was read"):
+        store.partitions._copy(fork, places)
+    assert past_of(store, fork) == past and store.runs.find([fork])[0] is not None
+
+
+def test_an_outline_has_the_steps_of_a_journal_in_pages_and_leaves_damaged_entries_to_the_reader(bench: Bench) -> None:
+    store, journal = bench.store, bench.store.keys.of_run(RUN).journal
+    store._client.rpush(
+        journal, *(journal_entry(step, {}, {"k": step} if step % 2 else {}) for step in range(1, 1_200))
+    )
+    found = list(store.runs.entries(RUN))
+    assert [step.step for step, _ in found] == list(range(1_200))
+    assert [wrote for _, wrote in found[1:]] == [step % 2 == 1 for step in range(1, 1_200)]
+    assert list(store.runs.entries("none")) == []
+    store._client.rpush(journal, "{\n" + "x" * LONG * 2)
+    with pytest.raises(RecordUnreadable):
+        list(store.runs.entries(RUN))
+    with pytest.raises(RecordUnreadable):
+        store.runs.past_texts(RUN, 1_200)

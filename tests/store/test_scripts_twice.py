@@ -32,6 +32,7 @@ from sleipnir.store import scripts
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
 from sleipnir.store.partitions.commits import IgnoredEntry
+from sleipnir.store.runs.journal_entries import ValuePlace
 from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
@@ -410,6 +411,18 @@ def take_past(store: Store) -> Act:
     return lambda: store.partitions.take_past(fork.id, past)
 
 
+def copy_values(store: Store) -> Act:
+    """The values are in the journal of a run that was submitted with them."""
+    fork_run(store, due_ms=T)()
+    [fork] = store.runs.forks(RUN, 0, 1).forks
+    return lambda: store.partitions._copy(fork.id, {"x": ValuePlace(RUN, 0, 3)})
+
+
+def outline(store: Store) -> Act:
+    Bench(store).create(x=1)
+    return lambda: [step.step for step, _ in store.runs.entries(RUN)]
+
+
 def tell_root(store: Store) -> Act:
     asking(store)
     store._client.xadd(store.keys.of_run(RUN).events, {"e": "[]"})
@@ -437,6 +450,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "child_ended": (child_ended, 1),
     "claim": (claim, None),
     "commit": (commit, 1),
+    "copy_values": (copy_values, 1),
     "create_run": (create_run, [0, ""]),
     "dead_letter": (dead_letter, 0),
     "deliver": (deliver, 1),
@@ -452,6 +466,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "limit_renew": (limit_renew, []),
     "limit_take": (limit_take, [1]),
     "own": (own, None),
+    "outline": (outline, None),
     "park": (park, 1),
     "places": (places, [1000, 0]),
     "pulse": (pulse, None),

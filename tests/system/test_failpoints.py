@@ -39,8 +39,9 @@ LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
 OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
-    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "begin_turn",
-    "await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal", "withdraw",
+    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "copy_values",
+    "begin_turn", "await_signal", "decline_signal", "leave_signal", "spread_signals",
+    "pass_signal", "withdraw",
 )  # fmt: skip
 OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal")
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals")}
@@ -73,7 +74,7 @@ OF_BUILDERS = ("build_lease",)
 OF_CACHES = {"cache_take", "cache_put", "cache_lease", "cache_clear"}  # tests/store/test_cache.py
 OF_STREAMS = {"stream_write"}  # tests/system/test_node_streams.py
 NO_SCRIPTS = {"publish", "ack"}
-ONLY_READ = {"places"}
+ONLY_READ = {"outline", "places"}
 LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool"}  # tests/store/test_limits.py
 
 both_sides = pytest.mark.parametrize("side", ["before", "after"])
@@ -304,6 +305,13 @@ def turn_to_begin(world: Deployment) -> Run:
     return queued
 
 
+def fork_of_an_earlier_step(world: Deployment) -> Run:
+    """A value of the past that is long is in the journal of its source only."""
+    source = world.client.submit(world.two, "long " * 100)
+    world.with_a_scheduler(lambda: world.go_on(source), "the source ends")
+    return source.fork(at=0)
+
+
 def run_of_a_limited_agent(world: Deployment) -> Run:
     return world.client.submit(world.limited)
 
@@ -384,6 +392,7 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "park": run_that_cannot_be_read,
     "take_past": fork_to_begin,
     "begin_turn": turn_to_begin,
+    "copy_values": fork_of_an_earlier_step,
     "await_signal": wait_to_register,
     "decline_signal": wait_that_declines,
     "leave_signal": wait_with_its_event,

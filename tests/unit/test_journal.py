@@ -191,3 +191,21 @@ def test_a_step_is_a_checkpoint_once_its_super_step_has_closed() -> None:
 
 def test_what_a_newer_release_added_to_a_step_is_ignored() -> None:
     assert state_after([entry(0, {"k": 1}, of_the_future=True)]) == {"k": 1}
+
+
+def test_a_value_that_was_left_out_is_read_if_an_update_comes_after_it_and_else_only_named() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def read(key: str, text: str) -> str:
+        asked.append((key, text))
+        return '["long"]'
+
+    fold = StateFold(read_left_out=read)
+    entries = [entry(0, {"x": 1, "log": 2, "old": 3}), entry(1, {"log": ["more"]}, folds={"log": "append"})]
+    entries = [
+        entries[0].replace("1\n", "=0\n").replace("2\n", "=1\n").replace("\n3", "\n=2"),
+        entries[1],
+        entry(2, {"old": 4}),
+    ]
+    assert fold.over(entries).texts() == {"x": "=0", "log": '["long", "more"]', "old": "4"}
+    assert asked == [("log", "=1")]

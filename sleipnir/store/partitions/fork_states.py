@@ -1,20 +1,29 @@
 """The states that forks take from their sources before they begin.
 
-A fork of a run that is over only refers to the state that it begins with (runs.PastState), so that forks that wait cost
-nothing. Its source may be retried meanwhile: then its current state is another one, and that of the step is computed
-from its journal, which never changes.
+A fork only refers to the state that it begins with (runs.PastState), so that forks that wait cost nothing. Its source
+may go on meanwhile, or be retried: then its current state is another one, and that of the step is the fold of its
+journal, which never changes. Long values are copied from the journal within Redis; only what reducers have made of
+several values passes through here.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 
 from sleipnir.errors import RecordUnreadable, RunNotFound
 from sleipnir.runs.run import PastState
 from sleipnir.store.keys import RunKeys
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.runs.journal import RunJournal
+from sleipnir.store.runs.journal_entries import ValuePlace
 from sleipnir.store.scripts import Arg, LuaScript
 
-_TAKE_PAST = LuaScript("take_past")
+_TAKE_PAST, _COPY_VALUES = LuaScript("take_past"), LuaScript("copy_values")
+
+AT_ONCE, AT_ONCE_BYTES = 200, 4 * 2**20
+"""The values, and their bytes, that one call copies; one at least."""
 
 
 class ForkStates(PartitionConnection):
@@ -26,7 +35,8 @@ class ForkStates(PartitionConnection):
         if self._take(run_id, past, {}):
             return None
         try:
-            texts = RunJournal(self._client, self._keys).fold_texts(past.run, past.step)
+            texts, places = RunJournal(self._client, self._keys).past_texts(past.run, past.step)
+            self._copy(run_id, places)
         except RunNotFound as gone:
             return f"the state that it begins with, of run {past.run!r} after step {past.step}, is lost: {gone}"
         except RecordUnreadable as unreadable:
@@ -40,6 +50,30 @@ class ForkStates(PartitionConnection):
         rest: list[Arg] = [part for pair in texts.items() for part in pair]
         args: dict[str, Arg] = {"run_id": run_id, "folded": int(is_folded)}
         return bool(_TAKE_PAST(self._client, _take_keys(run, source, timers), args, rest))
+
+    def _copy(self, run_id: str, places: Mapping[str, ValuePlace]) -> None:
+        """Copy values into the state of a fork, unless it has its state. Raises RunNotFound."""
+        run = self._keys.of_run(run_id)
+        for source, wanted in _portions(places):
+            keys = {"run": run.run, "state": run.state, "journal": self._keys.of_run(source).journal}
+            if not _COPY_VALUES(self._client, keys, {}, wanted):
+                raise RunNotFound(f"run {source!r} has expired while it was read")
+
+
+def _portions(places: Mapping[str, ValuePlace]) -> Iterator[tuple[str, list[Arg]]]:
+    """What to copy with one call: the run whose journal has the values, and their entries and keys."""
+    found = sorted((place.run, place.step, place.bytes_, key) for key, place in places.items())
+    for run, of_run in groupby(found, itemgetter(0)):
+        wanted: list[Arg] = []
+        count, bytes_ = 0, 0
+        for step, of_step in groupby(of_run, itemgetter(1)):
+            values = list(of_step)
+            if count and (count + len(values) > AT_ONCE or bytes_ + sum(map(itemgetter(2), values)) > AT_ONCE_BYTES):
+                yield run, wanted
+                wanted, count, bytes_ = [], 0, 0
+            wanted += [step, len(values), *map(itemgetter(3), values)]
+            count, bytes_ = count + len(values), bytes_ + sum(map(itemgetter(2), values))
+        yield run, wanted
 
 
 def _take_keys(run: RunKeys, source: RunKeys, timers: str) -> dict[str, str]:

@@ -14,16 +14,13 @@ from sleipnir.messages import Usage
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.views import LateResult, StepInfo
 from sleipnir.store.keys import RunKeys
-from sleipnir.store.runs.connection import RunConnection
+from sleipnir.store.runs.journal_entries import PAGE_BYTES, PAGE_LEAST, PAGE_MOST, JournalEntries
 from sleipnir.store.streams import ms_of
 
 if TYPE_CHECKING:
     from sleipnir.runs.journal import StateFold
     from sleipnir.runs.state_differences import StateDifference
     from sleipnir.runs.transitions import Step
-
-PAGE_LEAST, PAGE_MOST, PAGE_BYTES = 100, 500, 2**20  # journal entries per command; fewer if they are large
-
 
 _LASTS, _GONE = -1, -2  # the replies of PTTL for a key that does not expire, and for a key that is not there
 
@@ -49,7 +46,7 @@ def _ask_size(pipe: Any, run: RunKeys) -> None:
     pipe.memory_usage(run.journal, samples=0)
 
 
-class RunJournal(RunConnection):
+class RunJournal(JournalEntries):
     """Read what a run has written."""
 
     def history(self, run_id: str, after: int | None = None, limit: int | None = None) -> list[StepInfo]:
@@ -158,14 +155,6 @@ class RunJournal(RunConnection):
         difference = fold.difference(self._journal(run_id, lower + 1, upper))
         return difference if first == lower else difference.reversed()
 
-    def entries(self, run_id: str) -> Iterator[tuple[Step, bool]]:
-        """The steps of a run, each with whether it wrote anything; read lazily."""
-        from sleipnir.runs.transitions import Step
-
-        for element in self._journal(run_id, 0, None):
-            header, newline, _ = element.partition("\n")
-            yield Step.from_json(header), bool(newline)
-
     def written(self, run_id: str, until: int | None = None) -> Iterator[tuple[Step, dict[str, str]]]:
         """The steps of a run with what they wrote, as JSON texts, before the step `until`; read lazily."""
         from sleipnir.runs.journal import read_entry
@@ -186,31 +175,6 @@ class RunJournal(RunConnection):
         fork = spec.fork
         return StateFold() if fork is None else StateFold().over(self._whole_journal(fork.run, fork.checkpoint.step))
 
-    def _whole_journal(self, run_id: str, last: int | None) -> Iterator[str]:
-        """The journal up to an entry; that of a fork after those of its sources. Raises RunNotFound for a source that
-        has expired."""
-        from sleipnir.runs.transitions import Step
-
-        ways: list[tuple[str, int | None]] = [(run_id, last)]
-        while element := self._client.lindex(self._keys.of_run(ways[-1][0]).journal, 0):
-            past = Step.from_json(element.partition("\n")[0]).past
-            if past is None:
-                break
-            ways.append(past)
-        else:
-            if len(ways) > 1:
-                raise RunNotFound(
-                    f"run {run_id!r} was forked from run {ways[-1][0]!r}, which has expired: its journal no longer has "
-                    "the states of its steps"
-                )
-        for each, until in reversed(ways):
-            count = 0
-            for element in self._journal(each, 0, until):
-                yield element
-                count += 1
-            if until is not None and count <= until:
-                raise RunNotFound(f"run {each!r} has expired while it was read")
-
     def checkpoint(self, run_id: str, step: int) -> int:
         """The last checkpoint up to a step, read backwards from there."""
         from sleipnir.runs.transitions import Step
@@ -230,18 +194,6 @@ class RunJournal(RunConnection):
         if not length:
             raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
         return length - 1
-
-    def _journal(self, run_id: str, first: int, last: int | None) -> Iterator[str]:
-        """The journal's entries from `first` to `last` (None: the last one), read in pages: there may be millions."""
-        journal, count = self._keys.of_run(run_id).journal, PAGE_LEAST
-        while last is None or first <= last:
-            end = first + count - 1 if last is None else min(first + count - 1, last)
-            page = self._client.lrange(journal, first, end)
-            yield from page
-            if len(page) < end - first + 1:
-                return
-            first += len(page)
-            count = PAGE_LEAST if sum(map(len, page)) > PAGE_BYTES else min(PAGE_MOST, count * 2)
 
     def state(self, run_id: str) -> dict[str, Any]:
         """The committed state."""
