@@ -164,7 +164,7 @@ def submit(
             made = wanted.update.begin(made, graph, point.writers or _earlier_writers(runs, spec))
         is_present = point.is_present and not info.is_past
         is_copied = not (is_present or due_ms)
-        past = runs.fold(wanted.source, point.checkpoint.step) if is_copied or wanted.agent is not None else {}
+        past = _past(runs, wanted, graph, point.checkpoint.step, is_whole=is_copied)
         if runs.fork(
             run_id,
             replace(again, fork=made, v=max(again.v, _version(made, graph))),
@@ -239,6 +239,15 @@ def stored_values(graph: Graph, state: Mapping[str, Any]) -> dict[str, Any]:
     if wrong:
         raise UsageError("a fork cannot begin with these values:" + "".join(f"\n  - {why}" for why in wrong))
     return values
+
+
+def _past(runs: Runs, wanted: WantedFork, graph: Graph, step: int, *, is_whole: bool) -> dict[str, Any]:
+    """What is to be known of the state that a fork begins with: all of it, or what another definition checks."""
+    if is_whole:
+        return runs.fold(wanted.source, step)
+    if wanted.agent is None:
+        return {}
+    return runs.past_values(wanted.source, step, {*graph.state, "initial_prompt"})
 
 
 def _begun(graph: Graph, past: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

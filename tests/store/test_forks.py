@@ -274,6 +274,8 @@ def test_long_values_reach_a_fork_without_passing_through_the_scheduler_in_porti
     texts, places = store.runs.past_texts(RUN, 2)
     assert set(places) == {"big", *many} and sum(map(len, texts.values())) < 100
     begin = store.runs.fold(RUN, 2)
+    some = {**dict.fromkeys(places), **{key: begin[key] for key in ("k1", "k2", "x", "y", "initial_prompt")}}
+    assert store.runs.past_values(RUN, 2, {"k1", "k2", "none"}) == some, "others are only named"
     assert store.partitions.take_past(late, past) is None
     assert store.runs.state(late) == begin
 

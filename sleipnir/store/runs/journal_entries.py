@@ -6,8 +6,9 @@ has done, and which entry has each value of its state, without sending the value
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sleipnir.errors import RunNotFound
 from sleipnir.store.runs.connection import RunConnection
@@ -64,11 +65,7 @@ class JournalEntries(RunConnection):
             return f"={len(places) - 1}"
 
         def read(key: str, text: str) -> str:
-            place = places[int(text[1:])]
-            element = self._client.lindex(self._keys.of_run(place.run).journal, place.step)
-            if element is None:
-                raise _expired(place.run)
-            return read_entry(element)[1][key]
+            return self._texts_at({key: places[int(text[1:])]})[key]
 
         fold = StateFold(read_left_out=read)
         for run, until in self._ways(run_id, step):
@@ -78,6 +75,26 @@ class JournalEntries(RunConnection):
         texts = fold.texts()
         found = {key: places[int(text[1:])] for key, text in texts.items() if text[0] == "="}
         return PastTexts({key: text for key, text in texts.items() if key not in found}, found)
+
+    def past_values(self, run_id: str, step: int, needed: Collection[str]) -> dict[str, Any]:
+        """The same as values; None for long ones of keys that are not `needed`."""
+        texts, places = self.past_texts(run_id, step)
+        texts |= self._texts_at({key: place for key, place in places.items() if key in needed})
+        return {**dict.fromkeys(places), **{key: json.loads(text) for key, text in texts.items()}}
+
+    def _texts_at(self, places: Mapping[str, ValuePlace]) -> dict[str, str]:
+        """The values at these places, by key. Raises RunNotFound."""
+        from sleipnir.runs.journal import read_entry
+
+        entries = list(dict.fromkeys((place.run, place.step) for place in places.values()))
+        pipe = self._client.pipeline(transaction=False)
+        for run, step in entries:
+            pipe.lindex(self._keys.of_run(run).journal, step)
+        found = dict(zip(entries, pipe.execute(), strict=True))
+        if gone := next((run for (run, _), element in found.items() if element is None), None):
+            raise _expired(gone)
+        written = {entry: read_entry(element)[1] for entry, element in found.items()}
+        return {key: written[place.run, place.step][key] for key, place in places.items()}
 
     def _outline(self, run_id: str, last: int | None, longest: int) -> Iterator[str]:
         """The journal's entries up to `last` (None: the last one), as outline.lua reads them."""
