@@ -32,7 +32,7 @@ def _written(store: Store, digest: str, agent: str) -> Graph:
     if packed is None:
         raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
     graph = graph_in(packed, agent)
-    for oldest in list(_graphs)[: len(_graphs) - KEPT + 1]:
+    for oldest in [*_graphs][: max(0, len(_graphs) - KEPT + 1)]:
         _graphs.pop(oldest, None)
     _graphs[digest, agent] = graph
     return graph

@@ -8,36 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client.client import Client, Run
+from sleipnir.client.client import Client
 from sleipnir.errors import RunNotFound, UsageError
 from sleipnir.testing import ModelServer
+from tests.chain import BROKEN, CHAIN, MENDED, chain_agent, ended, visited
 from tests.processes import RedisServer, Stack, wait_until, write_agent
-
-GRAPH = """\
-version: sleipnir/1
-name: chain
-state:
-  log: {type: list, reducer: append, default: []}
-  fee: {type: int, default: 1}
-start: first
-nodes:
-  first: {type: function, call: "work.py:first", next: [left, right]}
-  left: {type: function, call: "work.py:left", next: third}
-  right: {type: function, call: "work.py:right", next: third}
-  third: {type: function, call: "work.py:third", next: done}
-  done: {type: end, output: "{{log}} {{fee}}"}
-"""
-WORK = """
-import pathlib
-def note(name):
-    with open(%(file)r, "a") as file: file.write(name + "\\n")
-    return {"log": [name]}
-def first(state): return note("first")
-def left(state): return note("left") | {"fee": 7}
-def right(state): return note("right")
-def third(state): %(third)s
-"""
-BROKEN, MENDED = "raise ValueError('no')", "return note('third')"
 
 
 @pytest.fixture
@@ -46,27 +21,14 @@ def client(stack: Stack) -> Iterator[Client]:
         yield opened
 
 
-def folder(place: Path, third: str, graph: str = GRAPH) -> Path:
-    return write_agent(place / "chain", graph, work_py=WORK % {"file": str(place / "done"), "third": third})
-
-
-def visited(place: Path) -> list[str]:
-    return (place / "done").read_text().split()
-
-
-def ended(run: Run, status: str = "completed") -> Run:
-    assert run.wait(60).status == status, run.error
-    return run
-
-
 @pytest.mark.conformance("CK-12")
 def test_a_failed_run_goes_on_in_a_fork_with_the_mended_agent_and_repeats_nothing(
     client: Client, stack: Stack, tmp_path: Path
 ) -> None:
-    source = ended(client.submit(folder(tmp_path, BROKEN), "hi"), "failed")
+    source = ended(client.submit(chain_agent(tmp_path, BROKEN), "hi"), "failed")
     before = (source.info(), source.state(), source.history())
     assert sorted(visited(tmp_path)) == ["first", "left", "right"]
-    again = stack.sleipnir("fork", source.id, "--before", "third", "--agent", str(folder(tmp_path, MENDED)), "--json")
+    again = stack.sleipnir("fork", source.id, "--before", "third", "--agent", str(chain_agent(tmp_path)), "--json")
     assert again.returncode == 0, again.stderr
     made = json.loads(again.stdout)
     assert (made["source"], made["step"]) == (source.id, 3)
@@ -83,18 +45,18 @@ def test_a_failed_run_goes_on_in_a_fork_with_the_mended_agent_and_repeats_nothin
 
 @pytest.mark.conformance("CK-07", "CK-11")
 def test_another_definition_may_declare_other_keys_and_gets_their_defaults(client: Client, tmp_path: Path) -> None:
-    source = ended(client.submit(folder(tmp_path, MENDED), "hi"))
-    graph = GRAPH.replace("  fee: {type: int, default: 1}\n", "  extra: {type: int, default: 5}\n")
-    other = folder(tmp_path / "other", MENDED, graph.replace("{{fee}}", "{{fee}} {{extra}}"))
+    source = ended(client.submit(chain_agent(tmp_path), "hi"))
+    graph = CHAIN.replace("  fee: {type: int, default: 1}\n", "  extra: {type: int, default: 5}\n")
+    other = chain_agent(tmp_path / "other", MENDED, graph.replace("{{fee}}", "{{fee}} {{extra}}"))
     fork = ended(source.fork(before="third", agent=other))
     assert fork.output == '["first","left","right","third"] 7 5'
     assert fork.state_at(0)["extra"] == 5
 
 
 def test_a_state_that_another_definition_refuses_is_named_before_anything_runs(client: Client, tmp_path: Path) -> None:
-    source = ended(client.submit(folder(tmp_path, MENDED), "hi"))
-    graph = GRAPH.replace("fee: {type: int, default: 1}", "fee: {type: string}\n  name: {type: string, required: true}")
-    other, before = folder(tmp_path / "other", MENDED, graph), len(client.runs(limit=100))
+    source = ended(client.submit(chain_agent(tmp_path), "hi"))
+    graph = CHAIN.replace("fee: {type: int, default: 1}", "fee: {type: string}\n  name: {type: string, required: true}")
+    other, before = chain_agent(tmp_path / "other", MENDED, graph), len(client.runs(limit=100))
     with pytest.raises(UsageError, match=r"(?s)cannot go on with the state of the past.*'fee'.*'name'"):
         source.fork(before="third", agent=other)
     assert len(client.runs(limit=100)) == before
@@ -105,7 +67,7 @@ def test_a_state_that_another_definition_refuses_is_named_before_anything_runs(c
 def test_a_fork_begins_with_the_state_of_its_checkpoint_and_the_values_it_is_given(
     client: Client, stack: Stack, tmp_path: Path
 ) -> None:
-    source = ended(client.submit(folder(tmp_path, MENDED), "hi"))
+    source = ended(client.submit(chain_agent(tmp_path), "hi"))
     early = ended(client.run(stack.sleipnir("fork", source.id, "--at", "1", "--set", "fee=30").stdout.strip()))
     assert early.state_at(0) == {**source.state_at(1), "fee": 30}
     assert early.output == '["first","left","right","third"] 7'
@@ -130,11 +92,11 @@ def test_a_fork_begins_with_the_state_of_its_checkpoint_and_the_values_it_is_giv
 def test_a_rewound_run_goes_on_in_a_fork_and_is_cancelled_with_that(
     client: Client, stack: Stack, tmp_path: Path
 ) -> None:
-    waits = GRAPH.replace(
+    waits = CHAIN.replace(
         'call: "work.py:third", next: done}',
         'call: "work.py:third", next: ask}\n  ask: {type: input, question: "{{log}}?", next: done}',
     )
-    source = client.submit(folder(tmp_path, MENDED, waits), "hi")
+    source = client.submit(chain_agent(tmp_path, MENDED, waits), "hi")
     wait_until(source.gates, "it asks")
     again = stack.sleipnir("rewind", source.id, "--before", "third", "--set", 'log=["new"]')
     assert again.returncode == 0, again.stderr
@@ -163,10 +125,10 @@ def test_a_rewound_run_goes_on_in_a_fork_and_is_cancelled_with_that(
 def test_the_lineage_of_a_fork_names_its_sources_their_forks_and_what_each_changed(
     client: Client, stack: Stack, tmp_path: Path
 ) -> None:
-    source = ended(client.submit(folder(tmp_path, MENDED), "hi"))
+    source = ended(client.submit(chain_agent(tmp_path), "hi"))
     first = ended(source.fork(before="third", state={"fee": 3}))
     others = [ended(source.fork(at=4)) for _ in range(2)]
-    second = ended(first.fork(at=0, agent=folder(tmp_path / "again", MENDED)))
+    second = ended(first.fork(at=0, agent=chain_agent(tmp_path / "again", MENDED)))
     tree = second.lineage()
     assert (tree.id, tree.count) == (source.id, 3)
     assert [fork.id for fork in tree.forks] == [first.id, *(each.id for each in others)]
@@ -193,8 +155,8 @@ def test_the_lineage_of_a_fork_names_its_sources_their_forks_and_what_each_chang
 
 
 def test_a_fork_that_cannot_go_on_is_refused_before_anything_runs(client: Client, stack: Stack, tmp_path: Path) -> None:
-    source = ended(client.submit(folder(tmp_path, MENDED), "hi"))
-    other = folder(tmp_path / "other", MENDED, GRAPH.replace("third", "fourth").replace("py:fourth", "py:third"))
+    source = ended(client.submit(chain_agent(tmp_path), "hi"))
+    other = chain_agent(tmp_path / "other", MENDED, CHAIN.replace("third", "fourth").replace("py:fourth", "py:third"))
     runs = len(client.runs())
     for arguments, said in (
         ({"at": 2}, "step 2 of run .* is no checkpoint: .* The last one before it is 1"),
@@ -366,7 +328,7 @@ def other(state): return {}
 
 @pytest.mark.conformance("CK-13")
 def test_the_past_of_a_fork_is_missing_once_its_source_has_expired(client: Client, tmp_path: Path) -> None:
-    source = ended(client.submit(folder(tmp_path, MENDED), "hi"))
+    source = ended(client.submit(chain_agent(tmp_path), "hi"))
     fork = ended(source.fork(before="third"))
     store = client.store
     keys = store.keys.of_run(source.id)
@@ -429,14 +391,14 @@ def test_all_llm_nodes_of_a_fork_and_of_the_runs_below_use_its_model(redis_serve
 def test_waiting_forks_of_a_run_that_is_over_keep_its_past_whatever_becomes_of_it(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    agent = folder(tmp_path, BROKEN)
+    agent = chain_agent(tmp_path, BROKEN)
     with Stack(redis_server, tmp_path / "home", key_prefix="waitingforks") as own, own.client() as client:
         own.start_scheduler("first")
         own.start_worker("w", "functions", ready=False)
         own.wait_for_worker("w", 90)
         source = ended(client.submit(agent, "hi"), "failed")
         own.kill("first")
-        mended = folder(tmp_path / "mended", MENDED)
+        mended = chain_agent(tmp_path / "mended", MENDED)
         forks = [source.fork(before="third", agent=mended, state={"fee": 3})]
         forks.append(source.fork(at=1, agent=mended))
         keys = [client.store.keys.of_run(fork.id).state for fork in forks]
@@ -466,11 +428,11 @@ def test_waiting_forks_of_a_run_that_is_over_keep_its_past_whatever_becomes_of_i
 def test_a_fork_that_waits_for_a_slot_takes_its_state_before_its_source_expires(
     client: Client, stack: Stack, tmp_path: Path
 ) -> None:
-    asks = GRAPH.replace(
+    asks = CHAIN.replace(
         'call: "work.py:third", next: done}',
         'call: "work.py:third", next: ask}\n  ask: {type: input, question: "{{log}}?", next: done}',
     )
-    agent = folder(tmp_path, MENDED, asks.replace("start: first", "concurrency: {limit: 1}\nstart: first"))
+    agent = chain_agent(tmp_path, MENDED, asks.replace("start: first", "concurrency: {limit: 1}\nstart: first"))
     source = client.submit(agent, "hi")
     wait_until(source.gates, "it asks")
     source.answer("x")
@@ -498,12 +460,12 @@ def test_a_fork_that_waits_for_a_slot_takes_its_state_before_its_source_expires(
 def test_forks_of_a_run_that_goes_on_hold_no_state_and_get_that_of_their_step_whatever_it_writes_later(
     client: Client, tmp_path: Path
 ) -> None:
-    asks = GRAPH.replace(
+    asks = CHAIN.replace(
         'call: "work.py:third", next: done}',
         'call: "work.py:third", next: ask}\n'
         '  ask: {type: input, question: "?", state_updates: {log: ["{{input}}"]}, next: done}',
     )
-    agent = folder(tmp_path, MENDED, asks.replace("start: first", "concurrency: {limit: 1}\nstart: first"))
+    agent = chain_agent(tmp_path, MENDED, asks.replace("start: first", "concurrency: {limit: 1}\nstart: first"))
     source = client.submit(agent, "hi")
     wait_until(source.gates, "it asks, and has the only slot")
     past = {1: source.state_at(1), 4: source.state()}

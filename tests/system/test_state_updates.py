@@ -13,32 +13,9 @@ from sleipnir.client.async_client import AsyncClient
 from sleipnir.client.client import Run
 from sleipnir.errors import RunNotFound, ThreadBusy, UsageError
 from sleipnir.python_graph.agent_modules import load
+from tests.chain import chain_agent, ended, visited
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
-CHAIN = """\
-version: sleipnir/1
-name: chain
-state:
-  log: {type: list, reducer: append, default: []}
-  fee: {type: int, default: 1}
-start: first
-nodes:
-  first: {type: function, call: "work.py:first", next: [left, right]}
-  left: {type: function, call: "work.py:left", next: third}
-  right: {type: function, call: "work.py:right", next: third}
-  third: {type: function, call: "work.py:third", next: done}
-  done: {type: end, output: "{{log}} {{fee}}"}
-"""
-WORK = """
-import pathlib
-def note(name):
-    with open(pathlib.Path(%(folder)r) / "ran", "a") as file: file.write(name + "\\n")
-    return {"log": [name]}
-def first(state): return note("first")
-def left(state): return note("left")
-def right(state): return note("right")
-def third(state): return note("third")
-"""
 ASKS = """\
 version: sleipnir/1
 name: asks
@@ -112,7 +89,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(redis_server: RedisServer, home: Path) -> Iterator[Stack]:
-    write_agent(home / "agents" / "chain", CHAIN, work_py=WORK % {"folder": str(home)})
+    chain_agent(home / "agents")
     write_agent(home / "agents" / "asks", ASKS, work_py=ASKED)
     write_agent(home / "agents" / "routes", None, graph_py=PYTHON)
     with Stack(redis_server, home / "home", key_prefix="updates", agents_dir=home / "agents") as stack:
@@ -127,11 +104,6 @@ def client(stack: Stack) -> Iterator[Client]:
         yield client
 
 
-def ended(run: Run, status: str = "completed") -> Run:
-    assert run.wait(60).status == status, run.error
-    return run
-
-
 def stopped(run: Run) -> list[str]:
     """The nodes that come next, where a run has stopped."""
     wait_until(lambda: run.status in ("paused", "failed", "completed"), "it stops")
@@ -141,25 +113,21 @@ def stopped(run: Run) -> list[str]:
     return list(hold.breakpoint.planned)
 
 
-def ran(home: Path) -> list[str]:
-    return (home / "ran").read_text().split()
-
-
 def test_a_fork_begins_as_if_a_node_had_written_the_values_and_stops_after_it(client: Client, home: Path) -> None:
     source = ended(client.submit("chain", "hi"))
-    before, calls = (source.state(), source.history()), ran(home)
+    before, calls = (source.state(), source.history()), visited(home / "agents")
     edited = source.update_state({"log": ["by hand"], "fee": 5.0}, "first", at=1)
     assert stopped(edited) == ["left", "right"]
     assert edited.state() == {**source.state_at(1), "log": ["first", "by hand"], "fee": 5}
-    assert ran(home) == calls, "no node has been called"
+    assert visited(home / "agents") == calls, "no node has been called"
     assert "with an update as node 'first'" in str(edited.history()[0].reason)
     edited.resume()
-    assert ended(edited).output == '["first","by hand","left","right","third"] 5'
-    assert sorted(ran(home)[len(calls) :]) == ["left", "right", "third"]
+    assert ended(edited).output == '["first","by hand","left","right","third"] 7'
+    assert sorted(visited(home / "agents")[len(calls) :]) == ["left", "right", "third"]
     replaced = source.update_state({"log": ["only"]}, "third", mode="set")
     assert stopped(replaced) == ["done"]
     replaced.resume()
-    assert ended(replaced).output == '["only"] 1'
+    assert ended(replaced).output == '["only"] 7'
     assert edited.state_at(edited.history()[-1].step) == edited.state(), "the journal has the same state"
     assert replaced.state_at(replaced.history()[-1].step) == replaced.state()
     assert (source.state(), source.history()) == before, "what it has committed stays as it is"
@@ -245,7 +213,7 @@ def test_the_history_of_a_thread_has_every_checkpoint_of_its_runs_newest_first(c
         assert each.values == client.run(run).state_at(int(step))
         assert client.get_state("chain", each.config) == each
     assert [task.name for task in history[3].tasks] == ["left", "right"]
-    assert [task.result for task in history[3].tasks] == [{"log": ["left"]}, {"log": ["right"]}]
+    assert [task.result for task in history[3].tasks] == [{"log": ["left"], "fee": 7}, {"log": ["right"]}]
     assert client.get_state("chain", "told") == history[0]
     assert runs[1].get_state() == history[0] and list(runs[1].get_state_history()) == history[:5]
     only = {"source": "input"}
