@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ToolMessage,
         add_messages,
     )
+    from sleipnir.python_graph.middleware import NodeMiddleware
     from sleipnir.python_graph.node_streams import RESET, NodeStream, StreamError, StreamNotBegun, open_stream
     from sleipnir.python_graph.policies import CachePolicy, InMemoryCache, InMemorySaver, MemorySaver, RetryPolicy
     from sleipnir.python_graph.runtime import (
@@ -79,6 +80,7 @@ _MODULES: Final = {
         "REMOVE_ALL_MESSAGES", "AIMessage", "AnyMessage", "HumanMessage", "MessagesState", "RemoveMessage",
         "SystemMessage", "ToolMessage", "add_messages",
     ),
+    "sleipnir.python_graph.middleware": ("NodeMiddleware",),
     "sleipnir.python_graph.node_streams": ("RESET", "NodeStream", "StreamError", "StreamNotBegun", "open_stream"),
     "sleipnir.python_graph.policies": (
         "CachePolicy", "InMemoryCache", "InMemorySaver", "MemorySaver", "RetryPolicy",
@@ -99,7 +101,8 @@ __all__ = [
     "END", "REMOVE_ALL_MESSAGES", "RESET", "START", "AIMessage", "AnyMessage", "AsyncBatch", "AsyncClient",
     "AsyncRun", "CachePolicy", "Client", "Command", "EmptyInputError", "ExternalTool", "GraphBubbleUp",
     "GraphInterrupt", "GraphOutput", "GraphRecursionError", "HumanMessage", "InMemoryCache", "InMemorySaver",
-    "Interrupt", "InvalidUpdateError", "IsLastStep", "MemorySaver", "MessagesState", "NodeInfo", "NodeStream",
+    "Interrupt", "InvalidUpdateError", "IsLastStep", "MemorySaver", "MessagesState", "NodeInfo",
+    "NodeMiddleware", "NodeStream",
     "Overwrite", "PregelTask", "RecoverableError", "RemainingSteps", "RemoveMessage", "RetryPolicy", "Run",
     "RunOptions", "RunnableConfig", "Runtime", "Send", "Settings", "StateGraph", "StateSnapshot", "StreamError",
     "StreamNotBegun", "StreamWriter", "SystemMessage", "ToolMessage", "ToolRetryPolicy", "__version__",

@@ -55,7 +55,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("IS-", 1, 2),
     *_ids("LM-", range(1, 12)),
     *_ids("DG-", range(1, 10)),
-    *_ids("EX-", range(1, 10), 11, 12, range(13, 19), range(21, 31), range(32, 40), 41, range(43, 48), 51),
+    *_ids("EX-", range(1, 10), 11, 12, range(13, 19), range(20, 31), range(32, 40), 41, range(43, 48), 51),
     *_ids("IN-", range(1, 8), 10, 12, range(13, 18)),
     *_ids("NI-", range(1, 7)),
     *_ids("ER-", range(1, 9)),

@@ -22,7 +22,8 @@ from sleipnir.graph.plain import first_not_json
 from sleipnir.python_graph import schema
 from sleipnir.python_graph.codec import codec_of, is_unstorable
 from sleipnir.python_graph.errors import GraphBuildError
-from sleipnir.python_graph.parts import GraphParts, NamedCallbacks, NodeSpec, Place, RouterSpec, is_graph
+from sleipnir.python_graph.middleware import NamedCallbacks
+from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, RouterSpec, is_graph
 from sleipnir.python_graph.policies import CachePolicy, RetryPolicy
 from sleipnir.python_graph.references import References
 from sleipnir.python_graph.schema import Key
@@ -208,7 +209,8 @@ class _Document:
         if node.action is None:
             if routers:
                 edges |= self._branch(routers)
-            return {**self._typed(node.fields), **edges}
+            around = {"callbacks": self._callbacks(node.callbacks)} if node.callbacks else {}
+            return {**self._typed(node.fields), **around, **edges}
         if self._name_of_graph is not None and is_graph(node.action):
             fields: dict[str, Any] = {"type": "graph", "graph": self._name_of_graph(node)}
         else:
@@ -264,7 +266,11 @@ class _Document:
         }
 
     def _callbacks(self, callbacks: NamedCallbacks) -> dict[str, Any]:
-        return {phase: [self._references.to(each) for each in named] for phase, named in callbacks.items()}
+        fields: dict[str, Any] = {}
+        for key, named in callbacks.items():
+            kind, dot, phase = key.rpartition(".")
+            (fields.setdefault(kind, {}) if dot else fields)[phase] = [self._references.to(each) for each in named]
+        return fields
 
     def _cache(self, policy: CachePolicy) -> dict[str, Any] | bool:
         """A policy of the language; True: the defaults."""

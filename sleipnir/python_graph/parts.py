@@ -6,14 +6,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from sleipnir.python_graph.middleware import NamedCallbacks
 from sleipnir.python_graph.policies import CachePolicy, RetryPolicy
 from sleipnir.python_graph.schema import Key
 
 Place: TypeAlias = tuple[str, int]
 """The file and the line of a call."""
-
-NamedCallbacks: TypeAlias = Mapping[str, Sequence[Callable[..., Any]]]
-"""By phase (before, after, error), the functions that run around nodes."""
 
 Policies: TypeAlias = RetryPolicy | Sequence[RetryPolicy]
 

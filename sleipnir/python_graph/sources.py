@@ -103,10 +103,16 @@ def _objects(parts: GraphParts) -> Iterator[tuple[Place, str, Any]]:
             yield node.place, f"node '{node.name}'", node.action
         if node.schema is not None:
             yield node.place, f"the input class of node '{node.name}'", node.schema
+        for phase, named in node.callbacks.items():
+            for callback in named:
+                yield node.place, f"the callback under `{phase}` of node '{node.name}'", callback
         for policy in _policies(node.retry_policy):
             kinds = policy.retry_on if isinstance(policy.retry_on, list | tuple) else [policy.retry_on]
             for kind in kinds:
                 yield node.place, f"`retry_on` of node '{node.name}'", kind
+    for phase, named in parts.callbacks.items():
+        for callback in named:
+            yield parts.place, f"the callback under `{phase}`", callback
     for source, routers in parts.routers.items():
         for router in routers:
             yield router.place, f"the conditional edge '{router.name}' of node '{source}'", router.path

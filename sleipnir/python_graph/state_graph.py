@@ -14,11 +14,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args, get_origin, get_type_hints
 
 from sleipnir.commands import END, START, Command
 from sleipnir.python_graph.errors import GraphBuildError, GraphWarning
-from sleipnir.python_graph.parts import GraphParts, NamedCallbacks, NodeSpec, Place, Policies, RouterSpec, is_graph
+from sleipnir.python_graph.middleware import Callbacks, Middleware, named_callbacks
+from sleipnir.python_graph.parts import GraphParts, NodeSpec, Place, Policies, RouterSpec, is_graph
 from sleipnir.python_graph.policies import CachePolicy
 from sleipnir.python_graph.schema import add_keys, is_state_class
 from sleipnir.python_graph.tools import TOOLS, ToolLike, ToolRetryPolicy, name_of_tool, tools_condition
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from sleipnir.python_graph.compiled import CompiledGraph
 
 
-Callbacks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any] | None] | None
-"""Functions that run around a node. None: none."""
-
 _log = logging.getLogger(__name__)
 
 _EDGES: Final = frozenset({"branch", "id", "next", "type", "wait_for"})
 """The fields of nodes in a graph.yaml that a builder has methods and parameters for."""
+
+_AROUND: Final = ("before", "after", "middleware")
+"""The arguments of nodes of all types that are callbacks, not fields."""
 
 
 class StateGraph:
@@ -76,12 +77,13 @@ class StateGraph:
         before: Callbacks = None,
         after: Callbacks = None,
         on_error: Callbacks = None,
+        middleware: Middleware = None,
         stream_input: str | None = None,
     ) -> Self:
         """Add a node: `add_node(function)` under the function's name, or `add_node("name", function)`. A compiled graph
         is a node too. `destinations` name the targets of its Commands, for drawings. `timeout` is in seconds.
-        `before(state, info)`, `after(state, info, result, error)` and `on_error(state, info, error)` run around the
-        node: see compile. It reads the node stream `stream_input` with `open_stream`."""
+        `before(state, info)`, `after(state, info, result, error)` and `on_error(state, info, error)`, and those of
+        `middleware`, run around the node: see compile. It reads the node stream `stream_input` with `open_stream`."""
         if not isinstance(node, str):
             action, node = node, _name_of(node)
         elif action is None:
@@ -103,7 +105,7 @@ class StateGraph:
             cache_policy,
             _destinations(action, destinations),
             timeout,
-            _callbacks(before, after, on_error),
+            named_callbacks(before, after, on_error, middleware, "function"),
             stream_input,
         )
         return self
@@ -191,7 +193,7 @@ class StateGraph:
         self._defaults = (retry_policy, cache_policy, timeout)
         return self
 
-    # Node types of the graph language
+    # Node types of the graph language. Those that do work take `before`, `after` and `middleware` as add_node does
 
     def add_llm_node(self, name: str, *, prompt: str | None = None, **fields: Any) -> Self:
         """A call of a model. Without `prompt` it sends the messages of the state and adds the reply to them. `fields`
@@ -293,8 +295,10 @@ class StateGraph:
         for key in _EDGES.intersection(fields):
             message = f"Node `{name}`: '{key}' is no field here; add edges by add_edge and add_conditional_edges"
             self._parts.mistakes.append((place, message))
-        own = {key: value for key, value in fields.items() if key not in _EDGES}
-        self._parts.nodes[name] = NodeSpec(name, place, fields={"type": kind, **own})
+        own = {key: value for key, value in fields.items() if key not in (*_EDGES, *_AROUND)}
+        around = [fields.get(key) for key in _AROUND]
+        callbacks = named_callbacks(around[0], around[1], None, around[2], kind)
+        self._parts.nodes[name] = NodeSpec(name, place, callbacks=callbacks, fields={"type": kind, **own})
         return self
 
     def compile(
@@ -315,6 +319,7 @@ class StateGraph:
         before: Callbacks = None,
         after: Callbacks = None,
         on_error: Callbacks = None,
+        middleware: Middleware = None,
     ) -> CompiledGraph:
         """The graph, checked, ready to run. Raises GraphBuildError, a ValueError with one line per mistake. A node that
         no edge leads to is a GraphWarning.
@@ -327,15 +332,16 @@ class StateGraph:
         records, and a node that is to see them declares it. `session` and `history` are as there too, for
         turns of threads: `{"max_history": 20}`, and for runs on the fleet `{"concurrent": "queue"}`.
 
-        `before`, `after` and `on_error` are functions, or lists of them, that run around each function node: what a
-        `before` returns is the node's result, what an `after` returns replaces it or recovers a failure.
+        `before`, `after` and `on_error` are functions, or lists of them, that run around each node that does work: what
+        a `before` returns is the node's result, what an `after` returns replaces it or recovers a failure. A
+        `middleware`, or a list of them, has such functions together, and others around calls of models and tools.
         """
         from sleipnir.python_graph.compiled import CompiledGraph
 
         if store:
             raise GraphBuildError("compile(store=...) is not supported yet")
         stops_before, stops_after = self._breakpoints(interrupt_before), self._breakpoints(interrupt_after)
-        callbacks = _callbacks(before, after, on_error)
+        callbacks = named_callbacks(before, after, on_error, middleware)
         self._is_compiled = True
         parts = replace(
             self._parts.copy(),
@@ -394,12 +400,6 @@ class StateGraph:
             return
         self._parts.classes.append(schema)
         add_keys(self._parts.keys, schema)
-
-
-def _callbacks(before: Callbacks, after: Callbacks, on_error: Callbacks) -> NamedCallbacks:
-    given = {"before": before, "after": after, "error": on_error}
-    named = {phase: [each] if callable(each) else [*each] for phase, each in given.items() if each is not None}
-    return {phase: [each for each in each_phase if each is not None] for phase, each_phase in named.items()}
 
 
 def _unsupported(action: Any) -> TypeError:

@@ -69,7 +69,8 @@ def test_a_program_runs(block: Block, machine: Machine) -> None:
     (reader.folder / "program.py").write_text(block.text)
     done = reader.type(f"SLEIPNIR_REDIS_URL='{machine.home.redis_url}' python program.py")
     assert done.code == 0, f"{block}\n{done.text}"
-    assert PRINTED.get(block.page, "") in done.text
+    if "print(" in block.text:
+        assert PRINTED.get(block.page, "") in done.text
 
 
 def test_functions_that_return_commands_continue_by_them(machine: Machine, tmp_path: Path) -> None:

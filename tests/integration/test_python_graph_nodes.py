@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import pytest
 
-from sleipnir import START, StateGraph
-from sleipnir.testing import ModelServer
+from sleipnir import END, START, HumanMessage, MessagesState, NodeInfo, NodeMiddleware, StateGraph
+from sleipnir.python_graph.sources import unreachable
+from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.processes import descendants
 
 
@@ -43,3 +44,89 @@ def test_a_script_node_starts_the_script_beside_the_file_of_the_graph() -> None:
     was_subreaper = descendants.is_subreaper()
     assert graph.invoke({}) == {"topic": "bells", "count": 5}
     assert descendants.is_subreaper() == was_subreaper, "the orphans of other processes are left to the system"
+
+
+class Noted(NodeMiddleware):
+    """Notes what it runs around. Its functions are static: nothing of an object would be found on a worker."""
+
+    seen: ClassVar[list[str]] = []
+
+    @staticmethod
+    def before(state: State, info: NodeInfo) -> None:
+        Noted.seen.append(f"before {info.node}")
+
+    @staticmethod
+    def after(state: State, info: NodeInfo, result: Any, error: str | None) -> None:
+        Noted.seen.append(f"after {info.node}")
+
+    @staticmethod
+    def on_error(state: State, info: NodeInfo, error: str) -> None:
+        Noted.seen.append(f"error {info.node}")
+
+    @staticmethod
+    def before_model(state: State, info: NodeInfo, request: dict[str, Any]) -> None:
+        request["messages"][-1]["content"] += "?"
+
+    @staticmethod
+    def after_tool(state: State, info: NodeInfo, call: Any, result: Any, error: str | None) -> Any:
+        return None if error is None else "mended"
+
+
+def doubled(n: int) -> int:
+    raise ValueError("no luck")
+
+
+class Chat(MessagesState, total=False):
+    topic: str
+
+
+def chat() -> StateGraph:
+    builder = StateGraph(Chat).add_llm_node("ask", model="openai:gpt-test", middleware=Noted)
+    builder.add_tools_node("work", [doubled], middleware=[Noted])
+    builder.add_edge(START, "ask").add_tools_conditional_edges("ask", "work", END)
+    return builder.add_edge("work", "ask")
+
+
+def test_a_middleware_runs_around_nodes_models_and_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    Noted.seen.clear()
+    graph = chat().compile()
+    with ModelServer([Reply(calls=[Call("doubled", {"n": 2})]), "the end"]) as server:
+        for name, value in server.env().items():
+            monkeypatch.setenv(name, value)
+        messages = graph.invoke({"messages": [HumanMessage("well")]})["messages"]
+        assert server.requests[0].prompt == "well?"
+        assert messages[0].content == "well", "what is stored stays"
+        [result] = server.requests[1].tool_results
+        assert result.text == '"mended"?', "before_model sees it too"
+    assert messages[-1].content == "the end"
+    assert Noted.seen == ["before ask", "after ask"] * 2
+
+
+def test_a_middleware_of_the_graph_runs_around_all_nodes_and_its_after_in_the_reverse_order() -> None:
+    seen: list[str] = []
+
+    def named(name: str) -> type[NodeMiddleware]:
+        class Named(NodeMiddleware):
+            before = staticmethod(lambda state, info: seen.append(f"before {name}"))
+            after = staticmethod(lambda state, info, result, error: seen.append(f"after {name}"))
+
+        return Named
+
+    builder = StateGraph(State).add_node(choose, middleware=[named("c"), named("d")])
+    graph = builder.add_edge(START, "choose").compile(middleware=[named("a"), named("b")])
+    assert graph.invoke({}) == {"topic": "bells"}
+    assert seen == [*(f"before {name}" for name in "abcd"), *(f"after {name}" for name in "dcba")]
+
+
+def test_what_is_no_middleware_is_refused_where_it_is_given() -> None:
+    with pytest.raises(TypeError, match="middleware is a subclass of NodeMiddleware, not <function choose"):
+        StateGraph(State).add_node(choose, middleware=choose)  # type: ignore[arg-type]
+
+
+def test_a_callback_that_no_worker_finds_is_named_before_a_submission() -> None:
+    graph = StateGraph(State).add_node(choose, middleware=Noted()).add_edge(START, "choose").compile()
+    found = [problem.message for problem in unreachable(graph.parts, graph.references)]
+    assert found == []
+    graph = StateGraph(State).add_node(choose, before=lambda state, info: None).add_edge(START, "choose").compile()
+    [message] = [problem.message for problem in unreachable(graph.parts, graph.references)]
+    assert message == "the callback under `before` of node 'choose' cannot be found by a worker: it is a lambda"

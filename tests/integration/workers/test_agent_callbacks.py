@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sleipnir.settings import Settings
+from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_inprocess.agent_run import AgentRun
 from tests.processes import write_agent
 
@@ -152,3 +154,65 @@ def test_callbacks_of_the_graph_run_around_agent_nodes_too(tmp_path: Path) -> No
     assert called.ended == ("completed", "hello! hello")
     assert called.seen == ["('completed', 'hello!', {'answer': 'hello!'}, None)"]
     assert called.marks == []
+
+
+SCENES = """
+name: scenes
+version: sleipnir/1
+start: pre
+state: {scene_id: string, scene_info: object, parsed_time: string, secret: string}
+nodes:
+  pre: {type: function, call: "pre.py:pre", next: play}
+  play:
+    type: agent
+    agent: player
+    prompt: "play it"
+    map_in: {scene_id: "{{scene_id}}", scene_info: "{{scene_info}}", parsed_time: "{{parsed_time}}"}
+    state_updates: {answer: "{{output}}"}
+    next: done
+  done: {type: end, output: "{{answer}}"}
+"""
+PRE = """
+def pre(state):
+    return {"scene_id": state.get("scene_id") or "s1", "scene_info": {"lights": 2}, "parsed_time": "noon"}
+"""
+PLAYER = """
+name: player
+version: sleipnir/1
+start: ask
+model: openai:gpt-test
+callbacks: {model: {before: "hooks.py:model"}, tool: {before: "hooks.py:tool"}}
+nodes:
+  ask: {type: llm, prompt: "Light it.", tools: [light], state_updates: {said: "{{output}}"}, next: done}
+  done: {type: end, output: "{{said}}"}
+"""
+PLAYER_HOOKS = """
+import json
+def note(kind, state):
+    with open("PLACE", "a") as file:
+        file.write(json.dumps([kind, {key: state[key] for key in sorted(state)}]) + chr(10))
+def model(state, info, request): note("model", state)
+def tool(state, info, call): note("tool", state)
+"""
+LIGHT = '''
+def light(number: int):
+    """Switch a light on."""
+    return number
+'''
+
+
+@pytest.mark.conformance("EX-20")
+@pytest.mark.parametrize("given", [None, "s9"])
+def test_callbacks_of_a_child_see_what_a_node_of_its_parent_has_written(tmp_path: Path, given: str | None) -> None:
+    hooks = PLAYER_HOOKS.replace("PLACE", str(tmp_path / "seen"))
+    write_agent(tmp_path / "player", PLAYER, hooks_py=hooks, tools_py=LIGHT)
+    parent = write_agent(tmp_path / "scenes", SCENES, pre_py=PRE)
+    state = {"secret": "x", **({} if given is None else {"scene_id": given})}
+    with ModelServer([Reply(calls=[Call("light", {"number": 1})]), "lit"]) as model:
+        run = AgentRun(parent, state=state, settings=Settings(agents_dir=tmp_path), env=model.env())
+        for _ in run.steps():
+            pass
+    assert (run.info().status, run.output) == ("completed", "lit")
+    seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
+    values = {"scene_id": given or "s1", "scene_info": {"lights": 2}, "parsed_time": "noon"}
+    assert seen == [[kind, {"initial_prompt": "play it", **values}] for kind in ("model", "tool", "model")]
