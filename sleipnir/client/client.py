@@ -496,10 +496,13 @@ class Client:
         *,
         terminal_only: bool = False,
         lifecycle: bool = True,
+        final_messages: bool = False,
     ) -> Iterator[StreamEvent]:
         """The stream of a run, or of the run of that id or unique prefix: see Run.stream."""
         handle = self.run(run) if isinstance(run, str) else run
-        return handle.stream(modes, cursor, terminal_only=terminal_only, lifecycle=lifecycle)
+        return handle.stream(
+            modes, cursor, terminal_only=terminal_only, lifecycle=lifecycle, final_messages=final_messages
+        )
 
     def runs(
         self,

@@ -165,6 +165,7 @@ class Run:
         *,
         terminal_only: bool = False,
         lifecycle: bool = True,
+        final_messages: bool = False,
     ) -> Iterator[StreamEvent]:
         """Events and streamed text of models, until the run ends: see views.StreamEvent for the modes.
 
@@ -172,8 +173,9 @@ class Run:
         selects only these. `cursor` is the `id` of the last event read; None: from the oldest stored one.
 
         With `terminal_only`, only the texts of nodes that lead nowhere, or to end nodes alone, are passed. Without
-        `lifecycle`, of the modes `updates`, `tools` and `events` only what is always included is. Both change only what
-        this caller sees.
+        `lifecycle`, of the modes `updates`, `tools` and `events` only what is always included is. With
+        `final_messages`, the last piece of each text is followed by an event of type `message` with the whole text,
+        whose id it has. All three change only what this caller sees.
 
         Data that was trimmed before it was read is reported by an event of type `gap`, whose `lost` is the number of
         pieces (mode `messages`), or None for events, where the number is unknown and may be 0 (mode `events`). It waits
@@ -183,7 +185,7 @@ class Run:
         """
         from sleipnir.client import streaming
 
-        visible = streaming.VisibleEvents(terminal_only, lifecycle)
+        visible = streaming.VisibleEvents(terminal_only, lifecycle, final_messages)
         return streaming.stream(self._store, self.id, modes, cursor, visible)
 
     def history(self, *, after: int | None = None, limit: int | None = None) -> list[StepInfo]:

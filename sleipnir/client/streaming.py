@@ -81,6 +81,7 @@ class VisibleEvents(NamedTuple):
 
     terminal_only: bool = False
     lifecycle: bool = True
+    final_messages: bool = False
 
 
 def stream(
@@ -97,7 +98,9 @@ def stream(
     if not visible.lifecycle:
         wanted -= {"updates", "tools", "events"}
     events = _Reader(store, run_id, wanted, Position() if cursor is None else Position.parse(cursor)).follow()
-    return _of_terminals(store, run_id, events) if visible.terminal_only else events
+    if visible.terminal_only:
+        events = _of_terminals(store, run_id, events)
+    return _with_messages(events) if visible.final_messages else events
 
 
 def _of_terminals(store: Store, run_id: str, events: Iterator[StreamEvent]) -> Iterator[StreamEvent]:
@@ -109,6 +112,24 @@ def _of_terminals(store: Store, run_id: str, events: Iterator[StreamEvent]) -> I
     for event in events:
         if event.type != "text" or event.data["node"] in shown:
             yield event
+
+
+def _with_messages(events: Iterator[StreamEvent]) -> Iterator[StreamEvent]:
+    """The events, and after the last piece of a text an event `message` with the whole of it."""
+    texts: dict[int, tuple[list[str], int | None]] = {}
+    for event in events:
+        yield event
+        if event.type != "text":
+            continue
+        data = event.data
+        parts, lost = texts.pop(data["seq"], ([], None)) if data["piece"] else ([], 0)
+        parts.append(data["text"])
+        lost = None if lost is None else lost + data["lost"]
+        if not data["last"]:
+            texts[data["seq"]] = parts, lost
+        elif text := "".join(parts):
+            about = {name: data[name] for name in ("seq", "attempt", "node", "turn", "draft")}
+            yield replace(event, type="message", data={**about, "text": text, "lost": lost})
 
 
 class _Reader:
