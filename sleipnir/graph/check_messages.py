@@ -8,7 +8,7 @@ from sleipnir.graph import placeholders
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.check_state import check_schema
 from sleipnir.graph.findings import KeyPath, suggestion
-from sleipnir.graph.message_keys import BUILT_IN, MESSAGES
+from sleipnir.graph.message_keys import BUILT_IN, MESSAGES, example_problem
 from sleipnir.graph.model import LlmNode, MapNode, ToolsNode
 from sleipnir.graph.reducers import OPERATIONS, is_message, is_operation, operation_problem
 from sleipnir.graph.tools import MCP, OWN_TOOLS, stem
@@ -39,6 +39,14 @@ def every_message_operation_exists(case: Case) -> None:
                 if wrong is not None:
                     hint = f"Write `{{op: NAME, ...}}` with one of {', '.join(OPERATIONS)}, or `{{role, content}}`."
                     case.findings.error(path, wrong, hint)
+
+
+def every_example_is_a_message(case: Case) -> None:
+    for node, path in case.nodes(LlmNode):
+        for index, example in enumerate(node.few_shot or ()):
+            if (wrong := example_problem(example)) is not None:
+                hint = 'Write `{role: user, content: "..."}` and `{role: assistant, content: "..."}` in turn.'
+                case.findings.error((*path, "few_shot", index), wrong, hint)
 
 
 def no_item_of_a_map_sends_messages(case: Case) -> None:
@@ -146,6 +154,7 @@ def _check_listed(case: Case, node: ToolsNode, name: str, path: KeyPath) -> None
 RULES: Sequence[Rule] = (
     every_built_in_key_keeps_its_type,
     every_message_operation_exists,
+    every_example_is_a_message,
     no_item_of_a_map_sends_messages,
     every_setting_of_a_model_is_given_once,
     no_placeholder_reads_another_scope,

@@ -441,6 +441,7 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "no_graph_runs_itself": "SLP810",
     "no_graph_of_a_node_searches": "SLP811",
     "every_built_in_key_keeps_its_type": "SLP820",
+    "every_example_is_a_message": "SLP821",
     "every_message_operation_exists": "SLP821",
     "no_item_of_a_map_sends_messages": "SLP321",
     "every_setting_of_a_model_is_given_once": "SLP240",

@@ -48,6 +48,15 @@ def responses(node: str, text: str, response_id: str = "") -> dict[str, Json]:
     return {LAST_RESPONSE: text, LAST_RESPONSE_ID: response_id, NODE_RESPONSES: {node: text}}
 
 
+def example_problem(example: Json) -> str | None:
+    """Why a value is no example of an llm node: a text of a user, or of the model. None: it is one."""
+    if not isinstance(example, dict) or example.keys() != {"role", "content"}:
+        return "an example must have a `role` and a `content`, and nothing else"
+    if example["role"] not in ("user", "assistant"):
+        return f"'{example['role']}' is no role of an example: there are user and assistant"
+    return None if isinstance(example["content"], str) and example["content"] else "the content of an example is a text"
+
+
 def declares_messages(state: Mapping[str, StateField]) -> bool:
     """Whether the declared keys have messages."""
     field = state.get(MESSAGES)

@@ -22,11 +22,12 @@ from typing import Any, Final
 from sleipnir.errors import UsageError
 from sleipnir.graph.duration import milliseconds
 from sleipnir.graph.findings import suggestion
+from sleipnir.graph.message_keys import example_problem
 from sleipnir.graph.model import AgentNode, Graph, GraphNode, Json, LlmNode, ModelSettings, Node, graph_below
 
 ALL: Final = "*"
-INSTRUCTION, MODEL, TOOLS, MORE_TOOLS = "instruction", "model", "tools", "tools+"
-SURFACES: Final = (INSTRUCTION, MODEL, TOOLS, MORE_TOOLS)
+INSTRUCTION, FEW_SHOT, MODEL, TOOLS, MORE_TOOLS = "instruction", "few_shot", "model", "tools", "tools+"
+SURFACES: Final = (INSTRUCTION, FEW_SHOT, MODEL, TOOLS, MORE_TOOLS)
 """What a patch replaces, or (`tools+`) adds to."""
 
 MOST_BYTES: Final = 65_536
@@ -99,6 +100,15 @@ def _texts(value: Json) -> Json:
     return texts
 
 
+def _examples(value: Json) -> Json:
+    if not isinstance(value, list):
+        raise _Wrong("a list of messages, each with a role (user or assistant) and a content")
+    for example in value:
+        if (wrong := example_problem(example)) is not None:
+            raise _Wrong(f"a list of messages: {wrong}")
+    return value
+
+
 FIELDS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "model": _model, "temperature": _number, "top_p": _number, "reasoning_effort": _text, "max_tokens": _whole,
     "stop": _texts, "seed": _integer, "presence_penalty": _number, "frequency_penalty": _number, "stream": _flag,
@@ -107,7 +117,7 @@ FIELDS: Final[Mapping[str, Callable[[Json], Json]]] = {
 """The fields of overrides, each with what checks its value."""
 
 _OF_PATCHES: Final[Mapping[str, Callable[[Json], Json]]] = {
-    INSTRUCTION: _text, MODEL: _model, TOOLS: _texts, MORE_TOOLS: _texts,
+    INSTRUCTION: _text, FEW_SHOT: _examples, MODEL: _model, TOOLS: _texts, MORE_TOOLS: _texts,
 }  # fmt: skip
 
 _OF_GENERATION: Final = frozenset(field.name for field in fields(ModelSettings)) - {"temperature", "top_p"}
@@ -155,6 +165,8 @@ def checked(
             raise UsageError(f"patch {surface!r}: {path!r} is no llm node; a patch is for one llm node")
         if name == INSTRUCTION and target.graph.loop is not None and target.graph.loop.dynamic_instructions:
             raise UsageError(f"patch {surface!r}: a function of agent {target.graph.name!r} writes its instructions")
+        if name == FEW_SHOT and (target.graph.loop is not None or target.graph.is_loki):
+            raise UsageError(f"patch {surface!r}: examples are for llm nodes of graphs of version sleipnir/1")
         _put(found, target, name, _value(surface, name, value, _OF_PATCHES, "surfaces"))
     if (size := len(json.dumps(found))) > MOST_BYTES:
         raise UsageError(
@@ -304,6 +316,8 @@ def _node(node: Node, stored: NodeOverrides) -> Node:
         values["generation"] = replace(node.generation or ModelSettings(), **settings)
     if INSTRUCTION in given:
         values["instructions"] = given[INSTRUCTION]
+    if FEW_SHOT in given:
+        values["few_shot"] = given[FEW_SHOT]
     if TOOLS in given or MORE_TOOLS in given:
         tools = given.get(TOOLS, node.tools) or []
         values["tools"] = [*tools, *(tool for tool in given.get(MORE_TOOLS, []) if tool not in tools)]
@@ -318,6 +332,8 @@ def in_words(stored: NodeOverrides) -> list[str]:
 def _in_words(path: str, name: str, value: Json) -> str:
     if name == INSTRUCTION:
         return f"{path}#{name} ({len(str(value)):,} characters)"
+    if name == FEW_SHOT:
+        return f"{path}#{name} ({len(value)} messages)"
     if name in (TOOLS, MORE_TOOLS):
         return f"{path}#{name}={','.join(value)}"
     return f"{path}.{name}={value if isinstance(value, str) else json.dumps(value)}"

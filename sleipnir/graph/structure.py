@@ -27,7 +27,7 @@ from sleipnir.graph.model import (
     edges_of,
     graph_below,
 )
-from sleipnir.graph.node_overrides import INSTRUCTION, MODEL, TOOLS, FindGraph
+from sleipnir.graph.node_overrides import FEW_SHOT, INSTRUCTION, MODEL, TOOLS, FindGraph
 
 ROOT: Final = "."
 """The id of the agent itself, which leads to its first node, and to its `on_error` node from anywhere."""
@@ -162,9 +162,12 @@ def _surfaces(graph: Graph, node: Node, own: str) -> list[Surface]:
         return []
     values: dict[str, Json] = {
         INSTRUCTION: node.instructions,
+        FEW_SHOT: node.few_shot,
         MODEL: graph.model if node.model is None else node.model,
         TOOLS: list(node.tools or ()),
     }
     if graph.loop is not None and graph.loop.dynamic_instructions:
         del values[INSTRUCTION]
+    if graph.loop is not None or graph.is_loki:
+        del values[FEW_SHOT]
     return [Surface(f"{own}#{name}", own, name, value) for name, value in values.items()]

@@ -127,6 +127,8 @@ def test_what_does_not_fit_is_refused_before_anything_runs(own: Stack, model: Mo
         (("--patch", "ask#tools+=lok"), 'Did you mean "look"?'),
         (("--patch", "expert/ask#tools=look"), "unknown tool 'look'"),
         (("--patch", "ask#instruction=@missing"), "cannot be read"),
+        (("--patch", "ask#few_shot=[{]"), "the examples are not JSON"),
+        (("--patch", 'ask#few_shot=[{"role": "usr", "content": "x"}]'), "'usr' is no role of an example"),
     ):
         refused = own.sleipnir("submit", "parent", "hi", *option)
         assert refused.returncode == 2 and why in refused.stderr, refused.stderr

@@ -100,8 +100,15 @@ def patch_values(ctx: click.Context, param: click.Parameter, values: tuple[str, 
                 text = Path(text[1:]).read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
                 raise click.BadParameter(f"{text[1:]!r} cannot be read: {error}", ctx, param) from None
-        is_list = name.rpartition("#")[2].rstrip("+") == "tools"
-        found[name] = [tool.strip() for tool in text.split(",") if tool.strip()] if is_list else text
+        surface = name.rpartition("#")[2].rstrip("+")
+        found[name] = text
+        if surface == "tools":
+            found[name] = [tool.strip() for tool in text.split(",") if tool.strip()]
+        elif surface == "few_shot":
+            try:
+                found[name] = json.loads(text)
+            except ValueError as error:
+                raise click.BadParameter(f"{name}: the examples are not JSON: {error}", ctx, param) from None
     return found
 
 
@@ -174,7 +181,7 @@ OVERRIDE = click.option(
 PATCH = click.option(
     "--patch", "patches", multiple=True, metavar="NODE#SURFACE=VALUE", callback=patch_values,
     help="What an llm node says or may call in this run: 'ask#instruction=@FILE', 'ask#model=...', 'ask#tools=a,b', "
-    "'ask#tools+=c'; repeatable.",
+    "'ask#tools+=c', 'ask#few_shot=@FILE' (a JSON list of messages); repeatable.",
 )  # fmt: skip
 
 

@@ -296,6 +296,7 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
         "generation",
         "tools_node",
         "placeholders",
+        "few_shot",
         "cache",
         "callbacks",
         "stream_output",

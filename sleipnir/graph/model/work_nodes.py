@@ -220,6 +220,8 @@ class LlmNode(SkillKeys, NodeBase):
     """Added, in sleipnir/1 only: the form of placeholders in `instructions` (graph/placeholders.py)."""
     stream_output: str | None = None
     """Added, in sleipnir/1 only: the node stream that gets its text."""
+    few_shot: list[dict[str, str]] | None = None
+    """Added, in sleipnir/1 only: examples, as messages that are sent after the instructions and stored nowhere."""
 
     @property
     def has_loop(self) -> bool:

@@ -255,3 +255,35 @@ def test_a_function_can_prepare_one_shot_messages(tmp_path: Path) -> None:
     folder = agent(tmp_path / "talk", nodes, start="plan", plan_py=plan)
     _, sent = talk(folder, ["one", "two"])
     assert sent == [[("user", "only this")], [("user", "and that")]]
+
+
+EXAMPLES = "[{role: user, content: '2+2?'}, {role: assistant, content: '{{four}}'}]"
+SENT = [("user", "2+2?"), ("assistant", "{{four}}")]
+
+
+@pytest.mark.conformance("SP-01")
+def test_examples_follow_the_instructions_and_are_not_stored(tmp_path: Path) -> None:
+    nodes = f"ask: {{type: llm, instructions: Calculate., few_shot: {EXAMPLES}}}"
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes?"}]
+    result, sent = talk(agent(tmp_path / "talk", nodes), ["6"], "3+3?", state={"messages": history})
+    assert sent == [[("system", "Calculate."), *SENT, *plain(history), ("user", "3+3?")]]
+    assert plain(result.state["messages"]) == [*plain(history), ("user", "3+3?"), ("assistant", "6")]
+    with_prompt = f'ask: {{type: llm, prompt: "{{{{user_input}}}}", few_shot: {EXAMPLES}}}'
+    _, sent = talk(agent(tmp_path / "talk", with_prompt), ["6"], "3+3?")
+    assert sent == [[*SENT, ("user", "3+3?")]]
+
+
+def test_examples_of_a_patch_replace_those_of_the_node(tmp_path: Path) -> None:
+    from sleipnir.settings import Settings
+    from sleipnir_inprocess.agent_run import AgentRun
+
+    nodes = f"ask: {{type: llm, few_shot: {EXAMPLES}}}"
+    folder = agent(tmp_path / "talk", nodes)
+    patches = {"ask#few_shot": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "one"}]}
+    with ModelServer(["three"]) as server:
+        settings = Settings(agents_dir=tmp_path)
+        run = AgentRun(folder, "3?", settings=settings, env=server.env(), patches=patches)
+        for _ in run.steps():
+            pass
+        assert run.status == "completed", run.error
+        assert plain(server.requests[0].messages) == [("user", "1?"), ("assistant", "one"), ("user", "3?")]

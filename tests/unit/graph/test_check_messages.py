@@ -102,6 +102,21 @@ def test_an_operation_that_cannot_be_is_an_error_at_its_place(steps: str, error:
     assert found.startswith(f"9 SLP821 {error}")
 
 
+@pytest.mark.parametrize(
+    ("example", "error"),
+    [
+        ("{role: system, content: x}", "'system' is no role of an example: there are user and assistant"),
+        ("{role: user}", "an example must have a `role` and a `content`, and nothing else"),
+        ('{role: user, content: ""}', "the content of an example is a text"),
+    ],
+)
+def test_an_example_that_is_no_message_is_an_error_at_its_place(example: str, error: str) -> None:
+    fine = "{role: user, content: x}"
+    assert findings(graph(f"ask:\n  type: llm\n  few_shot: [{fine}]")) == []
+    [found] = findings(graph(f"ask:\n  type: llm\n  few_shot:\n    - {fine}\n    - {example}"))
+    assert found == f"10 SLP821 {error}"
+
+
 def test_updates_that_are_no_texts_are_rendered_at_any_depth() -> None:
     nodes = """ask:
   type: llm

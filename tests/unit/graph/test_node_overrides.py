@@ -109,6 +109,20 @@ def test_patches_replace_what_a_node_says_and_may_call(parent: Graph) -> None:
     assert "model" not in str(without_models(stored))
 
 
+@pytest.mark.conformance("SP-01")
+def test_a_patch_replaces_the_examples_of_a_node(parent: Graph) -> None:
+    examples = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+    stored = checked(None, {"ask#few_shot": examples}, parent, find)
+    assert llm(overridden(parent, stored)).few_shot == examples
+    assert in_words(stored) == ["ask#few_shot (2 messages)"]
+    for wrong in ("text", [{"role": "system", "content": "x"}], [{"role": "user"}], [{"role": "user", "content": ""}]):
+        with pytest.raises(UsageError, match="ask#few_shot must be a list of messages"):
+            checked(None, {"ask#few_shot": wrong}, parent, find)
+    loki = load_graph("name: l\nstart: a\nnodes:\n  a: {type: llm, prompt: p, next: e}\n  e: {type: end}\n", "g", "l")
+    with pytest.raises(UsageError, match="examples are for llm nodes of graphs of version sleipnir/1"):
+        checked(None, {"a#few_shot": examples}, loki, find)
+
+
 def test_other_nodes_have_a_timeout(parent: Graph) -> None:
     now = overridden(parent, checked({"work": {"timeout": "2m"}, "expert": {"timeout": 9}}, None, parent, find))
     assert [now.nodes[name].timeout for name in ("work", "expert")] == [120, 9]

@@ -104,9 +104,11 @@ def test_every_possible_edge_is_listed_and_a_child_is_below_its_node(agents: Pat
 def test_the_surfaces_of_llm_nodes_have_what_the_files_say_and_no_server_is_asked(agents: Path) -> None:
     assert [(each.id, each.value) for each in structure(agents).surfaces] == [
         ("ask#instruction", "Be brief."),
+        ("ask#few_shot", None),
         ("ask#model", "openai:one"),
         ("ask#tools", ["look", "mcp:web"]),
         ("meet/think#instruction", None),
+        ("meet/think#few_shot", None),
         ("meet/think#model", None),
         ("meet/think#tools", []),
     ]

@@ -42,7 +42,8 @@ def first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Mess
         instructions = structured_output.with_hint(instructions, node.output_schema)
     elif node.output_schema is not None:
         prompt = structured_output.with_hint(prompt, node.output_schema)
-    return chat("\n\n".join(text for text in (instructions, _about_skills(node, execution, host)) if text), prompt)
+    system = "\n\n".join(text for text in (instructions, _about_skills(node, execution, host)) if text)
+    return with_examples(node, chat(system, prompt))
 
 
 def _about_skills(node: LlmNode, execution: Execution, host: Host) -> str:
@@ -64,6 +65,12 @@ def chat(system: str, user: str) -> list[Message]:
 
 def user_message(text: str) -> Message:
     return {"role": "user", "content": text}
+
+
+def with_examples(node: LlmNode, messages: Sequence[Message]) -> list[Message]:
+    """The messages, with the node's examples after the system message."""
+    at = 1 if messages and messages[0].get("role") == "system" else 0
+    return [*messages[:at], *map(dict, node.few_shot or ()), *messages[at:]]
 
 
 def tool_message(call_id: str, result: str) -> Message:

@@ -26,7 +26,7 @@ from sleipnir.graph.reducers import is_message
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.llm import structured_output
-from sleipnir_workers.llm.conversation import instructions_of
+from sleipnir_workers.llm.conversation import instructions_of, with_examples
 from sleipnir_workers.llm.reply import Answer, Message
 
 
@@ -62,9 +62,9 @@ def with_instructions(node: LlmNode, execution: Execution, messages: Sequence[Me
     text = instructions_of(node, execution.state)
     if node.output_schema is not None:
         text = structured_output.with_hint(text, node.output_schema)
-    if not text or (sent and sent[0].get("role") == "system"):
-        return sent
-    return [{"role": "system", "content": text}, *sent]
+    if text and not (sent and sent[0].get("role") == "system"):
+        sent = [{"role": "system", "content": text}, *sent]
+    return with_examples(node, sent)
 
 
 def with_reply(
