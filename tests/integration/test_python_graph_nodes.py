@@ -130,3 +130,25 @@ def test_a_callback_that_no_worker_finds_is_named_before_a_submission() -> None:
     graph = StateGraph(State).add_node(choose, before=lambda state, info: None).add_edge(START, "choose").compile()
     [message] = [problem.message for problem in unreachable(graph.parts, graph.references)]
     assert message == "the callback under `before` of node 'choose' cannot be found by a worker: it is a lambda"
+
+
+@pytest.mark.parametrize("what", ["call", "context", "result"])
+def test_what_a_callback_of_this_process_leaves_must_be_json(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    def before(state: Chat, info: NodeInfo, call: dict[str, Any]) -> Any:
+        if what == "call":
+            call["arguments"]["n"] = object()
+        elif what == "context":
+            info.context["object"] = object()
+        else:
+            return object()
+        return None
+
+    class Odd(NodeMiddleware):
+        before_tool = staticmethod(before)
+
+    graph = chat().compile(middleware=Odd)
+    with ModelServer([Reply(calls=[Call("doubled", {"n": 2})])]) as server:
+        for name, value in server.env().items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(Exception, match="not JSON"):
+            graph.invoke({"messages": [HumanMessage("well")]})

@@ -15,6 +15,7 @@ from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import CallbackKind, CallbackLevel, CallbackPhase
+from sleipnir.graph.plain import first_not_json
 from sleipnir_workers.callbacks.calling import call
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.visit_callbacks import RANKS, Callback, VisitCallbacks
@@ -43,7 +44,7 @@ def before(own: VisitCallbacks, kind: CallbackKind, execution: Execution, given:
             continue
         earlier = json.dumps(given, sort_keys=True)
         value = _called(own, kind, "before", callback, execution, [given])
-        if json.dumps(given, sort_keys=True) != earlier:
+        if _text(own, kind, callback, given) != earlier:
             own.marks.append(f"{kind} call changed by before {callback.name}")
         if value is not None:
             outcome = CallOutcome(value, by=callback.level)
@@ -69,6 +70,15 @@ def after(
         own.marks.append(f"{kind} call {what} by after {callback.name}")
         outcome = CallOutcome(completed(value), by=callback.level)
     return outcome
+
+
+def _text(own: VisitCallbacks, kind: CallbackKind, callback: Callback, given: dict[str, Any]) -> str:
+    """What a callback has left of its arguments, for a comparison. Raises NodeFailed."""
+    if problem := first_not_json({"call": given, "context": own.info.context}):
+        own.is_final = True
+        own.marks.append(f"{kind} call failed by before {callback.name}")
+        raise NodeFailed(f"Callback '{callback.name}' left something that is not JSON: {problem}", "callback")
+    return json.dumps(given, sort_keys=True)
 
 
 def _called(

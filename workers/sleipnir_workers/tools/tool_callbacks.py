@@ -33,7 +33,7 @@ def around(own: VisitCallbacks, execution: Execution, id_: str, call: PastCall, 
     try:
         outcome = chain.before(own, "tool", execution, given)
         if outcome is not None:
-            return _result(call, outcome.value)
+            return _result(own, call, outcome.value)
         _check_context(own)
         executed = run(_changed(call, given))
         if executed.interrupt is not None or _is_retried(execution, executed):
@@ -42,7 +42,7 @@ def around(own: VisitCallbacks, execution: Execution, id_: str, call: PastCall, 
         outcome = chain.after(own, "tool", execution, given, ended)
         if outcome is ended:
             return executed
-        return replace(_result(call, outcome.value), notes=executed.notes, usage=executed.usage)
+        return replace(_result(own, call, outcome.value), notes=executed.notes, usage=executed.usage)
     except NodeFailed as error:
         if not own.is_final:
             raise
@@ -76,8 +76,9 @@ def _is_retried(execution: Execution, result: VisitResult) -> bool:
     return not is_last(tool_policies(node, result), execution.failures, result)
 
 
-def _result(call: PastCall, value: Any) -> VisitResult:
+def _result(own: VisitCallbacks, call: PastCall, value: Any) -> VisitResult:
     if problem := first_not_json({"result": value}):
+        own.is_final = True
         raise NodeFailed(f"a callback of tool '{call.name}' returned something that is not JSON: {problem}", "callback")
     return VisitResult(True, {RESULT: results.storable(value)})
 
