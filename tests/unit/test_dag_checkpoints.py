@@ -84,3 +84,24 @@ def test_a_journal_with_visits_that_nothing_has_opened_is_strange() -> None:
     for entry in driver.memory.entries:
         reader.add(read_entry(entry)[0])
     assert reader.is_strange and not read(driver)[0].is_strange
+
+
+def test_a_visit_that_ended_well_and_leads_nowhere_has_failed_in_version_1_0() -> None:
+    driver = Driver("""
+name: g
+engine: dag
+start: a
+nodes:
+  a: {type: script, script: s.sh, next: [x, y]}
+  x: {type: script, script: s.sh}
+  y: {type: script, script: s.sh, next: end}
+  end: {type: end, output: x}
+""").start()
+    driver.does("a").does("x", k=1)
+    assert (driver.live(), driver.failed()) == (["y"], ["x"])
+    reader = DagReader(driver.graph, Checkpoint(0, ("a",)))
+    for entry in driver.memory.entries:
+        reader.add(read_entry(entry)[0])
+    reader.keep()
+    assert reader.kept is not None and not reader.is_strange
+    assert [visit.rank[1] for visit in reader.kept.checkpoint.visits] == ["x", "y"], "a fork runs both"
