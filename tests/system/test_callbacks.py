@@ -182,3 +182,51 @@ def test_a_model_and_its_tools_have_callbacks_and_a_killed_worker_takes_its_call
     assert run.state()["scene"] == "", "nothing of that is stored"
     shown = own.sleipnir("history", run.id).stdout
     assert "llm, input changed: scene by before hooks.py:watch" in shown
+
+
+POLITE = """
+import os
+from typing import TypedDict
+
+from sleipnir import END, START, NodeMiddleware, StateGraph
+
+
+class State(TypedDict, total=False):
+    topic: str
+    text: str
+
+
+class Polite(NodeMiddleware):
+    @staticmethod
+    def before(state, info):
+        if info.type == "llm":
+            assert "OPENAI_API_KEY" not in os.environ
+            state["topic"] += " and whistles"
+
+    @staticmethod
+    def before_model(state, info, request):
+        request["messages"][-1]["content"] += ", please"
+
+
+def choose(state: State):
+    return {"topic": "bells"}
+
+
+builder = StateGraph(State).add_node(choose)
+builder.add_llm_node("ask", prompt="about {{topic}}", model="openai:gpt-test", state_updates={"text": "{{output}}"})
+graph = builder.add_edge(START, "choose").add_edge("choose", "ask").compile(middleware=Polite)
+"""
+
+
+def test_a_middleware_of_a_graph_in_python_is_found_again_beside_the_keys_of_models(own: Stack, tmp_path: Path) -> None:
+    agent = tmp_path / "polite"
+    agent.mkdir()
+    (agent / "graph.py").write_text(POLITE)
+    with ModelServer(["ding"]) as model, own.client() as client:
+        own.start_worker("models", "llm", env=model.env())
+        run = client.submit(agent)
+        assert run.wait(60).status == "completed", run.error
+        assert model.requests[0].prompt == "about bells and whistles, please"
+        assert (run.state()["topic"], run.state()["text"]) == ("bells", "ding")
+        [marks] = [step.callbacks for step in run.history() if step.node == "ask"]
+    assert [mark.split(" by ")[0] for mark in marks] == ["input changed: topic", "model call changed"]
