@@ -64,7 +64,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("XI-", range(1, 10)),
     *_ids("DU-", range(1, 13)),
     *_ids("MS-", range(1, 9)),
-    *_ids("LL-", range(1, 27), 29),
+    *_ids("LL-", range(1, 27), 28, 29),
     *_ids("TL-", range(1, 31), 32),
     *_ids("LP-", 1, 2),
     *_ids("CK-", 1, 2, 4, 7, 8, range(11, 15)),

@@ -493,7 +493,7 @@ class _GraphReader:
             state = self._data.get("state")
             has_messages = isinstance(state, dict) and MESSAGES in state
         if "prompt" in values:
-            for key in ("input", "user_input_key"):
+            for key in ("input", "user_input_key", "repair_calls"):
                 if self._is_sleipnir and key in values:
                     message = f"'{key}' has no effect on an llm node with a prompt"
                     self._findings.error((*path, key), message, "Remove one of the two.", code="SLP240")

@@ -95,6 +95,52 @@ def _as_openai(call: Mapping[str, Json]) -> Mapping[str, Json]:
     return {"id": own.id, "type": "function", "function": {"name": own.name, "arguments": own.arguments}}
 
 
+def with_repaired_calls(message: Mapping[str, Json]) -> dict[str, Json]:
+    """A message in the form of OpenAI's protocol, whose calls all have a JSON object as arguments."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return dict(message)
+    own = [(call, _call(call)) for call in calls if isinstance(call, dict)]
+    repaired = [
+        {**call, "function": {"name": each.name, "arguments": repaired_arguments(each.arguments)}} for call, each in own
+    ]
+    return {**message, "tool_calls": repaired}
+
+
+def repaired_arguments(text: str) -> str:
+    """JSON text of an object: the text itself if it is one; else what is left of it when its strings and brackets are
+    closed; else an empty object."""
+    if _is_object(text):
+        return text
+    closed = _closed(text)
+    return closed if _is_object(closed) else "{}"
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _closed(text: str) -> str:
+    """JSON text that was cut off, with what closes it."""
+    closers: list[str] = []
+    in_string = is_escaped = False
+    for character in text:
+        if in_string:
+            in_string = character != '"' or is_escaped
+            is_escaped = character == "\\" and not is_escaped
+        elif character == '"':
+            in_string = True
+        elif character in "{[":
+            closers.append("}" if character == "{" else "]")
+        elif character in "}]" and closers:
+            closers.pop()
+    ended = text[:-1] if is_escaped else text
+    return (ended + '"' if in_string else ended.rstrip().rstrip(",")) + "".join(reversed(closers))
+
+
 def tool_calls_are_last(messages: Json) -> bool:
     """Whether the last message of a list has tool calls."""
     return isinstance(messages, list) and bool(messages) and bool(calls_of(messages[-1]))

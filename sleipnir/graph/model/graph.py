@@ -297,6 +297,7 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
         "tools_node",
         "placeholders",
         "few_shot",
+        "repair_calls",
         "cache",
         "callbacks",
         "stream_output",

@@ -220,6 +220,8 @@ class LlmNode(SkillKeys, NodeBase):
     """Added, in sleipnir/1 only: the form of placeholders in `instructions` (graph/placeholders.py)."""
     stream_output: str | None = None
     """Added, in sleipnir/1 only: the node stream that gets its text."""
+    repair_calls: Flag = False
+    """Added, in sleipnir/1 only: calls in the history whose arguments are no JSON object are sent with an object."""
     few_shot: list[dict[str, str]] | None = None
     """Added, in sleipnir/1 only: examples, as messages that are sent after the instructions and stored nowhere."""
 

@@ -287,3 +287,31 @@ def test_examples_of_a_patch_replace_those_of_the_node(tmp_path: Path) -> None:
             pass
         assert run.status == "completed", run.error
         assert plain(server.requests[0].messages) == [("user", "1?"), ("assistant", "one"), ("user", "3?")]
+
+
+MALFORMED = {
+    '{"text": "a b"}': '{"text": "a b"}',
+    r'{"text": "a \"b': r'{"text": "a \"b"}',
+    '{"list": [1, 2,': '{"list": [1, 2]}',
+    "text=a": "{}",
+    "[1]": "{}",
+}
+
+
+@pytest.mark.conformance("LL-28")
+@pytest.mark.parametrize("repairs", [True, False])
+def test_malformed_arguments_of_calls_are_repaired_only_on_demand(tmp_path: Path, repairs: bool) -> None:
+    calls = [
+        {"id": str(number), "type": "function", "function": {"name": "count", "arguments": arguments}}
+        for number, arguments in enumerate(MALFORMED)
+    ]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "?"} for call in calls]
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": calls}, *results]
+    nodes = f"ask: {{type: llm, input: history, repair_calls: {str(repairs).lower()}}}"
+    with ModelServer(["yes"]) as server:
+        result = run(agent(tmp_path / "talk", nodes), "x", state={"messages": history}, model=server)
+        assert result.status == "completed", result.error
+        sent = [call["function"]["arguments"] for call in server.requests[0].messages[1]["tool_calls"]]
+    assert sent == list(MALFORMED.values() if repairs else MALFORMED)
+    stored = [call["function"]["arguments"] for call in result.state["messages"][1]["tool_calls"]]
+    assert stored == list(MALFORMED)

@@ -20,6 +20,7 @@ from sleipnir.graph.message_keys import (
     ONE_SHOT_BY_NODE,
     as_openai,
     responses,
+    with_repaired_calls,
 )
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.graph.reducers import is_message
@@ -59,6 +60,8 @@ def chosen(node: LlmNode, execution: Execution) -> ModelInput:
 def with_instructions(node: LlmNode, execution: Execution, messages: Sequence[Message]) -> list[Message]:
     """The messages in the form of OpenAI's protocol, after the node's instructions. Raises NodeFailed (`template`)."""
     sent: list[Message] = [as_openai(message) for message in messages]
+    if node.repair_calls:
+        sent = [with_repaired_calls(message) for message in sent]
     text = instructions_of(node, execution.state)
     if node.output_schema is not None:
         text = structured_output.with_hint(text, node.output_schema)
