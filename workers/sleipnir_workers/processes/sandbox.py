@@ -42,6 +42,8 @@ LINGER_S = 0.25  # after the leader's exit, for a process substitution that stil
 STDERR_BYTES = 64 * 1024
 EVENTS_FD = "GRAPH_EVENTS_FD"
 _CHUNK = 64 * 1024
+EVENTS_PAUSE_S = 0.01  # between reads of descriptor 3: to be woken by each line would cost the command a twentieth
+_MUCH = 16 * 1024  # of a pipe of 64 KiB: what fills it faster is read at once, so that it blocks no command
 _MOST_LAST_READS = 32  # of a pipe of 64 KiB, which Linux lets a process enlarge to 1 MiB
 
 Reason: TypeAlias = Literal["exited", "timeout", "stdout_limit"]
@@ -263,7 +265,8 @@ class _Command:
             self._selector.register(pipe, selectors.EVENT_READ, lambda p=pipe, k=keep: self._read(p, k))
         if leader.events is not None and take_events is not None:
             os.set_blocking(leader.events, False)
-            self._selector.register(leader.events, selectors.EVENT_READ, self._read_events)
+            self._selector.register(leader.events, selectors.EVENT_READ, self._read_some_events)
+        self._events_again_s: float | None = None
         if leader.exit_fd is not None:
             self._selector.register(leader.exit_fd, selectors.EVENT_READ, self._note_exit)
 
@@ -317,9 +320,27 @@ class _Command:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return False
-            for key, _ in self._selector.select(min(remaining, TICK_S)):
+            for key, _ in self._selector.select(min(remaining, TICK_S, self._until_events())):
                 key.data()
         return True
+
+    def _until_events(self) -> float:
+        """How long descriptor 3 is not waited for; its pause ends here."""
+        if self._events_again_s is None:
+            return TICK_S
+        left_s = self._events_again_s - time.monotonic()
+        if left_s > 0:
+            return left_s
+        assert self._leader.events is not None
+        self._events_again_s = None
+        self._selector.register(self._leader.events, selectors.EVENT_READ, self._read_some_events)
+        return TICK_S
+
+    def _read_some_events(self) -> None:
+        """Read what there is, and let more come together."""
+        if 0 < self._read_events() < _MUCH and self._leader.events is not None:
+            self._selector.unregister(self._leader.events)
+            self._events_again_s = time.monotonic() + EVENTS_PAUSE_S
 
     def _read(self, pipe: int, keep: Callable[[bytes], None]) -> None:
         chunk = os.read(pipe, _CHUNK)
@@ -329,19 +350,19 @@ class _Command:
         self._selector.unregister(pipe)
         self._open_pipes -= 1
 
-    def _read_events(self) -> bool:
-        """False: there are none."""
+    def _read_events(self) -> int:
+        """The number of bytes; 0: there are none."""
         if self._leader.events is None or self._take_events is None:
-            return False
+            return 0
         try:
             chunk = os.read(self._leader.events, _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         if chunk:
             self._take_events(chunk)
         elif self._leader.events in self._selector.get_map():
             self._selector.unregister(self._leader.events)
-        return bool(chunk)
+        return len(chunk)
 
     def _note_exit(self) -> None:
         assert self._leader.exit_fd is not None
