@@ -8,7 +8,7 @@ SleipnirError
 │   ├── GateError         no such open question, or it was answered already
 │   ├── SessionBusy       the session has a run that is not over; one at a time
 │   ├── ThreadBusy        the same of a thread
-│   └── QueueFull         the thread has as many queued turns as it takes
+│   └── TooManyQueued     the thread has as many queued turns as it takes
 ├── GraphError            the author must fix graph.yaml; carries every Problem with file, line and column
 ├── ToolFileError         the author must fix a tools file; carries its path and line
 ├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
@@ -99,7 +99,7 @@ class ThreadBusy(UsageError):
         )
 
 
-class QueueFull(UsageError):
+class TooManyQueued(UsageError):
     """The thread has as many queued turns as it takes."""
 
 

@@ -90,8 +90,6 @@ class Executor:
     config: Mapping[str, Any]
     runtime: Runtime[Any]
     stream: Stream
-    board: Callable[[], NodeStreams]
-    """The node streams of the run."""
     thread: str | None = None
     environment: NodeEnvironment = field(default_factory=NodeEnvironment)
     updates: dict[int, Sequence[Mapping[str, Any] | None]] = field(default_factory=dict)
@@ -101,6 +99,8 @@ class Executor:
     of_nodes: NodeOverrides = field(default_factory=dict)
     stand_ins: dict[int, Callable[[Execution], VisitResult]] = field(default_factory=dict)
     """By visit, what is called in the place of its node."""
+    streams: NodeStreams | None = None
+    """The node streams of the run."""
     _first: Execution | None = None
     """The first execution, which has the fields that all of the run share."""
 
@@ -146,13 +146,18 @@ class Executor:
         return Call(self.config, self._runtime(call), _Below(self.stream, call), called, remaining, below)
 
     def _connected(self, execution: Execution, spec: RunSpec) -> VisitResult | None:
-        with node_streams.connected(execution, spec, self.board) as joined:
+        with node_streams.connected(execution, spec, self._given_streams) as joined:
             result = self._executed(joined)
             node_streams.close(joined, result)
         return result
 
     def _executed(self, execution: Execution) -> VisitResult | None:
         return guard.execute(execution) if execution.node.id in self._functions else self._elsewhere(execution)
+
+    def _given_streams(self) -> NodeStreams:
+        if self.streams is None:
+            raise TypeError("the executor was given no node streams")
+        return self.streams
 
     @cached_property
     def _caching(self) -> VisitCache:

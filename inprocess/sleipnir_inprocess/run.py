@@ -115,10 +115,7 @@ class Run:
         parent = above.stream if above is not None else None
         self._stream = Stream(form, parent, parent.modes if parent is not None else frozenset())
         runtime, around = self._runtime(context, above), environment or NodeEnvironment()
-        self._executor = Executor(
-            graph, self._config, runtime, self._stream, self._board, self.thread, around, of_nodes=nodes
-        )
-        self._streams: MemoryStreams | None = None
+        self._executor = Executor(graph, self._config, runtime, self._stream, self.thread, around, of_nodes=nodes)
         self._clock = clock or RealClock()
         self._has_start = graph.model.start == START
         self._asker = answering.get()
@@ -135,6 +132,7 @@ class Run:
         self.run_id = self.kept.run_id
         record = self.store.runs[self.run_id]  # each call has breakpoints of its own
         record.view = changed(record.view, spec=record.view.spec.stopping(before, after))
+        self._executor.streams = MemoryStreams(self.store)
         self._executor.called = self.store.called.setdefault(self.run_id, {})
         self._runner = Runner(self.store, self.run_id, lambda spec: graph.model, self._executor, clock=self._clock)
         self._tasks = TaskChunks(self._stream, self._clock.now_ms)
@@ -150,12 +148,6 @@ class Run:
         if self._steps:  # the call goes on with a run: it has a limit of its own
             self._executor.limited_from = limited_from(self._steps)
         self._before = self._executor.limited_from or int(self._has_start)
-
-    def _board(self) -> MemoryStreams:
-        """Made for the first visit that has a node stream."""
-        if self._streams is None:
-            self._streams = MemoryStreams(self.store)
-        return self._streams
 
     def _runtime(self, context: Any, above: Call | None) -> Runtime[Any]:
         if context is None and above is not None:

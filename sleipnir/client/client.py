@@ -134,7 +134,7 @@ class Client:
         run that it has, as long as that is kept. One that belongs to another agent, prompt or state is refused.
 
         Nothing is stored if this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
-        ThreadBusy (the last run of the thread is not over, or another one has begun meanwhile), QueueFull,
+        ThreadBusy (the last run of the thread is not over, or another one has begun meanwhile), TooManyQueued,
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """

@@ -20,7 +20,7 @@ class Submitted:
 
 
 @dataclass(frozen=True)
-class TurnDue:
+class TurnReached:
     """The runs before a queued turn of a thread are over."""
 
 
@@ -185,7 +185,7 @@ class Unreadable:
 
 Event: TypeAlias = (
     Submitted
-    | TurnDue
+    | TurnReached
     | Resulted
     | Answered
     | Cancelled

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleipnir.errors import QueueFull, ThreadBusy, UsageError
+from sleipnir.errors import TooManyQueued, ThreadBusy, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.run import QueuedTurn, RunSpec
 from sleipnir.runs.threads import MOST_QUEUED, ThreadName, is_kept
@@ -147,7 +147,7 @@ class Threads:
     def queue(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], queued: QueuedTurn) -> None:
         """Accept a run of a busy thread: it begins when the runs before it are over, whatever their ends. Its spec
         names the thread, its turn, and the run before it. Safe to repeat. Raises ThreadBusy if the thread is not busy,
-        or has gone on since it was read, and QueueFull if too many turns are queued."""
+        or has gone on since it was read, and TooManyQueued if too many turns are queued."""
         from sleipnir.runs.transitions import Step
 
         name = ThreadName(spec.agent, str(spec.thread))
@@ -172,7 +172,7 @@ class Threads:
         if code == _HAS_GONE_ON:
             raise ThreadBusy(f"{_what(name)} goes on with other turns while this one is submitted; submit it again")
         if code == _FULL:
-            raise QueueFull(
+            raise TooManyQueued(
                 f"{_what(name)} has {MOST_QUEUED} queued turns, and takes no more; "
                 f"`sleipnir threads show {name.agent} {name.name}` lists them"
             )

@@ -18,7 +18,7 @@ python          a program, or functions that the page's tests call (test_python.
 python program  a part of the page's program, which runs in this process (test_python_graphs.py)
 typescript, bash tool, markdown skill
                 files that an agent or its tools are made of (test_files.py)
-json, jsonl, ini
+json, jsonl, ini, toml
                 read by a parser (test_files.py)
 """
 
@@ -41,7 +41,7 @@ PAGES = [
 CLASSES = {
     "bash", "console", "text usage", "text", "mermaid", "yaml", "yaml agent", "yaml config", "yaml limits",
     "yaml script", "yaml kubernetes", "yaml comment", "python", "python program", "typescript", "bash tool",
-    "markdown skill", "json", "jsonl", "ini",
+    "markdown skill", "json", "jsonl", "ini", "toml",
 }  # fmt: skip
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)

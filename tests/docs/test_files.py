@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sleipnir.client.client import Client
 from sleipnir.graph.check import validate
 from sleipnir.knowledge.application import application
 from sleipnir.models.limits import parse as parse_limits
+from sleipnir.plugin_points import GROUP
 from sleipnir.settings import PREFIX, Settings
 from sleipnir.testing.script import parse as parse_script
 from sleipnir.tools.mcp_config import parse as parse_servers
@@ -88,6 +90,11 @@ def test_variables_are_a_line_each_and_settings_are_those_that_exist(block: Bloc
     Settings.from_env(
         {name: text for name, _, text in (line.partition("=") for line in lines) if name.startswith(PREFIX)}
     )
+
+
+@each("toml")
+def test_a_part_of_a_pyproject_names_an_entry_point_that_is_looked_for(block: Block) -> None:
+    assert tomllib.loads(block.text)["project"]["entry-points"].keys() == {GROUP}
 
 
 @each("jsonl")

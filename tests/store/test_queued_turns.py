@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.errors import QueueFull, ThreadBusy, UsageError
+from sleipnir.errors import TooManyQueued, ThreadBusy, UsageError
 from sleipnir.runs.run import QueuedTurn
 from sleipnir.runs.threads import HELD_MS, MOST_QUEUED
 from sleipnir.store.store import Store
@@ -143,7 +143,7 @@ def test_a_thread_that_is_free_queues_nothing_and_a_full_one_no_more(talk: Queui
     assert talk.store.runs.find([late]) == [None]
     talk.begin()
     queued = [talk.queue() for _ in range(MOST_QUEUED)]
-    with pytest.raises(QueueFull, match="100 queued turns"):
+    with pytest.raises(TooManyQueued, match="100 queued turns"):
         talk.queue()
     talk.cancel(queued[50])
     assert talk.status(talk.queue()) == "queued"

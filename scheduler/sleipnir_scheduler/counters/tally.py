@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import Metric
 
 from sleipnir.messages import CACHE_WAIT, ResultHeader
-from sleipnir.runs.events import LeaseLost, Resulted, Submitted, TurnDue
+from sleipnir.runs.events import LeaseLost, Resulted, Submitted, TurnReached
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions.commits import Commit
@@ -126,7 +126,7 @@ class Tally:
             self.hops.observe(lag_ms, "commit")
             self._resulted(run, after, event, commit.entry.at_ms)
             ended = event.seq
-        elif isinstance(event, Submitted | TurnDue):
+        elif isinstance(event, Submitted | TurnReached):
             self.hops.observe(lag_ms, "accept")
             self.runs_started.add(run.spec.agent)
             self.failed_visits.add(run.spec.agent, by=0)  # an alert sees the first one only if there was a 0 before

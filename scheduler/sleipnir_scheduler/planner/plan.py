@@ -42,7 +42,7 @@ from sleipnir.runs.events import (
     Submitted,
     TimerFired,
     Told,
-    TurnDue,
+    TurnReached,
 )
 from sleipnir.runs.retry_rules import tool_policies
 from sleipnir.runs.run import RunView, changed
@@ -193,7 +193,7 @@ def _decide(context: Context, event: Event) -> IgnoredEvent | None:
             return _result(context, event)
         case Submitted():
             return _submitted(context)
-        case TurnDue():
+        case TurnReached():
             return _turn_due(context)
         case Answered():
             return _answer(context, event)

@@ -12,7 +12,7 @@ import json
 from sleipnir.graph import history
 from sleipnir.graph.message_keys import MESSAGES
 from sleipnir.graph.reducers import ReducerError, fold
-from sleipnir.runs.events import Cancelled, Event, Paused, Resumed, TurnDue
+from sleipnir.runs.events import Cancelled, Event, Paused, Resumed, TurnReached
 from sleipnir.runs.run import QueuedTurn
 from sleipnir.runs.values import TurnState, WantedTurn, WantedValues
 from sleipnir_scheduler.planner.context import Context, RunFailed
@@ -21,7 +21,7 @@ from sleipnir_scheduler.planner.known import MissingValues
 
 def concerns_one_that_waits(event: Event) -> bool:
     """Whether an event concerns a run that has not had its turn."""
-    return isinstance(event, TurnDue | Cancelled | Paused | Resumed)
+    return isinstance(event, TurnReached | Cancelled | Paused | Resumed)
 
 
 def takes_its_turn(context: Context, queued: QueuedTurn) -> bool:

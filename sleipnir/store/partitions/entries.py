@@ -26,7 +26,7 @@ from sleipnir.runs.events import (
     Submitted,
     TimerFired,
     Told,
-    TurnDue,
+    TurnReached,
     Unreadable,
 )
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner
@@ -62,7 +62,7 @@ def event_of(fields: Mapping[str, str]) -> Event:
         case "submitted" | "forked":  # of which earlier releases do not know where they begin
             return Submitted()
         case "turn":
-            return TurnDue()
+            return TurnReached()
         case "answered":
             text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")
             return Answered(whole(fields["seq"], "visit"), str(text), attempt, fields.get("by", ""))
