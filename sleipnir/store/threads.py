@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleipnir.errors import TooManyQueued, ThreadBusy, UsageError
+from sleipnir.errors import ThreadBusy, TooManyQueued, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.run import QueuedTurn, RunSpec
 from sleipnir.runs.threads import MOST_QUEUED, ThreadName, is_kept

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.errors import TooManyQueued, ThreadBusy, UsageError
+from sleipnir.errors import ThreadBusy, TooManyQueued, UsageError
 from sleipnir.runs.run import QueuedTurn
 from sleipnir.runs.threads import HELD_MS, MOST_QUEUED
 from sleipnir.store.store import Store
