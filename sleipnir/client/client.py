@@ -497,11 +497,19 @@ class Client:
         terminal_only: bool = False,
         lifecycle: bool = True,
         final_messages: bool = False,
+        subgraphs: bool = False,
+        event_scope: str | None = None,
     ) -> Iterator[StreamEvent]:
         """The stream of a run, or of the run of that id or unique prefix: see Run.stream."""
         handle = self.run(run) if isinstance(run, str) else run
         return handle.stream(
-            modes, cursor, terminal_only=terminal_only, lifecycle=lifecycle, final_messages=final_messages
+            modes,
+            cursor,
+            terminal_only=terminal_only,
+            lifecycle=lifecycle,
+            final_messages=final_messages,
+            subgraphs=subgraphs,
+            event_scope=event_scope,
         )
 
     def runs(

@@ -166,6 +166,8 @@ class Run:
         terminal_only: bool = False,
         lifecycle: bool = True,
         final_messages: bool = False,
+        subgraphs: bool = False,
+        event_scope: str | None = None,
     ) -> Iterator[StreamEvent]:
         """Events and streamed text of models, until the run ends: see views.StreamEvent for the modes.
 
@@ -181,11 +183,23 @@ class Run:
         pieces (mode `messages`), or None for events, where the number is unknown and may be 0 (mode `events`). It waits
         up to 30 s for a Redis that is away. A slow reader blocks no other process.
 
+        With `subgraphs`, the streams of all runs below are part of it, and each event is a views.TreeEvent, which has
+        its `run` and the `path` of nodes to that; it ends when all of them have ended. A cursor is then one of such a
+        stream. At most 64 runs are read at once; others are read when one of these has ended. Of more than 1,000 that
+        have not completed, the others are not read: each is a `gap`, and so is a run that has expired. With
+        `event_scope`, the runs below are only those with this scope, or with one below it (`desk` has `desk/leaf`).
+
         Raises RunNotFound, StoreUnavailable, and UsageError for a mode or a cursor that is none.
         """
         from sleipnir.client import streaming
 
         visible = streaming.VisibleEvents(terminal_only, lifecycle, final_messages)
+        if subgraphs:
+            from sleipnir.client import tree_streaming
+
+            return tree_streaming.stream(self._store, self.id, modes, cursor, visible, event_scope)
+        if event_scope is not None:
+            raise UsageError("`event_scope` selects runs below this one, so it needs `subgraphs`")
         return streaming.stream(self._store, self.id, modes, cursor, visible)
 
     def history(self, *, after: int | None = None, limit: int | None = None) -> list[StepInfo]:

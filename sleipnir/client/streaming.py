@@ -31,7 +31,7 @@ ALL_MODES: tuple[StreamMode, ...] = ("messages", "custom", "updates", "tools", "
 PATIENCE_S = 30.0  # for a Redis that restarts or fails over
 MOST_RESTORED = 1_000  # journal steps that are read at once
 _RETRY_S = 0.25
-_BLOCK_MS = 2_000
+BLOCK_MS = 2_000
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,14 @@ class Position:
     step: int = 0
     chunks: int = 0
     closed: int = 0
+
+    @property
+    def entries(self) -> tuple[str, str]:
+        """The ids of the events and of the pieces after which to read on."""
+        return (
+            self.event if self.seen is None else before(self.event),
+            self.piece if self.part is None else before(self.piece),
+        )
 
     def __str__(self) -> str:
         part = "" if self.part is None else f"+{self.part}"
@@ -92,34 +100,37 @@ def stream(
     visible: VisibleEvents = VisibleEvents(),  # noqa: B008
 ) -> Iterator[StreamEvent]:
     """See Run.stream."""
+    reader = Reader(
+        store, run_id, wanted_modes(modes, visible), Position() if cursor is None else Position.parse(cursor)
+    )
+    return (event for event in reader.shown(visible) if event is not None)
+
+
+def wanted_modes(modes: Collection[StreamMode] | None, visible: VisibleEvents) -> frozenset[StreamMode]:
+    """The modes that are read. Raises UsageError for one that is none."""
     wanted = frozenset(ALL_MODES if modes is None else modes)
     for mode in sorted(wanted - frozenset((*ALL_MODES, *STEP_MODES))):
         raise UsageError(f"there is no stream mode {mode!r}; there are {', '.join((*ALL_MODES, *STEP_MODES))}")
-    if not visible.lifecycle:
-        wanted -= {"updates", "tools", "events"}
-    events = _Reader(store, run_id, wanted, Position() if cursor is None else Position.parse(cursor)).follow()
-    if visible.terminal_only:
-        events = _of_terminals(store, run_id, events)
-    return _with_messages(events) if visible.final_messages else events
+    return wanted if visible.lifecycle else wanted - {"updates", "tools", "events"}
 
 
-def _of_terminals(store: Store, run_id: str, events: Iterator[StreamEvent]) -> Iterator[StreamEvent]:
+def _of_terminals(store: Store, run_id: str, events: Iterator[StreamEvent | None]) -> Iterator[StreamEvent | None]:
     """The events without the texts of nodes that others follow."""
     from sleipnir.client.pinned_graph import pinned_graph
     from sleipnir.graph.terminals import terminals
 
-    shown = _patiently(store, lambda: terminals(pinned_graph(store, store.runs.spec(run_id))))
+    shown = patiently(store, lambda: terminals(pinned_graph(store, store.runs.spec(run_id))))
     for event in events:
-        if event.type != "text" or event.data["node"] in shown:
+        if event is None or event.type != "text" or event.data["node"] in shown:
             yield event
 
 
-def _with_messages(events: Iterator[StreamEvent]) -> Iterator[StreamEvent]:
+def _with_messages(events: Iterator[StreamEvent | None]) -> Iterator[StreamEvent | None]:
     """The events, and after the last piece of a text an event `message` with the whole of it."""
     texts: dict[int, tuple[list[str], int | None]] = {}
     for event in events:
         yield event
-        if event.type != "text":
+        if event is None or event.type != "text":
             continue
         data = event.data
         parts, lost = texts.pop(data["seq"], ([], None)) if data["piece"] else ([], 0)
@@ -132,24 +143,48 @@ def _with_messages(events: Iterator[StreamEvent]) -> Iterator[StreamEvent]:
             yield replace(event, type="message", data={**about, "text": text, "lost": lost})
 
 
-class _Reader:
-    """Follows one run for one caller. `_at` advances with every entry, whether it is passed on or not."""
+class Reader:
+    """Follows one run for one caller. `_at` advances with every entry, whether it is passed on or not. If it does not
+    wait, it yields None when there is nothing more for now. Events of the types `also` are passed in any mode."""
 
-    def __init__(self, store: Store, run_id: str, wanted: frozenset[StreamMode], at: Position) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        wanted: frozenset[StreamMode],
+        at: Position,
+        *,
+        waits: bool = True,
+        also: frozenset[str] = frozenset(),
+    ) -> None:
         self._store, self._run_id, self._wanted, self._at = store, run_id, wanted, at
+        self._waits, self._also = waits, also | {"run_ended"}
         self._places: dict[int, tuple[int, ...]] = {}
         self._reads_pieces = not wanted.isdisjoint(("messages", "custom"))
         self._journal: UnreadJournal | None = None
 
-    def follow(self) -> Iterator[StreamEvent]:
+    @property
+    def at(self) -> Position:
+        """What has been read."""
+        return self._at
+
+    def shown(self, visible: VisibleEvents) -> Iterator[StreamEvent | None]:
+        """What a caller sees."""
+        events = self.follow()
+        if visible.terminal_only:
+            events = _of_terminals(self._store, self._run_id, events)
+        return _with_messages(events) if visible.final_messages else events
+
+    def follow(self) -> Iterator[StreamEvent | None]:
+        """All events, until the run has ended."""
         standing, is_resumed = self._standing(), self._at != Position()
         if not self._wanted.isdisjoint(STEP_MODES):
             seen = self._at.step
-            self._journal = _patiently(
+            self._journal = patiently(
                 self._store, lambda: _unread_journal(self._store, self._run_id, self._wanted, seen)
             )
         while True:
-            read = self._read(wait=not standing.is_final)
+            read = self._read(wait=self._waits and not standing.is_final)
             if self._has_missed_events(read, is_resumed):
                 yield from self._restored(read)
                 yield self._events_gap(read)
@@ -160,6 +195,8 @@ class _Reader:
                 if standing.is_final:
                     yield from self._rest()
                     return
+                if not self._waits:
+                    yield None
                 standing = self._standing()
                 continue
             ends_run = _ends_run(read)
@@ -191,14 +228,14 @@ class _Reader:
                 if type_ == "visit_closed":
                     self._at = replace(self._at, closed=data["seq"])
                 mode = mode_of(type_)
-                if mode in self._wanted or type_ == "run_ended" or _is_failure(type_, data):
+                if mode in self._wanted or type_ in self._also or _is_failure(type_, data):
                     yield StreamEvent(str(self._at), ms_of(entry.id), type_, data, mode)
 
     def _chunks_of(
         self, journal: UnreadJournal, entry: EventEntry, type_: str, data: Mapping[str, Any]
     ) -> Iterator[StreamEvent]:
         """The chunks of the journal that come before an event, or with it."""
-        yield from self._steps(journal, _patiently(self._store, lambda: journal.of_event(type_, data)))
+        yield from self._steps(journal, patiently(self._store, lambda: journal.of_event(type_, data)))
         at_ms = ms_of(entry.id)
         chunks = journal.begun(type_, data, at_ms)
         for count, chunk in enumerate(chunks, 1):
@@ -211,7 +248,7 @@ class _Reader:
     def _rest(self) -> Iterator[StreamEvent]:
         """The chunks of what is left of the journal."""
         if (journal := self._journal) is not None:
-            yield from self._steps(journal, _patiently(self._store, journal.rest))
+            yield from self._steps(journal, patiently(self._store, journal.rest))
 
     def _steps(
         self, journal: UnreadJournal, entries: Iterable[tuple[Step, Mapping[str, str]]]
@@ -255,11 +292,11 @@ class _Reader:
             return
         after: int | None = None
         if self._at.closed:
-            newest = _patiently(self._store, lambda: self._last_end(self._at.closed, first))
+            newest = patiently(self._store, lambda: self._last_end(self._at.closed, first))
             if newest is None:
                 return
             after = newest
-        while page := _patiently(self._store, partial(self._store.runs.history, self._run_id, after, MOST_RESTORED)):
+        while page := patiently(self._store, partial(self._store.runs.history, self._run_id, after, MOST_RESTORED)):
             for step in page:
                 after = step.step
                 if step.seq == first:
@@ -298,7 +335,7 @@ class _Reader:
             return False
         if self._at.event == "0-0":
             return bool(read.events) and read.events[0].events[0][0] not in ("run_started", "slot_asked")
-        return not _patiently(self._store, lambda: self._store.live.has_event(self._run_id, self._at.event))
+        return not patiently(self._store, lambda: self._store.live.has_event(self._run_id, self._at.event))
 
     def _has_missed_pieces(self, read: StreamEntries, standing: StreamState) -> bool:
         """Whether pieces were trimmed before this read. `_texts_of` detects it if others follow."""
@@ -306,20 +343,20 @@ class _Reader:
         return self._reads_pieces and none_left and standing.pieces > self._at.number
 
     def _read(self, *, wait: bool) -> StreamEntries:
-        at = self._at
-        read = _patiently(
+        events, pieces = self._at.entries
+        read = patiently(
             self._store,
             lambda: self._store.live.read(
                 self._run_id,
-                events=at.event if at.seen is None else before(at.event),
-                pieces=(at.piece if at.part is None else before(at.piece)) if self._reads_pieces else None,
-                block_ms=_BLOCK_MS if wait else None,
+                events=events,
+                pieces=pieces if self._reads_pieces else None,
+                block_ms=BLOCK_MS if wait else None,
             ),
         )
         return _settled(read)
 
     def _standing(self) -> StreamState:
-        return _patiently(self._store, lambda: self._store.live.standing(self._run_id))
+        return patiently(self._store, lambda: self._store.live.standing(self._run_id))
 
 
 def _unread_journal(store: Store, run_id: str, wanted: frozenset[StreamMode], seen: int) -> UnreadJournal:
@@ -395,7 +432,7 @@ def _emissions(piece: Piece) -> list[dict[str, Any]]:
     return [{**about, "chunk": json.loads(piece.chunk)} if piece.chunk else {**about, "lost": piece.lost}]
 
 
-def _patiently(store: Store, ask: Callable[[], T]) -> T:
+def patiently(store: Store, ask: Callable[[], T]) -> T:
     """The reply, repeated while Redis is away. Raises StoreUnavailable after PATIENCE_S."""
     deadline: float | None = None
     while True:

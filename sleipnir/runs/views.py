@@ -444,6 +444,17 @@ class StreamEvent(RunEvent):
     mode: StreamMode
 
 
+@dataclass(frozen=True)
+class TreeEvent(StreamEvent):
+    """One thing of the stream of a run with all runs below it. It is of the run `run`, to which the nodes of `path`
+    lead from the run that is followed (empty: that one), and whose event scope is `event_scope` (None: it has none).
+    `id` is the cursor of all of them."""
+
+    run: str = ""
+    path: tuple[str, ...] = ()
+    event_scope: str | None = None
+
+
 def mode_of(event_type: str) -> StreamMode:
     """The mode of the events of this type; those of texts have `messages`."""
     return _MODES.get(event_type, "events")

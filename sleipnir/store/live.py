@@ -201,6 +201,19 @@ class Live:
             pieces_full=len(pieces_read) == MOST_READ,
         )
 
+    def runs_with_more(self, after: Mapping[str, tuple[str, str | None]], *, block_ms: int | None) -> set[str]:
+        """Those of several runs that have entries after these ids in their events or pieces (None: not looked at); also
+        a run that does not exist yet. Waits up to `block_ms` for the first (None: not at all)."""
+        names: dict[str, str] = {}
+        streams: dict[Any, Any] = {}
+        for run_id, (events, pieces) in after.items():
+            run = self._keys.of_run(run_id)
+            for key, place in ((run.events, events), (run.live, pieces)):
+                if place is not None:
+                    names[key], streams[key] = run_id, place
+        reply: Any = self._client.xread(streams, count=1, block=block_ms)
+        return {names[key] for key in dict(reply or {})}
+
     def has_event(self, run_id: str, id_: str) -> bool:
         """Whether this entry still exists; then all later ones exist too."""
         return bool(self._client.xrange(self._keys.of_run(run_id).events, id_, id_))

@@ -14,6 +14,8 @@ import pytest
 
 from sleipnir import START, CachePolicy, InMemoryCache, StateGraph
 from sleipnir.cli import main
+from sleipnir.client.client import Client
+from sleipnir.runs.views import TreeEvent
 from sleipnir.testing import Call, Reply, Request
 from tests.both_engines import ENGINES, Engine, Fleet, engine_of
 from tests.branching import GRAPHS
@@ -207,6 +209,24 @@ nodes:
   done: {type: end, output: "{{last_response}}"}
 """
 
+PARSED = """
+name: parsed
+start: parse
+state: {messages: messages, text: string, n: int, said: string, collected: object}
+nodes:
+  parse: {type: function, call: "f.py:parse", next: worker}
+  worker: {type: agent, agent: looping, prompt: "Count: {{text}}", event_scope: counting,
+           map_in: {n: "{{n}}"}, map_out: {n: "{{child.state.n}}", said: "{{child.output}}"}, next: collect}
+  collect: {type: function, call: "f.py:collect"}
+"""
+PARSED_PY = """
+def parse(state):
+    return {"text": state["initial_prompt"].strip(), "n": 7}
+
+def collect(state):
+    return {"collected": {"said": state["said"], "n": state["n"]}}
+"""
+
 EXTERNAL = """
 name: external
 start: ask
@@ -368,6 +388,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "one-shot-preprocess": (PREPROCESS, BY_NODE_PY),
     "once": (ONCE, ONCE_PY),
     "isolating": (ISOLATED, ""),
+    "parsed": (PARSED, PARSED_PY),
     "looping": (LOOPING, ""),
     "external": (EXTERNAL, ""),
     "external-agent": (EXTERNAL_AGENT, ""),
@@ -499,6 +520,39 @@ def test_the_users_input_is_used_once(engine: Engine, tmp_path: Path) -> None:
     engine.replies(["yes"])
     outcome = engine.run(example(tmp_path, "once"), "hello")
     assert (outcome.status, outcome.state["seen"]) == ("completed", ["", ["user", "assistant"]]), outcome.error
+
+
+@pytest.mark.conformance("EX-19", "AG-22")
+def test_events_of_an_agent_are_in_the_stream_of_its_parent(fleet: Fleet, tmp_path: Path) -> None:
+    """EX-19: with their authors, which are the nodes of the child, and its scope. AG-22: its end is shown with
+    `subgraphs` alone; the output is the same."""
+    fleet.replies([asks_for("count", text="a b c"), "three"])
+    with Client(fleet.stack.settings.replaced(agents_dir=example(tmp_path, "parsed", "looping").parent)) as client:
+        run = client.submit("parsed", " a b c ")
+        events = [event for event in client.stream(run, None, subgraphs=True) if isinstance(event, TreeEvent)]
+        assert run.status == "completed", run.error
+        assert run.state()["collected"] == {"said": "three", "n": 7}
+        below = [event for event in events if event.path]
+        [child] = {event.run for event in below}
+        assert {(event.path, event.event_scope) for event in below} == {(("worker",), "counting")}
+        assert {event.run for event in events if not event.path} == {run.id}
+        closed = [(*event.path, event.data["node"]) for event in events if event.type == "visit_closed"]
+        assert closed == [
+            ("parse",), ("worker", "think"), ("worker", "tool"), ("worker", "think"), ("worker", "done"), ("worker",),
+            ("collect",),
+        ]  # fmt: skip
+        assert "".join(event.data["text"] for event in below if event.type == "text") == "three"
+        assert [event.path for event in events if event.type == "run_ended"] == [("worker",), ()]
+        own = list(client.run(child).stream(None))
+        assert [(event.type, event.data) for event in below] == [(event.type, event.data) for event in own]
+
+        hidden = list(client.stream(run, None))
+        assert [event.type for event in hidden].count("run_ended") == 1
+        assert not any(event.data.get("node") == "think" for event in hidden)
+        assert [(event.type, event.data) for event in events if not event.path] == [
+            (event.type, event.data) for event in hidden
+        ]
+        assert client.run(child).output == "three"
 
 
 @pytest.mark.conformance("EX-21")
