@@ -101,12 +101,12 @@ Rows of an engine that is one process (ST-10, FO-09, LM-06, LM-10, LM-11) are he
 of their tests say which that is. Some rows of savers have no form here, as the journal is the only place of
 checkpoints, and a step that cannot be stored has not happened (CK-05, CK-06, CK-10, IN-08, IN-11, SV-03 to SV-05,
 SV-08, SV-10); nor has a message that means a resumption (IN-09). A limit of super-steps is that of one call (CK-09). Of
-the examples (EX), those of callbacks of agents, options and servers come later. Callbacks come from plugins, the graph and its nodes, not from the state: CB-09 and TL-22 are held for those of the graph. Those
-of whole runs and of events (CB-11, CB-14, CB-15, SE-07) and codes of errors (CB-13) come later. Whether the text
-of a child is streamed is a matter of who watches (AG-20). Summaries of threads (SE-03), messages of children on the
-thread of their parent (SE-05) and a list of the agents below one at run time (SE-08) come later. So do
-final texts without duplicates (EV-09), whole texts by mode (SM-10) and ids of
-responses at the ends of tools (TL-31).
+the examples (EX), those of callbacks of agents, options and servers come later. Callbacks come from plugins, the graph
+and its nodes, not from the state: CB-09 and TL-22 are held for those of the graph. Those of whole runs and of events
+(CB-11, CB-14, CB-15, SE-07) and codes of errors (CB-13) come later. Whether the text of a child is streamed is a matter
+of who watches (AG-20). Summaries of threads (SE-03), messages of children on the thread of their parent (SE-05) and a
+list of the agents below one at run time (SE-08) come later. So do final texts without duplicates (EV-09), whole texts
+by mode (SM-10) and ids of responses at the ends of tools (TL-31).
 
 Of the third, these are left out: of skills what the application's configuration, workspaces and MCP servers have to do
 with them (CY33, CY34, CY36, CY48, CY49), memory (CY57 to CY66), workspaces with a configuration of their own (CY03,
