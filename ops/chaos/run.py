@@ -99,6 +99,7 @@ class Chaos:
             blow = self.chance.choice(blows)
             self.counts[blow.__name__] += 1
             self._try(blow)
+        self.thaw(all_of_them=True)  # what comes afterwards is done in peace, and one worker alone asks the model
 
     def kill_worker(self) -> None:
         name = self.chance.choice(self.workers)
@@ -126,8 +127,8 @@ class Chaos:
         self.stack.signal(name, signal.SIGSTOP)
         self._frozen[name] = time.monotonic() + self.stack.settings.lease_s * 1.7
 
-    def thaw(self) -> None:
-        for name in [name for name, until in self._frozen.items() if until < time.monotonic()]:
+    def thaw(self, *, all_of_them: bool = False) -> None:
+        for name in [name for name, until in self._frozen.items() if all_of_them or until < time.monotonic()]:
             del self._frozen[name]
             self.stack.signal(name, signal.SIGCONT)
 

@@ -99,7 +99,7 @@ def test_queued_visits_have_their_queue_their_place_and_its_workers(
         "code": "queued", "queue": "work", "position": 2, "consumers": 1,
         "worker": None, "until_ms": None, "by": None, "error": None,
         "progress": None, "failed": None, "under_way": None, "turn": None,
-        "run": None, "agent": None, "spawned": None, "event": None,
+        "run": None, "agent": None, "spawned": None, "event": None, "stream": None, "writer": None,
     }  # fmt: skip
     (tmp_path / "go").touch()
     assert all(run.wait(60).status == "completed" for run in runs)

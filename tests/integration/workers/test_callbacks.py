@@ -54,10 +54,9 @@ import json
 import os
 import time
 from sleipnir import get_call_context
-seen = open("PLACE", "a")
 def ran(*what):
-    seen.write(json.dumps(what) + chr(10))
-    seen.flush()
+    with open("PLACE", "a") as seen:
+        seen.write(json.dumps(what) + chr(10))
 def where(**arguments):
     return get_call_context()
 """
