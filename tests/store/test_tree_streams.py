@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from sleipnir.client import tree_streaming
+from sleipnir.client.async_client import AsyncClient
 from sleipnir.client.client import Run
 from sleipnir.errors import UsageError
 from sleipnir.runs.run import RunSpec
@@ -32,7 +34,8 @@ class Tale:
         self.path: list[str] = [] if above is None else [*above.path, node]
         self.top: Tale = self if above is None else above.top
         self.scope = scope
-        self.run = Run(store, self.id, Settings(redis_url=store.url))
+        prefix = store.keys.of_run(self.id).run.partition(":")[0]
+        self.run = Run(store, self.id, Settings(redis_url=store.url, key_prefix=prefix, partitions=2))
 
     def exists(self) -> Tale:
         spec = RunSpec(agent="a", bundle="b", variables={})
@@ -196,6 +199,16 @@ def test_events_that_a_run_below_repeats_at_the_top_come_once(top: Tale) -> None
     child.ends()
     top.ends()
     assert [event.path for event in top.all() if event.type == "gate_opened"] == [("ask",)]
+
+
+def test_programs_with_an_event_loop_have_it_too(top: Tale) -> None:
+    whole_tale(top)
+
+    async def read() -> list[StreamEvent]:
+        async with AsyncClient(top.run.settings) as client:
+            return [event async for event in client.stream(top.id, None, subgraphs=True)]
+
+    assert asyncio.run(read()) == top.all()
 
 
 def test_a_scope_selects_runs_below(top: Tale) -> None:

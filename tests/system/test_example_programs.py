@@ -217,7 +217,8 @@ nodes:
   parse: {type: function, call: "f.py:parse", next: worker}
   worker: {type: agent, agent: looping, prompt: "Count: {{text}}", event_scope: counting,
            map_in: {n: "{{n}}"}, map_out: {n: "{{child.state.n}}", said: "{{child.output}}"}, next: collect}
-  collect: {type: function, call: "f.py:collect"}
+  collect: {type: function, call: "f.py:collect", next: done}
+  done: {type: end, output: "{{said}}"}
 """
 PARSED_PY = """
 def parse(state):
@@ -539,7 +540,7 @@ def test_events_of_an_agent_are_in_the_stream_of_its_parent(fleet: Fleet, tmp_pa
         closed = [(*event.path, event.data["node"]) for event in events if event.type == "visit_closed"]
         assert closed == [
             ("parse",), ("worker", "think"), ("worker", "tool"), ("worker", "think"), ("worker", "done"), ("worker",),
-            ("collect",),
+            ("collect",), ("done",),
         ]  # fmt: skip
         assert "".join(event.data["text"] for event in below if event.type == "text") == "three"
         assert [event.path for event in events if event.type == "run_ended"] == [("worker",), ()]
@@ -553,6 +554,19 @@ def test_events_of_an_agent_are_in_the_stream_of_its_parent(fleet: Fleet, tmp_pa
             (event.type, event.data) for event in hidden
         ]
         assert client.run(child).output == "three"
+        told = [json.loads(json.dumps(event.to_json())) for event in client.stream(run, None, subgraphs=True)]
+
+    narrated = fleet.stack.sleipnir("watch", run.id, "--children")
+    assert (narrated.returncode, narrated.stdout) == (0, "three\n"), narrated.stderr
+    lines = narrated.stderr.splitlines()
+    assert (
+        lines.index("▸ parse (function)") < lines.index("▸ worker: think (llm)") < lines.index("▸ collect (function)")
+    )
+    assert "think (llm)" not in fleet.stack.sleipnir("watch", run.id).stderr
+    data = fleet.stack.sleipnir("watch", run.id, "--children", "--stream", "--json")
+    printed = [json.loads(line) for line in data.stdout.splitlines()]
+    assert printed[:-1] == told
+    assert printed[-1]["type"] == "result"
 
 
 @pytest.mark.conformance("EX-21")

@@ -12,6 +12,7 @@ from sleipnir.cli.runs.breakpoints import OnStop, StopWatch, ignore
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.runs.gate_answers import NoAnswer
 from sleipnir.cli.runs.narrate import Narrator
+from sleipnir.cli.runs.narrate_below import NarratorBelow, as_at_the_top, is_below
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import as_json, print_json, print_json_line
 from sleipnir.cli.terminal.status_area import StatusArea
@@ -64,6 +65,7 @@ def follow(
     brief: bool = False,
     options: GlobalOptions | None = None,
     on_stop: OnStop = ignore,
+    events: Callable[[Collection[StreamMode] | None], Iterator[StreamEvent]] | None = None,
 ) -> None:
     """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question when it opens.
 
@@ -74,22 +76,29 @@ def follow(
 
     `on_stop` is called with the runs that stand at a breakpoint when nothing else is under way.
 
+    `events` is what to call for the events of these modes; default: `run.stream`. Of runs below, which they may have
+    too, the text of models is shown only as data.
+
     If `on_gate` raises NoAnswer, other branches continue. The exception is raised to the caller when the run only
     waits.
     """
     lines_of_data = bool(stream) and as_data
     with_texts = terminal.can_redraw() if stream is None else stream
     narrator, questions = Narrator(every_tenth=not terminal.can_redraw(), brief=brief), _Questions(run, on_gate)
-    stops = StopWatch(run, on_stop)
+    stops, below = StopWatch(run, on_stop), NarratorBelow(every_tenth=not terminal.can_redraw())
     with (
         StatusArea(as_lines=with_texts and not as_data) as bottom,
         DelayNotice(lambda: missing_in_words(run.missing(), options), bottom.say, patience_s(options)) as delays,
     ):
-        for event in run.stream(None if with_texts else ("events", "updates", "tools", "custom")):
+        for event in (events or run.stream)(None if with_texts else ("events", "updates", "tools", "custom")):
             delays.moved()
             if lines_of_data:
                 print_json_line(event)
-            bottom.see(event, narrator.lines(event))
+            if is_below(event):
+                bottom.narrate(below.lines(event))
+                event = as_at_the_top(event)
+            else:
+                bottom.see(event, narrator.lines(event))
             if event.type in ("text", "custom"):
                 continue
             if event.type == "gate_opened":

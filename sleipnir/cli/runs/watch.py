@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -32,9 +33,10 @@ LOOK_S = 1.0  # how often runs that have not ended are looked at for new questio
 @click.command()
 @click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.option("--json", "as_data", is_flag=True, help="Print the run as one JSON document at the end.")
+@click.option("--children", is_flag=True, help="Narrate the runs below it too, with the path to each.")
 @STREAM
 @pass_options
-def watch(options: GlobalOptions, run_id: str, as_data: bool, stream: bool | None) -> int:
+def watch(options: GlobalOptions, run_id: str, as_data: bool, children: bool, stream: bool | None) -> int:
     """Narrate RUN from its beginning, follow it to its end and print its result. Exit codes as of `run`."""
     with options.connected(workers=True) as client:
         run = client.run(run_id)
@@ -46,6 +48,7 @@ def watch(options: GlobalOptions, run_id: str, as_data: bool, stream: bool | Non
                 as_data=as_data,
                 options=options,
                 on_stop=lambda stopped: breakpoints.say(stopped, options),
+                events=partial(run.stream, subgraphs=True) if children else None,
             )
         except KeyboardInterrupt:
             say_it_goes_on(run.id, options)

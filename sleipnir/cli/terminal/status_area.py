@@ -57,6 +57,11 @@ class StatusArea:
             with self._live.console if self._live and lines else contextlib.nullcontext():  # all of it in one write
                 terminal.narrate_lines(lines)
 
+    def narrate(self, lines: Sequence[str]) -> None:
+        """Write lines of a narration above it."""
+        with self._lock, self._live.console if self._live and lines else contextlib.nullcontext():
+            terminal.narrate_lines(lines)
+
     def say(self, lines: Sequence[str]) -> None:
         """Write lines above it, from any thread."""
         with self._lock, self._live.console if self._live else contextlib.nullcontext():
