@@ -83,7 +83,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("SH-", range(1, 5)),
     *_ids("CO-", range(1, 8)),
     *_ids("SP-", range(1, 4)),
-    *_ids("SE-", 1, 2, 4, 6),
+    *_ids("SE-", 1, 2, 3, 4, 6),
     *_ids("CY", 1, 2, range(4, 15), range(16, 23), range(24, 27), range(30, 33), 35, range(37, 48), range(50, 57)),
     *_ids("CY", range(71, 74), 76, range(78, 81), range(83, 87), 89, 94, 96, 98),
 )
@@ -104,9 +104,9 @@ SV-08, SV-10); nor has a message that means a resumption (IN-09). A limit of sup
 the examples (EX), those of callbacks of agents, options and servers come later. Callbacks come from plugins, the graph
 and its nodes, not from the state: CB-09 and TL-22 are held for those of the graph. Those of whole runs and of events
 (CB-11, CB-14, CB-15, SE-07) and codes of errors (CB-13) come later. Whether the text of a child is streamed is a matter
-of who watches (AG-20). Summaries of threads (SE-03), messages of children on the thread of their parent (SE-05) and a
-list of the agents below one at run time (SE-08) come later. So do final texts without duplicates (EV-09), whole texts
-by mode (SM-10) and ids of responses at the ends of tools (TL-31).
+of who watches (AG-20). Messages of children on the thread of their parent (SE-05) and a list of the agents below one at
+run time (SE-08) come later. So do final texts without duplicates (EV-09), whole texts by mode (SM-10) and ids of
+responses at the ends of tools (TL-31).
 
 Of the third, these are left out: of skills what the application's configuration, workspaces and MCP servers have to do
 with them (CY33, CY34, CY36, CY48, CY49), memory (CY57 to CY66), workspaces with a configuration of their own (CY03,

@@ -38,7 +38,7 @@ def state_wanted(cache: NodeCache, node: Node, graph: Graph) -> frozenset[str] |
         return keys_read(cache.key) if "{{" in cache.key else parse(cache.key).keys
     if isinstance(node, FunctionNode) and node.reads is not None:
         return frozenset(node.reads)
-    return state_read_by(node, graph.loop)
+    return state_read_by(node, graph.loop, summarises=graph.summary is not None)
 
 
 def definition_digest(graph: Graph, node: Node, cache: NodeCache) -> str:
@@ -54,6 +54,8 @@ def definition_digest(graph: Graph, node: Node, cache: NodeCache) -> str:
     if isinstance(node, LlmNode):
         names = ("model", "temperature", "top_p", "reasoning_effort", "skills_enabled", "enabled_skills")
         parts["model"] = [getattr(graph, name) for name in names]
+        if graph.summary is not None and node.input is not None:
+            parts["session"] = graph.session
     return digest_of(parts)
 
 

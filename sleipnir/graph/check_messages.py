@@ -8,9 +8,10 @@ from sleipnir.graph import placeholders
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.check_state import check_schema
 from sleipnir.graph.findings import KeyPath, suggestion
-from sleipnir.graph.message_keys import BUILT_IN, MESSAGES, example_problem
+from sleipnir.graph.message_keys import BUILT_IN, MESSAGES, SUMMARIES, SUMMARY, example_problem
 from sleipnir.graph.model import LlmNode, MapNode, ToolsNode
 from sleipnir.graph.reducers import OPERATIONS, is_message, is_operation, operation_problem
+from sleipnir.graph.template import PLACEHOLDER
 from sleipnir.graph.tools import MCP, OWN_TOOLS, stem
 
 _OF_LOOPS = ("user__", "agent__", "todo__", "skill__")
@@ -87,6 +88,25 @@ def every_history_has_messages(case: Case) -> None:
         case.findings.error(("session", "max_history"), message, hint)
 
 
+def every_summary_can_be_sent(case: Case) -> None:
+    """A summary is of messages of earlier turns, and its template holds it."""
+    graph, rules, path = case.graph, case.graph.summary, ("session", "summary")
+    if rules is None:
+        return
+    if graph.state.get(SUMMARY, SUMMARIES[SUMMARY]) != SUMMARIES[SUMMARY]:
+        message = f"state key '{SUMMARY}' belongs to `session.summary`"
+        case.findings.error(("state", SUMMARY), message, "Remove its declaration, or give your key another name.")
+    if graph.history != "full":
+        message = f"'session.summary' has no effect with `history: {graph.history}`: no earlier messages are sent"
+        case.findings.error(path, message, "Remove one of the two.")
+    elif not any(node.input not in (None, "one_shot") for node, _ in case.nodes(LlmNode)):
+        hint = "Write `state: {messages: messages}`, and an llm node without `prompt`."
+        case.findings.error(path, "'session.summary' has no effect: no llm node sends the messages", hint)
+    if rules.template is not None and set(PLACEHOLDER.findall(rules.template)) != {"summary"}:
+        message = "'session.summary.template' must hold `{{summary}}` and no other placeholder"
+        case.findings.error((*path, "template"), message)
+
+
 def every_tools_node_is_one(case: Case) -> None:
     """Where tool calls lead."""
     for node, path in case.nodes(LlmNode):
@@ -159,6 +179,7 @@ RULES: Sequence[Rule] = (
     every_setting_of_a_model_is_given_once,
     no_placeholder_reads_another_scope,
     every_history_has_messages,
+    every_summary_can_be_sent,
     every_tools_node_is_one,
     every_tools_node_has_messages,
     every_tool_of_a_tools_node_can_be_called,

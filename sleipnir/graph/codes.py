@@ -263,6 +263,12 @@ CODES: Final[Mapping[str, Code]] = {
         "`history` and `session.max_history` say which messages of earlier turns a turn begins with. Declare "
         "`messages: messages` under `state`, or remove the key.",
     ),
+    "SLP422": Code(
+        "A summary of messages that cannot be sent",
+        "`session.summary` is sent in the place of older messages: it needs `history: full`, an llm node without "
+        "`prompt`, and in its `template` the placeholder `{{summary}}` and no other. The state key `_summary` is its "
+        "own.",
+    ),
     # --- code
     "SLP501": Code("A file of the agent's code does not exist", "Paths begin at the agent's folder."),
     "SLP502": Code("A path leaves the agent's folder", "Workers get only the folder. Keep the file in it."),
@@ -447,6 +453,7 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_setting_of_a_model_is_given_once": "SLP240",
     "no_placeholder_reads_another_scope": "SLP420",
     "every_history_has_messages": "SLP421",
+    "every_summary_can_be_sent": "SLP422",
     "every_tools_node_is_one": "SLP350",
     "every_tools_node_has_messages": "SLP350",
     "every_tool_of_a_tools_node_can_be_called": "SLP650",

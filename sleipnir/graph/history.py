@@ -1,7 +1,8 @@
 """The messages of earlier turns that a turn of a thread begins with (spec/graph-package.md F50, F51).
 
 `history: request` begins without them. `session: {max_history: N}` keeps the newest N: whole turns, and at least the
-last one. A turn begins with a message of the user. System messages at the front always stay.
+last one. A turn begins with a message of the user. System messages at the front always stay. With a summary the turn
+begins with all messages: those that the summary covers are not sent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _USER: Final = "user"
 
 def cuts(graph: Graph) -> bool:
     """Whether a turn may begin with fewer messages than its thread has."""
-    return graph.history != "full" or graph.max_history is not None
+    return graph.history != "full" or (graph.max_history is not None and graph.summary is None)
 
 
 def at_start(graph: Graph, state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -34,7 +35,7 @@ def kept(graph: Graph, messages: Sequence[Json]) -> list[Json]:
         return []
     first = next((place for place, each in enumerate(messages) if _role(each) != "system"), len(messages))
     earlier = list(messages[first:])
-    if graph.max_history is None or len(earlier) <= graph.max_history:
+    if not cuts(graph) or graph.max_history is None or len(earlier) <= graph.max_history:
         return list(messages)
     turns = [place for place, each in enumerate(earlier) if _role(each) == _USER]
     least = len(earlier) - graph.max_history

@@ -21,7 +21,7 @@ from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.findings import Findings, KeyPath, Positions, below, in_file_order, suggestion
 from sleipnir.graph.load_edges import EdgeReader, has_additions
 from sleipnir.graph.loaded import LoadedGraph
-from sleipnir.graph.message_keys import BUILT_IN, MESSAGES, USER_INPUT, declares_messages
+from sleipnir.graph.message_keys import BUILT_IN, MESSAGES, SUMMARIES, USER_INPUT, declares_messages
 from sleipnir.graph.model import (
     LOKI,
     LOKI_NODE_TYPES,
@@ -52,6 +52,7 @@ from sleipnir.graph.model import (
     SessionRules,
     Settings,
     StateField,
+    SummaryRules,
     ToolConcurrency,
     ToolGroup,
     ToolsNode,
@@ -256,7 +257,7 @@ class _GraphReader:
             "variables": self._shaper.variables,
             "limits": self._limits,
             "errors": lambda data: self._section(ErrorRules, data, ("errors",)),
-            "session": lambda data: self._section(SessionRules, data, ("session",)),
+            "session": self._session,
             "concurrency": self._shaper.concurrency,
             "state_classes": self._edges.state_classes,
             "state": self._state,
@@ -284,6 +285,10 @@ class _GraphReader:
         elif values.get("state_classes") and MESSAGES in state and _sends_messages(nodes):
             values["has_messages"] = True
             values["state"] = {**state, **BUILT_IN}
+        session = values.get("session")
+        if isinstance(session, SessionRules) and session.summary is not None and values.get("has_messages"):
+            declared = values["state"]
+            values["state"] = {**declared, **{key: field for key, field in SUMMARIES.items() if key not in declared}}
 
     def _graph_keys(self) -> dict[str, Json]:
         """The top-level entries. `nodes:` without a value is a graph without nodes."""
@@ -329,6 +334,12 @@ class _GraphReader:
         if isinstance(data, dict):
             data = {key: value for key, value in data.items() if not _is_no_limit(key, value)}
         return self._section(Limits, data, ("limits",))
+
+    def _session(self, data: Json) -> Json:
+        """The rules about threads, with those about summaries."""
+        if isinstance(data, dict) and data.get("summary") is not None:
+            data = {**data, "summary": self._section(SummaryRules, data["summary"], ("session", "summary"))}
+        return self._section(SessionRules, data, ("session",))
 
     def _state(self, data: Json) -> Json:
         """Declared keys, each by a mapping or by its type alone."""
@@ -416,7 +427,7 @@ class _GraphReader:
 
     def _section(self, model: type[Any], data: Json, path: KeyPath) -> Any:
         if not isinstance(data, dict):
-            section = path[2] if path[0] == "nodes" else path[0]
+            section = path[2] if path[0] == "nodes" else path[0] if path[-1] != "summary" else "session.summary"
             message = f"'{section}' must hold {_SECTIONS[section]}, got {shown(data)}"
             self._findings.error(path, message, code="SLP201")
             return None
@@ -623,5 +634,6 @@ _SECTIONS: Mapping[str | int, str] = {
     "parallel": "groups that are mappings",
     "tool_retry": "a retry policy, or a list of them",
     "errors": "a mapping with `collect` and `recoverable`",
-    "session": "a mapping with `concurrent` and `max_history`",
+    "session": "a mapping with `concurrent`, `max_history` and `summary`",
+    "session.summary": "a mapping with `enabled`, `max_words` and `template`",
 }

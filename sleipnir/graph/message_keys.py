@@ -21,6 +21,7 @@ LAST_RESPONSE: Final = "last_response"
 LAST_RESPONSE_ID: Final = "last_response_id"
 LAST_TOOL_RESPONSE: Final = "last_tool_response"
 NODE_RESPONSES: Final = "node_responses"
+SUMMARY: Final = "_summary"
 
 BUILT_IN: Final[Mapping[str, StateField]] = {
     USER_INPUT: StateField(type="string", description="the user's text, until an llm node has sent it"),
@@ -32,6 +33,11 @@ BUILT_IN: Final[Mapping[str, StateField]] = {
     NODE_RESPONSES: StateField(type="object", reducer="merge", description="the last response of each node"),
 }
 """The keys that a graph with messages has without declaring them."""
+
+SUMMARIES: Final[Mapping[str, StateField]] = {
+    SUMMARY: StateField(type="object", reducer="overwrite", description="the summary of the oldest messages"),
+}
+"""Those that it has besides if its session has a summary."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ from sleipnir.graph.model import (
     SessionRules,
     Settings,
     StateField,
+    SummaryRules,
     ToolConcurrency,
     ToolGroup,
     ToolsNode,
@@ -188,7 +189,7 @@ FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
             ConfigAgent,
         ),
         *(ModelSettings, NodeTool, ToolConcurrency, ToolGroup),
-        *(AgentInput, ChildOptions, ErrorRules, SessionRules),
+        *(AgentInput, ChildOptions, ErrorRules, SessionRules, SummaryRules),
         *NODE_TYPES.values(),
     )
 }
@@ -408,6 +409,7 @@ _TITLES: Mapping[type[Any], str] = {
     AgentInput: "input of an agent node",
     ChildOptions: "options block",
     SessionRules: "session block",
+    SummaryRules: "summary block",
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from sleipnir.graph import placeholders
-from sleipnir.graph.message_keys import MESSAGES, ONE_SHOT, ONE_SHOT_BY_NODE
+from sleipnir.graph.message_keys import MESSAGES, ONE_SHOT, ONE_SHOT_BY_NODE, SUMMARY
 from sleipnir.graph.model import (
     AgentNode,
     ApprovalNode,
@@ -241,11 +241,11 @@ def primary_templates(node: Node) -> Iterable[str | None]:
             return ()
 
 
-def state_read_by(node: Node, loop: LoopAgent | None = None) -> frozenset[str] | None:
+def state_read_by(node: Node, loop: LoopAgent | None = None, *, summarises: bool = False) -> frozenset[str] | None:
     """The state keys that executing a node needs. None means all of them: scripts and functions get the whole state.
 
     `loop` is that of the node's graph: the prompt of such an agent includes its dynamic instructions and the passages
-    found in its documents, which are state keys.
+    found in its documents, which are state keys. `summarises`: the graph has summaries of its messages.
     """
     if isinstance(node, ScriptNode | FunctionNode) or (isinstance(node, AgentNode) and (node.mappers or node.map_out)):
         return None
@@ -253,7 +253,7 @@ def state_read_by(node: Node, loop: LoopAgent | None = None) -> frozenset[str] |
     if isinstance(node, LlmNode) and node.placeholders is not None:
         read |= placeholders.keys_read(node.instructions or "")
     if isinstance(node, LlmNode) and node.input is not None:
-        read |= {node.user_input_key, MESSAGES, ONE_SHOT, ONE_SHOT_BY_NODE}
+        read |= {node.user_input_key, MESSAGES, ONE_SHOT, ONE_SHOT_BY_NODE} | ({SUMMARY} if summarises else set())
     if loop is None or not isinstance(node, LlmNode):
         return read
     instructions = {INSTRUCTIONS} if loop.dynamic_instructions else set()

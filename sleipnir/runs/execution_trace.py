@@ -417,8 +417,9 @@ class RunTraceReader:
 
     def _reads_of(self, name: str) -> tuple[str, ...] | None:
         if name not in self._reads:
-            node = None if self._graph is None else self._graph.nodes.get(name)
-            keys = None if node is None or self._graph is None else state_read_by(node, self._graph.loop)
+            graph, keys = self._graph, None
+            if graph is not None and (node := graph.nodes.get(name)) is not None:
+                keys = state_read_by(node, graph.loop, summarises=graph.summary is not None)
             self._reads[name] = None if keys is None else tuple(sorted(keys))
         return self._reads[name]
 

@@ -26,7 +26,7 @@ from sleipnir.graph.model.graph import (
     why_not_cached,
     writer_of_stream,
 )
-from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings
+from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings, SummaryRules
 from sleipnir.graph.model.node_base import NodeBase
 from sleipnir.graph.model.nodes import LOKI_NODE_TYPES, NODE_TYPES, Edge, EdgeKind, Node, edges_of
 from sleipnir.graph.model.state import SINGLE, StateField, Variable
@@ -142,6 +142,7 @@ __all__ = [
     "Settings",
     "SkillKeys",
     "StateField",
+    "SummaryRules",
     "ToolConcurrency",
     "ToolGroup",
     "ToolNode",

@@ -12,7 +12,7 @@ from sleipnir.commands import START as PYTHON_START
 from sleipnir.graph.error_records import ERRORS_KEY
 from sleipnir.graph.model.config_agent import LoopAgent
 from sleipnir.graph.model.edges import END, Branch, Join
-from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings
+from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings, SummaryRules
 from sleipnir.graph.model.node_base import NodeBase
 from sleipnir.graph.model.nodes import Node
 from sleipnir.graph.model.state import SINGLE, StateField, Variable
@@ -121,6 +121,12 @@ class Graph(SkillKeys):
     def max_history(self) -> int | None:
         """About how many messages of earlier turns a turn of a thread begins with; None: all."""
         return None if self.session is None else self.session.max_history
+
+    @property
+    def summary(self) -> SummaryRules | None:
+        """How a summary takes the place of older messages; None: there is none."""
+        rules = None if self.session is None else self.session.summary
+        return rules if rules is not None and rules.enabled else None
 
     def retries_of(self, node: Node) -> list[Retry]:
         """The retry policies of a node, in the order they are tried; empty: a failure is final."""

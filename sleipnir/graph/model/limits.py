@@ -36,13 +36,25 @@ class ErrorRules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SummaryRules:
+    """Added, in sleipnir/1 only: `summary` of the `session:` block. If it is `enabled`, a model writes a summary, of
+    `max_words` at most, in the place of older messages. `template` is the text of the message that holds it, with the
+    placeholder `{{summary}}`; None: the default."""
+
+    enabled: Flag = True
+    max_words: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 400
+    template: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionRules:
     """Added, in sleipnir/1 only: the `session:` block, which is about the threads of the agent. `concurrent` says what
     happens to a turn that is submitted while another run of its thread is not over; `max_history` is about how many
-    messages of earlier turns a turn begins with; None: all."""
+    messages of earlier turns a turn begins with; None: all. With a `summary` it is how many are sent without one."""
 
     concurrent: Literal["refuse", "queue"] = "refuse"
     max_history: Annotated[int, Field(strict=True, ge=1)] | None = None
+    summary: SummaryRules | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ import pytest
 
 from sleipnir import InMemorySaver, StateGraph
 from sleipnir.commands import START
+from sleipnir.graph.cache_key import state_wanted
 from sleipnir.graph.check import check
 from sleipnir.graph.history import at_start
 from sleipnir.graph.load import load_graph, parse
-from sleipnir.graph.model import Graph
+from sleipnir.graph.model import Graph, NodeCache
 from sleipnir.runs.initial_state import state_of_turn
 
 ROLES = {"s": "system", "u": "user", "h": "human", "a": "assistant", "t": "tool"}
@@ -111,6 +112,26 @@ def test_calls_in_process_begin_with_the_same_messages(options: dict[str, Any], 
             "{a: int}",
             "5:11 SLP421 'session.max_history' has no effect: the state has no messages",
         ),
+        (
+            "session: {summary: true}",
+            "{messages: messages}",
+            "5:11 SLP201 'session.summary' must hold a mapping with `enabled`, `max_words` and `template`, got true",
+        ),
+        (
+            "session: {summary: {max_words: 0}}",
+            "{messages: messages}",
+            "5:21 SLP201 'session.summary.max_words' must be at least 1, got 0",
+        ),
+        (
+            "session: {summary: {words: 5}}",
+            "{messages: messages}",
+            "5:21 SLP203 unknown key 'words'",
+        ),
+        (
+            "session: {summary: {}}",
+            "{messages: messages}",
+            "5:11 SLP422 'session.summary' has no effect: no llm node sends the messages",
+        ),
     ],
 )
 def test_each_mistake_is_named_with_its_place(keys: str, state: str, problem: str) -> None:
@@ -118,3 +139,57 @@ def test_each_mistake_is_named_with_its_place(keys: str, state: str, problem: st
     loaded = parse(text, "graph.yaml")
     found = [*loaded.problems, *(check(loaded.graph, loaded.positions, "graph.yaml") if loaded.graph else ())]
     assert [f"{each.line}:{each.column} {each.code} {each.message}" for each in found] == [problem]
+
+
+SENDING = "name: g\nversion: sleipnir/1\nstart: a\nstate: STATE\n{KEYS}\nnodes: {a: {type: llm, model: openai:m}}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "state", "problem"),
+    [
+        (
+            "history: request\nsession: {summary: {}}",
+            "{messages: messages}",
+            "6:11 SLP422 'session.summary' has no effect with `history: request`: no earlier messages are sent",
+        ),
+        (
+            'session: {summary: {template: "before: {{ summary }}"}}',
+            "{messages: messages}",
+            "5:21 SLP422 'session.summary.template' must hold `{{summary}}` and no other placeholder",
+        ),
+        (
+            'session: {summary: {template: "{{summary}} of {{topic}}"}}',
+            "{messages: messages}",
+            "5:21 SLP422 'session.summary.template' must hold `{{summary}}` and no other placeholder",
+        ),
+        (
+            "session: {summary: {}}",
+            "{messages: messages, _summary: string}",
+            "4:29 SLP422 state key '_summary' belongs to `session.summary`",
+        ),
+        ("history: request\nsession: {summary: {enabled: false}}", "{messages: messages}", None),
+        ('session: {summary: {template: "So far: {{summary}}"}}', "{messages: messages}", None),
+    ],
+)
+def test_each_mistake_of_a_summary_is_named_with_its_place(keys: str, state: str, problem: str | None) -> None:
+    loaded = parse(SENDING.replace("STATE", state).replace("{KEYS}", keys), "graph.yaml")
+    assert loaded.graph is not None
+    found = [*loaded.problems, *check(loaded.graph, loaded.positions, "graph.yaml")]
+    errors = [f"{each.line}:{each.column} {each.code} {each.message}" for each in found if each.level == "error"]
+    assert errors == ([] if problem is None else [problem])
+
+
+def test_with_a_summary_no_message_is_dropped() -> None:
+    before = {"messages": messages("uauaua")}
+    summarised = graph("session: {max_history: 2, summary: {}}")
+    assert at_start(summarised, before) is before
+    off = graph("session: {max_history: 2, summary: {enabled: false}}")
+    assert len(at_start(off, before)["messages"]) == 2
+
+
+def test_only_nodes_of_graphs_with_summaries_read_them() -> None:
+    sending = SENDING.replace("STATE", "{messages: messages}")
+    for keys, reads in (("", False), ("session: {summary: {}}", True), ("session: {summary: {enabled: false}}", False)):
+        read = parse(sending.replace("{KEYS}", keys), "graph.yaml").graph
+        assert read is not None
+        assert ("_summary" in (state_wanted(NodeCache(), read.nodes["a"], read) or ())) == reads

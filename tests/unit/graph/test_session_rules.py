@@ -34,7 +34,10 @@ def test_turns_are_refused_unless_the_agent_says_otherwise() -> None:
     [
         ("{concurent: queue}", "4:11 SLP203 unknown key 'concurent'"),
         ("{concurrent: wait}", "4:11 SLP201 'session.concurrent' must be `refuse` or `queue`, got the text 'wait'"),
-        ("queue", "4:1 SLP201 'session' must hold a mapping with `concurrent` and `max_history`, got the text 'queue'"),
+        (
+            "queue",
+            "4:1 SLP201 'session' must hold a mapping with `concurrent`, `max_history` and `summary`, got the text 'queue'",
+        ),
     ],
 )
 def test_each_mistake_is_named_with_its_place(block: str, problem: str) -> None:

@@ -114,8 +114,10 @@ class Dialogue:
         if self._node.generation is not None and self._node.generation.stream is False:
             sinks = []
 
+        asked_before = self.spent.calls
+
         def ask(messages: Sequence[Message]) -> Answer:
-            for sink in sinks if self.spent.calls else ():
+            for sink in sinks if self.spent.calls > asked_before else ():
                 sink.restart()
             return self._ask(messages, tools, _to_all(sinks), puts_off=not self.spent.calls)
 
@@ -138,10 +140,11 @@ class Dialogue:
             sink = None
         return model_callbacks.asked(own, self._execution, self.spent.model or "", messages, tools, attempt, sink)
 
-    def aside(self, messages: Sequence[Message]) -> str:
-        """The model's answer to a question outside the conversation; it is not streamed. Raises NodeFailed."""
+    def aside(self, messages: Sequence[Message], *, puts_off: bool = False) -> str:
+        """The model's answer to a question outside the conversation; it is not streamed. Raises NodeFailed, and PutOff
+        if it `puts_off`: no call of the visit has been answered."""
         try:
-            return self._ask(messages, puts_off=False).text
+            return self._ask(messages, puts_off=puts_off).text
         except CallFailed as error:
             raise NodeFailed(str(error), error.kind, transient=error.transient) from error
 

@@ -33,11 +33,14 @@ from sleipnir_workers.llm.reply import Answer, Message
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The messages to send. With the reply `before` is added to the messages of the state, and `clears` is written."""
+    """The messages to send. With the reply `before` is added to the messages of the state, and `writes` is written.
+    `is_one_shot`: they are not the history. `summary` is the text that takes the place of older messages."""
 
     messages: Sequence[Message]
     before: Sequence[Json] = ()
-    clears: Mapping[str, Json] = field(default_factory=dict)
+    writes: Mapping[str, Json] = field(default_factory=dict)
+    is_one_shot: bool = False
+    summary: str | None = None
 
 
 def chosen(node: LlmNode, execution: Execution) -> ModelInput:
@@ -57,9 +60,10 @@ def chosen(node: LlmNode, execution: Execution) -> ModelInput:
     return ModelInput(history)
 
 
-def with_instructions(node: LlmNode, execution: Execution, messages: Sequence[Message]) -> list[Message]:
-    """The messages in the form of OpenAI's protocol, after the node's instructions. Raises NodeFailed (`template`)."""
-    sent: list[Message] = [as_openai(message) for message in messages]
+def with_instructions(node: LlmNode, execution: Execution, chosen: ModelInput) -> list[Message]:
+    """The messages in the form of OpenAI's protocol, after the node's instructions. The summary is behind all system
+    messages at the front. Raises NodeFailed (`template`)."""
+    sent: list[Message] = [as_openai(message) for message in chosen.messages]
     if node.repair_calls:
         sent = [with_repaired_calls(message) for message in sent]
     text = instructions_of(node, execution.state)
@@ -67,7 +71,15 @@ def with_instructions(node: LlmNode, execution: Execution, messages: Sequence[Me
         text = structured_output.with_hint(text, node.output_schema)
     if text and not (sent and sent[0].get("role") == "system"):
         sent = [{"role": "system", "content": text}, *sent]
-    return with_examples(node, sent)
+    whole = with_examples(node, sent)
+    if chosen.summary is not None:
+        whole.insert(systems_at_front(whole), {"role": "system", "content": chosen.summary})
+    return whole
+
+
+def systems_at_front(messages: Sequence[Message]) -> int:
+    """How many messages of the system a list begins with."""
+    return next((place for place, each in enumerate(messages) if each.get("role") != "system"), len(messages))
 
 
 def with_reply(
@@ -82,7 +94,7 @@ def with_reply(
         reply = {**answer.message, "id": _id(execution, "reply")}
         updates = result.delta.get(MESSAGES, [])
         written |= {MESSAGES: [*sent.before, reply, *(updates if isinstance(updates, list) else [updates])]}
-        return replace(result, delta={**written, **sent.clears, **_without(result.delta, MESSAGES)})
+        return replace(result, delta={**written, **sent.writes, **_without(result.delta, MESSAGES)})
     return replace(result, delta={**written, **result.delta})
 
 
@@ -98,14 +110,14 @@ def _one_shot(node: LlmNode, execution: Execution) -> ModelInput | None:
         return None
     clears: dict[str, Json] = {ONE_SHOT_BY_NODE: {node.id: []}} if own else {ONE_SHOT: []}
     last = messages[-1]
-    before = _replacing(execution, _messages(execution, MESSAGES), last["content"]) if _is_user(last) else []
-    return ModelInput(messages, before, clears)
+    before = _replacing(execution, _messages(execution, MESSAGES), last["content"]) if is_user(last) else []
+    return ModelInput(messages, before, clears, is_one_shot=True)
 
 
 def _with_user_input(node: LlmNode, execution: Execution, history: Sequence[Message], user: str) -> ModelInput:
     clears: dict[str, Json] = {node.user_input_key: ""}
     added: Message = {"role": "user", "content": user, "id": _id(execution, "user")}
-    if not history or not _is_user(history[-1]):
+    if not history or not is_user(history[-1]):
         return ModelInput([*history, added], [added], clears)
     last = history[-1]
     if last.get("content") == user:
@@ -115,13 +127,14 @@ def _with_user_input(node: LlmNode, execution: Execution, history: Sequence[Mess
 
 def _replacing(execution: Execution, history: Sequence[Message], content: Json) -> list[Json]:
     """The write that puts `content` into the last message of the user. A reducer of Python knows no operations."""
-    last = next((message for message in reversed(history) if _is_user(message)), None)
+    last = next((message for message in reversed(history) if is_user(message)), None)
     if not execution.graph.is_state_graph:
         return [{"op": "replace_last_user", "content": content}]
     return [{**(last or {"role": "user", "id": _id(execution, "user")}), "content": content}]
 
 
-def _is_user(message: Message) -> bool:
+def is_user(message: Message) -> bool:
+    """Whether a message is of a user, in either form."""
     return message.get("role") in ("user", "human")
 
 

@@ -3,7 +3,7 @@
 A node without a prompt sends messages of the state (message_input.py).
 
 Rules (spec 2.7.1, 2.9). Every failure is a failure of the node, never of the worker. One visit is one conversation
-without tools. The usage includes every call.
+without tools; the summary of older messages is a call before it. The usage includes every call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sleipnir.models import limits
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.put_off import PutOff
 from sleipnir_workers.execution.registry import executor
-from sleipnir_workers.llm import message_input
+from sleipnir_workers.llm import history_summary, message_input
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
 from sleipnir_workers.llm.dialogue import Dialogue
@@ -42,11 +42,14 @@ def run_llm(node: LlmNode, execution: Execution, host: Host | None = None) -> Vi
         if sent is None:
             messages = first_messages(node, execution, host)
         else:
-            messages = message_input.with_instructions(node, execution, sent.messages)
+            messages = message_input.with_instructions(node, execution, sent)
         tools = _offered(node, execution, host, dialogue)
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
         dialogue.begin(node.timeout)
+        if sent is not None and execution.graph.summary is not None:
+            sent = history_summary.summarised(execution, sent, dialogue, host)
+            messages = message_input.with_instructions(node, execution, sent)
         answer = dialogue.ask(messages, tools=tools)
     except PutOff as later:
         return dialogue.put_off(later)

@@ -21,12 +21,21 @@ from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.todo import TodoList
 from sleipnir_workers.machine.host import Host
 
-SUMMARIZATION_PROMPT = """\
+_SUMMARIZATION_PROMPT = """\
 You get the record of a conversation between a user and an assistant that has become too long to be kept. Write what
 has to be known to go on with it as if nothing had been left out: what the user wants and has said about how, what was
 found out and decided, what was done and with which result, what is still open. Keep names, numbers, paths and short
 pieces of code as they are. Leave out greetings, repetitions and ways that led nowhere, unless one must not be tried
-again. Write plain sentences, at most 400 words, in the language of the conversation, and nothing but the summary."""
+again. Write plain sentences, at most {words} words, in the language of the conversation, and nothing but the
+summary."""
+
+
+def summarization_prompt(words: int) -> str:
+    """The instructions for a summary of `words` words at most."""
+    return _SUMMARIZATION_PROMPT.format(words=words)
+
+
+SUMMARIZATION_PROMPT = summarization_prompt(400)
 
 SUMMARY_CONTEXT_PROMPT = "This is a summary of our conversation so far:\n\n"
 
@@ -51,7 +60,7 @@ def session_addition(
     if estimated_tokens(whole) < _threshold(execution, host):
         return SessionAddition(added)
     try:
-        summary = dialogue.aside(chat(SUMMARIZATION_PROMPT, _record(whole))).strip()
+        summary = dialogue.aside(chat(SUMMARIZATION_PROMPT, record(whole))).strip()
     except NodeFailed as error:
         dialogue.notes.append(f"the session is not summarised: {dialogue.clean(str(error))}")
         return SessionAddition(added)
@@ -86,7 +95,7 @@ def _threshold(execution: Execution, host: Host) -> int:
     return host.settings.compression_threshold if own is None else own
 
 
-def _record(messages: Sequence[Message]) -> str:
+def record(messages: Sequence[Message]) -> str:
     """The conversation as text: a model without the tools may refuse messages that call them."""
     return "\n\n".join(line for message in messages for line in _lines(message))
 

@@ -273,7 +273,8 @@ class Worker:
         if role == "branch":
             return None
         snapshots = self.settings.log_level in ("debug", "trace") and unpacked.graph.settings.log_state_snapshots
-        read = None if snapshots else state_read_by(node, unpacked.graph.loop)
+        graph = unpacked.graph
+        read = None if snapshots else state_read_by(node, graph.loop, summarises=graph.summary is not None)
         policy = unpacked.graph.cache_of(node)
         if policy is None or read is None:
             return read
