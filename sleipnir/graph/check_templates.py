@@ -18,6 +18,7 @@ from sleipnir.graph.check_code import calls_installed_code
 from sleipnir.graph.check_parallel import keys_written
 from sleipnir.graph.child_values import CHILD_NAME
 from sleipnir.graph.findings import KeyPath, Position, closest, suggestion
+from sleipnir.graph.message_keys import SUMMARIES
 from sleipnir.graph.model import (
     AgentNode,
     ApprovalNode,
@@ -156,7 +157,7 @@ def every_name_is_written_somewhere(case: Case) -> None:
 
 def every_written_key_is_declared(case: Case) -> None:
     """Undeclared keys are allowed, so only a key that resembles a declared one and that nothing reads is reported."""
-    declared = case.graph.state
+    declared = [key for key in case.graph.state if key not in SUMMARIES]  # which nobody writes by hand
     if not declared:
         return
     read = {_root(match[1]) for template in templates(case) for match in PLACEHOLDER.finditer(template.text)}

@@ -36,7 +36,8 @@ def test_turns_are_refused_unless_the_agent_says_otherwise() -> None:
         ("{concurrent: wait}", "4:11 SLP201 'session.concurrent' must be `refuse` or `queue`, got the text 'wait'"),
         (
             "queue",
-            "4:1 SLP201 'session' must hold a mapping with `concurrent`, `max_history` and `summary`, got the text 'queue'",
+            "4:1 SLP201 'session' must hold a mapping with `concurrent`, `max_history` and `summary`, "
+            "got the text 'queue'",
         ),
     ],
 )
