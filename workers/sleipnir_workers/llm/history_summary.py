@@ -58,7 +58,7 @@ def summarised(execution: Execution, sent: ModelInput, dialogue: Dialogue, host:
     if not covered:
         return replace(sent, writes=writes)
     text = render(rules.template or DEFAULT_TEMPLATE, {"summary": stored["text"]})
-    return replace(sent, messages=[*messages[:front], *messages[covered:]], writes=writes, summary=text)
+    return replace(sent, messages=[*messages[:front], *messages[max(front, covered) :]], writes=writes, summary=text)
 
 
 def _covered(messages: Sequence[Message], stored: Mapping[str, Any]) -> int:

@@ -26,13 +26,12 @@ You get the record of a conversation between a user and an assistant that has be
 has to be known to go on with it as if nothing had been left out: what the user wants and has said about how, what was
 found out and decided, what was done and with which result, what is still open. Keep names, numbers, paths and short
 pieces of code as they are. Leave out greetings, repetitions and ways that led nowhere, unless one must not be tried
-again. Write plain sentences, at most {words} words, in the language of the conversation, and nothing but the
-summary."""
+again. Write plain sentences, at most {n} words, in the language of the conversation, and nothing but the summary."""
 
 
 def summarization_prompt(words: int) -> str:
     """The instructions for a summary of `words` words at most."""
-    return _SUMMARIZATION_PROMPT.format(words=words)
+    return _SUMMARIZATION_PROMPT.format(n=words)
 
 
 SUMMARIZATION_PROMPT = summarization_prompt(400)
