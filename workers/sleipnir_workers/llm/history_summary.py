@@ -19,7 +19,7 @@ from typing import Any
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.message_keys import SUMMARY, as_openai
 from sleipnir.graph.model import Json
-from sleipnir.graph.template import render
+from sleipnir.graph.template import TemplateError, render
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.llm.conversation import chat, estimated_tokens
 from sleipnir_workers.llm.dialogue import Dialogue
@@ -39,7 +39,8 @@ The newer messages follow."""
 
 
 def summarised(execution: Execution, sent: ModelInput, dialogue: Dialogue, host: Host) -> ModelInput:
-    """What is sent, with a summary in the place of older messages if there are too many. Raises PutOff, VisitLost."""
+    """What is sent, with a summary in the place of older messages if there are too many. Raises PutOff, VisitLost,
+    and NodeFailed (`template`)."""
     rules = execution.graph.summary
     if rules is None or sent.is_one_shot:  # the others are the history
         return sent
@@ -57,7 +58,10 @@ def summarised(execution: Execution, sent: ModelInput, dialogue: Dialogue, host:
             stored = writes[SUMMARY] = {**stored, "run": execution.run}
     if not covered:
         return replace(sent, writes=writes)
-    text = render(rules.template or DEFAULT_TEMPLATE, {"summary": stored["text"]})
+    try:
+        text = render(rules.template or DEFAULT_TEMPLATE, {"summary": stored["text"]})
+    except TemplateError as error:  # too large: its placeholder is checked before
+        raise NodeFailed(f"session.summary.template: {error}", "template") from error
     return replace(sent, messages=[*messages[:front], *messages[max(front, covered) :]], writes=writes, summary=text)
 
 
