@@ -69,6 +69,7 @@ def ended(client: Client, run_id: str) -> Any:
     return run
 
 
+@pytest.mark.conformance("EX-31")
 def test_a_run_its_child_and_its_fork_use_their_overrides_and_no_other_run_does(
     own: Stack, model: ModelServer, tmp_path: Path
 ) -> None:
