@@ -9,10 +9,10 @@ import click
 
 from sleipnir.cli import exit_codes
 from sleipnir.cli.runs.breakpoints import OnStop, StopWatch, ignore
+from sleipnir.cli.runs.child_narrator import ChildrenNarrator, as_at_the_top, is_below
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.runs.gate_answers import NoAnswer
 from sleipnir.cli.runs.narrate import Narrator
-from sleipnir.cli.runs.narrate_below import NarratorBelow, as_at_the_top, is_below
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import as_json, print_json, print_json_line
 from sleipnir.cli.terminal.status_area import StatusArea
@@ -85,7 +85,7 @@ def follow(
     lines_of_data = bool(stream) and as_data
     with_texts = terminal.can_redraw() if stream is None else stream
     narrator, questions = Narrator(every_tenth=not terminal.can_redraw(), brief=brief), _Questions(run, on_gate)
-    stops, below = StopWatch(run, on_stop), NarratorBelow(every_tenth=not terminal.can_redraw())
+    stops, below = StopWatch(run, on_stop), ChildrenNarrator(every_tenth=not terminal.can_redraw())
     with (
         StatusArea(as_lines=with_texts and not as_data) as bottom,
         DelayNotice(lambda: missing_in_words(run.missing(), options), bottom.say, patience_s(options)) as delays,

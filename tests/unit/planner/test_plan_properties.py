@@ -546,8 +546,11 @@ class HostileWorld(RuleBasedStateMachine):
         assert sorted(last.nodes) == nodes or last.commands
         closed = self.run.steps - bool(nodes)  # a run that is held, and would end, has opened none
         assert (last.arrived, last.deferred, last.steps) == (self.run.arrived, self.run.deferred, closed)
-        counts = Counter(self.run.counts) - Counter(set(nodes))
-        assert last.commands or last.counts == {node: count for node, count in counts.items() if count}
+        missing = Counter(last.counts)
+        missing.subtract(Counter(self.run.counts) - Counter(set(nodes)))
+        # the entry of a visit that broke a limit of the run was not counted; a person may let that visit have ended
+        let_end = Counter(step.node for step in steps if step.skipped is not None and step.gate is not None)
+        assert last.commands or all(0 <= count <= let_end[node] for node, count in missing.items())
 
     @invariant()
     def the_journal_alone_tells_what_is_unfinished_in_a_dag(self) -> None:

@@ -358,17 +358,3 @@ def test_a_skipped_map_of_a_failed_run_forgets_what_its_items_have_said() -> Non
     assert driver.memory.items
     skip(driver, the(driver, "each"), ["x"])
     assert (driver.run.status, driver.memory.items) == ("completed", {})
-
-
-@pytest.mark.parametrize("engine", ["bsp", "dag"])
-def test_a_skipped_visit_that_failed_at_the_deadline_of_its_run_was_entered(engine: str) -> None:
-    text = CHAIN.replace("ENGINE", engine).replace("KIND", KINDS["approval"]).replace("SEEN", "choice")
-    text = text.replace("start: a", "start: a\nsettings: {timeout: 1}").replace(
-        "on_other: done, next: c,", "on_other: done,"
-    )
-    driver = Driver(text).start().does("a", n=1)
-    driver.send(Answered(the(driver, "b").seq, "yes"), after_ms=5_000)
-    assert driver.run.status == "failed"
-    skip(driver, the(driver, "c"), {"n": 2})
-    assert (driver.run.status, driver.output) == ("completed", "2")
-    assert driver.run.counts == {"a": 1, "b": 1, "c": 1, "done": 1}

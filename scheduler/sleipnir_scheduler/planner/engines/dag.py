@@ -18,9 +18,9 @@ from sleipnir.runs.visits import BRANCH, Branch, Commands, Ended, Failed, Rank, 
 from sleipnir_scheduler.planner.context import Context, NextVisit, RunFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.engines.dag_folding import FoldedVisit, Window, fold_visit
 from sleipnir_scheduler.planner.engines.entering import (
-    check_entry,
     check_limit,
     check_recursion,
+    count_entry,
     open_visit,
     stops_before,
 )
@@ -107,14 +107,13 @@ def _admit(context: Context, visit: Visit, *, counts: bool = True) -> None:
             if visit.overlay is not None:
                 draft.record.item(DropValue(visit.overlay))
             return
-        count = draft.record.count(visit.node) if counts else None
         check_recursion(context, draft.steps)
         check_limit(context, draft.steps + 1)
         draft.steps += 1
         if context.deadline_passed():
             raise RunFailed(context.timed_out(f"at '{visit.node}'"))
-        if count is not None:
-            check_entry(context, visit.node, count)
+        if counts:
+            count_entry(context, visit.node)
     except RunFailed as failure:
         draft.visits.move(visit, Failed(at_node(failure.node, str(failure)), failure=failure.failure))
 

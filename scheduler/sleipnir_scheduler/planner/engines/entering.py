@@ -18,10 +18,9 @@ def open_visit(context: Context, way: NextVisit, source: Visit | None, **fields:
     return context.draft.visits.open(way.target, node.kind if node else "unknown", **fields)
 
 
-def check_entry(context: Context, node: str, count: int) -> None:
-    """Raises RunFailed for an entry into a node beyond its cap, and into one that does not exist. `count` is the number
-    of its entries, this one included."""
-    cap = context.graph.settings.max_loop_iterations
+def count_entry(context: Context, node: str) -> None:
+    """Count an entry into a node. Raises RunFailed beyond its cap, and for a node that does not exist."""
+    count, cap = context.draft.record.count(node), context.graph.settings.max_loop_iterations
     if count > cap:
         message = f"Node '{node}' visited {count} times (max_loop_iterations={cap}). Possible infinite loop."
         raise RunFailed(message, node, kind="steps")
@@ -30,10 +29,7 @@ def check_entry(context: Context, node: str, count: int) -> None:
 
 
 def check_entries(context: Context, nodes: list[str]) -> None:
-    """Count the entries of a super-step into these nodes, and make the checks of Loki's executor before it, in its
-    order. Raises RunFailed. The entries count nevertheless: the visits are open, and a person may let them have ended.
-    """
-    counts = {node: context.draft.record.count(node) for node in nodes}
+    """The checks of Loki's executor before a super-step that enters these nodes, in its order. Raises RunFailed."""
     check_recursion(context, context.draft.steps - 1)
     if context.graph.limits.max_steps is not None:
         check_limit(context, context.draft.steps)
@@ -41,8 +37,8 @@ def check_entries(context: Context, nodes: list[str]) -> None:
         names = ", ".join(f'"{name}"' for name in nodes)
         where = f"at '{nodes[0]}'" if len(nodes) == 1 else f"before super-step with frontier [{names}]"
         raise RunFailed(context.timed_out(where))
-    for node, count in counts.items():
-        check_entry(context, node, count)
+    for node in nodes:
+        count_entry(context, node)
     if context.graph.limits.step_timeout:
         context.arm_step()
 

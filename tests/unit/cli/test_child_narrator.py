@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sleipnir.cli.runs.narrate_below import NarratorBelow, as_at_the_top, is_below
+from sleipnir.cli.runs.child_narrator import ChildrenNarrator, as_at_the_top, is_below
 from sleipnir.runs.views import StreamEvent, TreeEvent
 
 
@@ -13,7 +13,7 @@ def event(run: str, type_: str, *path: str, **data: Any) -> TreeEvent:
 
 
 def test_lines_begin_with_the_path_to_their_run() -> None:
-    narrator = NarratorBelow()
+    narrator = ChildrenNarrator()
     opened = event("r", "visit_opened", seq=1, node="work", kind="script")
     assert narrator.lines(opened) == ["▸ ask/look: work (script)"]
     called = event("r", "tool_called", seq=1, node="work", call="c", name="count")
@@ -22,7 +22,7 @@ def test_lines_begin_with_the_path_to_their_run() -> None:
 
 def test_visits_of_several_runs_are_told_apart() -> None:
     """The visits have the same numbers; each run has its own, so neither says that the other runs in parallel."""
-    narrator = NarratorBelow()
+    narrator = ChildrenNarrator()
     for run in ("one", "two"):
         assert narrator.lines(event(run, "visit_opened", run, seq=1, node=f"n-{run}", kind="script")) == [
             f"▸ {run}: n-{run} (script)"
@@ -32,7 +32,7 @@ def test_visits_of_several_runs_are_told_apart() -> None:
 
 
 def test_escape_sequences_of_a_path_are_not_printed() -> None:
-    [line] = NarratorBelow().lines(event("r", "visit_opened", "\x1b[31mred", seq=1, node="n", kind="script"))
+    [line] = ChildrenNarrator().lines(event("r", "visit_opened", "\x1b[31mred", seq=1, node="n", kind="script"))
     assert "\x1b" not in line
 
 

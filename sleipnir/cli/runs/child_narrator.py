@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sleipnir.runs.views import StreamEvent, TreeEvent
 
 
-class NarratorBelow:
+class ChildrenNarrator:
     """Makes lines of the events of runs below another one, of which each has a narration of its own."""
 
     def __init__(self, *, every_tenth: bool = True) -> None:
