@@ -4,7 +4,6 @@ fan-outs, joins, interrupts, checkpoints and time travel are in the test files o
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from sleipnir.runs.views import TreeEvent
 from sleipnir.testing import Call, Reply, Request
 from tests.both_engines import ENGINES, Engine, Fleet, engine_of
 from tests.branching import GRAPHS
-from tests.integration.workers.mcp.servers import HERE
+from tests.integration.workers.mcp.servers import write_mcp_json
 from tests.processes import RedisServer, write_agent
 from tests.waiting import wait_until
 
@@ -401,14 +400,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "errors-above": (ERRORS_ABOVE, ERRORS_PY),
     "assistant-graph": (EXPORT, EXPORT_PY),
 }
-
-
-def write_mcp_json(folder: Path) -> None:
-    """A configuration directory with an MCP server."""
-    args = ["-I", "-S", "plain_server.py", "none"]
-    server = {"command": sys.executable, "args": args, "cwd": str(HERE)}
-    (folder / "functions").mkdir(parents=True)
-    (folder / "functions" / "mcp.json").write_text(json.dumps({"mcpServers": {"plain": server}}))
 
 
 @pytest.fixture(scope="module")

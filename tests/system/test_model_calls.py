@@ -4,7 +4,6 @@ what a run shows of tools that fail."""
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from sleipnir.testing import Call, Reply
 from tests.both_engines import ENGINES, Engine, Fleet, engine_of
-from tests.integration.workers.mcp.servers import HERE
+from tests.integration.workers.mcp.servers import write_mcp_json
 from tests.processes import RedisServer, write_agent
 
 TOOLS = """
@@ -43,14 +42,6 @@ nodes:
   ask: {type: llm, prompt: "{{initial_prompt}}", tools: [TOOLS], state_updates: {said: "{{output}}"}, next: done}
   done: {type: end, output: "{{said}}"}
 """
-
-
-def write_mcp_json(folder: Path) -> None:
-    """A configuration directory with an MCP server."""
-    args = ["-I", "-S", "plain_server.py", "none"]
-    server = {"command": sys.executable, "args": args, "cwd": str(HERE)}
-    (folder / "functions").mkdir(parents=True)
-    (folder / "functions" / "mcp.json").write_text(json.dumps({"mcpServers": {"plain": server}}))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
@@ -44,3 +45,11 @@ def lab_on_http(port: int = 0, *, sse: bool = False, many: int = 0) -> Iterator[
         server.force_exit = server.should_exit = True
         thread.join(10)
         listening.close()
+
+
+def write_mcp_json(folder: Path) -> None:
+    """A configuration directory with an MCP server."""
+    args = ["-I", "-S", "plain_server.py", "none"]
+    server = {"command": sys.executable, "args": args, "cwd": str(HERE)}
+    (folder / "functions").mkdir(parents=True)
+    (folder / "functions" / "mcp.json").write_text(json.dumps({"mcpServers": {"plain": server}}))
