@@ -239,6 +239,12 @@ class Settings:
     names. Unset: it opens no port."""
     metrics_host: str = _setting("127.0.0.1", _text)
     """The address that it listens on; 0.0.0.0 or :: for all. Anyone who can reach it can read the metrics."""
+    console_host: str = _setting("127.0.0.1", _text)
+    """The address on which the HTTP API listens (docs/http-api.md): one of this machine alone."""
+    console_port: int = _setting(8470, _whole(0, 65535))
+    """Its port; 0: any free one, which its log names."""
+    console_body_bytes: int = _setting(32 * 2**20, _whole(1024, BYTES_MOST))
+    """A larger body of a request is refused. The rows of a batch are read in pieces, and have no such limit."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = _setting(
         "info", _one_of("trace", "debug", "info", "warning", "error")
     )

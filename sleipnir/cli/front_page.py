@@ -56,6 +56,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("sleipnir.cli.fleet.services:up", "Run scheduler and workers here, in the foreground."),
         "scheduler": ("sleipnir.cli.fleet.services:scheduler", "Run one scheduler (becomes that process)."),
         "worker": ("sleipnir.cli.fleet.services:worker", "Run one Celery worker (becomes that process)."),
+        "console": ("sleipnir.cli.fleet.services:console", "Serve the HTTP API (becomes that process)."),
         "cache": ("sleipnir.cli.fleet.cache:cache", "List or clear the cached results of nodes."),
         "limits": ("sleipnir.cli.fleet.limits:limits", "Show the use of model limits."),
         "dead-letters": (

@@ -203,6 +203,10 @@ class AsyncClient:
                 self._client = await in_loop(_LoopClient, self._settings, by=self._by)
         return self._client
 
+    def acting_as(self, by: Actor) -> AsyncClient:
+        """As Client.acting_as. Nothing is opened by it."""
+        return _ActingClient(self, by)
+
     async def close(self) -> None:
         """Close all connections."""
         if self._client is not None:
@@ -266,3 +270,19 @@ class AsyncClient:
     resumed = _coroutine(Client.resumed)
     held = _coroutine(Client.held)
     health = _coroutine(Client.health)
+
+
+class _ActingClient(AsyncClient):
+    """The client `first`, for requests of another actor. Closing it closes nothing."""
+
+    def __init__(self, first: AsyncClient, by: Actor) -> None:
+        super().__init__(first._settings, by=by)
+        self._first, self._actor = first, by
+
+    async def _opened(self) -> Client:
+        if self._client is None:
+            self._client = (await self._first._opened()).acting_as(self._actor)
+        return self._client
+
+    async def close(self) -> None:
+        self._client = None

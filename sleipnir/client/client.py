@@ -13,6 +13,7 @@ private one.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
@@ -86,6 +87,15 @@ class Client:
 
     def _open_store(self) -> Store:
         return Store.open(self.settings, client_name="sleipnir-client", by=self.by)
+
+    def acting_as(self, by: Actor) -> Client:
+        """This client, for requests of another actor, as a server makes them for its callers. It has the same
+        connections: close this one only."""
+        other = copy.copy(self)
+        other.__dict__["_preparation"] = self._preparation
+        other.by = str(by)
+        other.store = self.store.acting_as(other.by)
+        return other
 
     @cached_property
     def _preparation(self) -> Preparation:

@@ -27,6 +27,7 @@ each subject. Each part is imported and created at its first use: most commands 
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -65,7 +66,10 @@ T = TypeVar("T")
 
 
 class _Part(Generic[T]):
-    """A part of the store, created once, at its first use: cached_property may create two in concurrent threads."""
+    """A part of the store, created once, at its first use: cached_property may create two in concurrent threads. A
+    store that acts for another actor uses the parts of the first one, except those that know their `actor`."""
+
+    knows_actor = False
 
     def __init__(self, make: Callable[[Store], T]) -> None:
         self._make, self.__doc__ = make, make.__doc__
@@ -76,10 +80,18 @@ class _Part(Generic[T]):
     def __get__(self, store: Store | None, owner: type[Store]) -> T:
         if store is None:
             return self  # type: ignore[return-value]  # access through the class, as by help()
+        if store._first is not None and not self.knows_actor:
+            return getattr(store._first, self._name)  # type: ignore[no-any-return]
         with store._making:
             if self._name not in store.__dict__:  # later accesses read it there directly
                 store.__dict__[self._name] = self._make(store)
             return store.__dict__[self._name]  # type: ignore[no-any-return]
+
+
+class _ActorPart(_Part[T]):
+    """A part that writes the actor into what it stores."""
+
+    knows_actor = True
 
 
 class Store:
@@ -104,6 +116,7 @@ class Store:
         self._settings, self._client_name, self._by = settings, client_name, by
         self._retention_ms = int(settings.retention_s * 1000)
         self._making = threading.RLock()  # reentrant: some parts use others
+        self._first: Store | None = None
         self.runs = Runs(self._client, self.keys, by, self._retention_ms)
         self.generations = Generations(self._client, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
@@ -120,7 +133,7 @@ class Store:
 
         return Sessions(self._client, self.keys)
 
-    @_Part
+    @_ActorPart
     def threads(self) -> Threads:
         from sleipnir.store.threads import Threads
 
@@ -147,7 +160,7 @@ class Store:
         retention_ms = int(self._settings.retention_s * 1000)
         return RedisStreams(self._client, self.keys, self.runs, self.errors, retention_ms=retention_ms)
 
-    @_Part
+    @_ActorPart
     def batches(self) -> Batches:
         from sleipnir.store.batches import Batches
 
@@ -233,6 +246,15 @@ class Store:
             check_server(store._client, store.url, allow_eviction=settings.allow_eviction)
             store.fleet.agree_on_layout()
         return store
+
+    def acting_as(self, by: str) -> Store:
+        """This store, for requests of another actor. It has the same connections: close this one only."""
+        other = copy.copy(self)
+        first = other._first = self._first or self
+        for name in ("threads", "batches"):
+            other.__dict__.pop(name, None)
+        other._by, other.runs = by, Runs(first._client, first.keys, by, first._retention_ms)
+        return other
 
     def errors(self) -> Any:
         """A context that turns redis-py's connection errors into StoreUnavailable."""

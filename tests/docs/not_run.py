@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 DEVELOPER = "it is for who works on Sleipnir, and runs the tests themselves or a measurement of an hour"
 SERVICE = "it runs until it is stopped; tests/system/test_deployment.py starts and stops all services"
+CONSOLE = "it runs until it is stopped; tests/system/test_http_server.py starts and asks it"
 DOCKER = "it needs Docker"
 KUBERNETES = "it needs a Kubernetes cluster"
 ROOT_USER = "it needs root"
@@ -40,6 +41,8 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     "docs/first-agent.md": {
         "": "tests/system/test_init.py follows this page, with all that it prints",
     },
+    "console/README.md": {"sleipnir console": CONSOLE},
+    "docs/http-api.md": {"": CONSOLE},
     "docs/mcp.md": {"python -m sleipnir_workers.mcp check": NETWORK},
     "docs/models.md": {"OPENAI_API_KEY=sk-... SLEIPNIR_MODEL": SERVICE},
     "docs/operations.md": {

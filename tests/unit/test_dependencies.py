@@ -12,9 +12,22 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sleipnir", "scheduler/sleipnir_scheduler", "workers/sleipnir_workers", "inprocess/sleipnir_inprocess")
-SLEIPNIR = {"sleipnir", "sleipnir_scheduler", "sleipnir_workers", "sleipnir_inprocess"}
-WITH = {"pydantic_core": "pydantic", "anyio": "mcp", "botocore": "boto3", "httpx": "litellm", "httpx2": "mcp"}
+PACKAGES = (
+    "sleipnir",
+    "scheduler/sleipnir_scheduler",
+    "workers/sleipnir_workers",
+    "inprocess/sleipnir_inprocess",
+    "console/sleipnir_console",
+)
+SLEIPNIR = {"sleipnir", "sleipnir_scheduler", "sleipnir_workers", "sleipnir_inprocess", "sleipnir_console"}
+WITH = {
+    "pydantic_core": "pydantic",
+    "anyio": "mcp",
+    "botocore": "boto3",
+    "httpx": "litellm",
+    "httpx2": "mcp",
+    "starlette": "fastapi",
+}
 """Parts of a package that only come with it, in a version that it chooses."""
 
 PLUGINS = {"sleipnir/testing/plugin.py": "pytest"}

@@ -14,7 +14,13 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sleipnir", "scheduler/sleipnir_scheduler", "workers/sleipnir_workers", "inprocess/sleipnir_inprocess")
+PACKAGES = (
+    "sleipnir",
+    "scheduler/sleipnir_scheduler",
+    "workers/sleipnir_workers",
+    "inprocess/sleipnir_inprocess",
+    "console/sleipnir_console",
+)
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 
 
@@ -43,8 +49,8 @@ PROGRAMMING = words_of("""
     counter creation default demand descendant difference directory dispatcher duration effort environment error
     estimate executor export expression extraction failure file form format fusion gauge glob grammar guard header
     health histogram history home host http import info init input install installation interpreter key knowledge
-    language latch launch leader limiter line link list lock log main mark matrix meaning memory module moment name
-    narrator neighbour object observer page parameter parent parser patch path pattern picture plan point
+    language latch launch leader limiter line link liveness list lock log main mark matrix meaning memory module moment
+    name narrator neighbour object observer origin page parameter parent parser patch path pattern picture plan point
     position problem process program protocol query reader reason reduction reference request response root runner
     runtime saver second sentinel separator series server shape shaper shim sink size socket span splitter start
     steering strategy submit summary symbol syntax system table tag tally terminal text time timeout total trace
@@ -54,7 +60,7 @@ PROGRAMMING = words_of("""
 
 DRAWING = words_of("arrow colour curve layout mermaid outline palette svg dot")
 
-FORMATS = words_of("amqp bsp celeryconfig dag gc github kb markdown pdf ps python rag spreadsheet typescript")
+FORMATS = words_of("amqp bsp celeryconfig dag gc github kb markdown openapi pdf ps python rag spreadsheet typescript")
 """Formats, protocols, programs and commands."""
 
 NO_NOUNS = words_of("""

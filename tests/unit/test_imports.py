@@ -11,6 +11,7 @@ def test_no_import_leads_back_to_where_it_began() -> None:
     graph = grimp.build_graph(
         "sleipnir",
         "sleipnir_inprocess",
+        "sleipnir_console",
         "sleipnir_scheduler",
         "sleipnir_workers",
         exclude_type_checking_imports=True,

@@ -1,4 +1,4 @@
-"""`up`, `scheduler` and `worker`: starting the processes of a deployment.
+"""`up`, `scheduler`, `worker` and `console`: starting the processes of a deployment.
 
 Rule. Services are started as commands, never by import: the command line must not depend on the packages of the
 scheduler and the workers, and a process that execs keeps its pid and signals for its supervisor.
@@ -88,6 +88,34 @@ def worker(
 
         return report(with_redis(settings), name, within)
     become(worker_command(queues, concurrency, pool, name, settings.log_level), settings)
+
+
+@click.command()
+@click.option("--host", metavar="ADDRESS", help="Listen on this address. Default: SLEIPNIR_CONSOLE_HOST, 127.0.0.1.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Default: SLEIPNIR_CONSOLE_PORT, 8470. 0: any free port.")
+@pass_options
+def console(options: GlobalOptions, host: str | None, port: int | None) -> None:
+    """Become the server of the HTTP API (docs/http-api.md)."""
+    refuse_without_console()
+    given = {"console_host": host, "console_port": port}
+    settings = options.settings().replaced(**{name: value for name, value in given.items() if value is not None})
+    become(console_command(), settings)
+
+
+def refuse_without_console() -> None:
+    """Raises ConfigError if what serves HTTP is not installed."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the HTTP API needs {' and '.join(missing)}, which the extra `console` brings: "
+            "`pip install 'sleipnir[console]'`, or in a checkout `pip install '.[console]'`"
+        )
+
+
+def console_command() -> list[str]:
+    return [sys.executable, "-m", "sleipnir_console"]
 
 
 def scheduler_command() -> list[str]:

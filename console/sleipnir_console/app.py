@@ -1,0 +1,78 @@
+"""The application: middleware, errors, routes, and the client that all requests share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from sleipnir.client.async_client import AsyncClient
+from sleipnir.runs.actor import Actor
+from sleipnir.settings import Settings
+from sleipnir_console import openapi, problems
+from sleipnir_console.body_limits import BodyLimit
+from sleipnir_console.origins import LOOPBACK, OriginGuard
+from sleipnir_console.permissions import GuardedRoute, anyone_here, requires
+from sleipnir_console.request_log import RequestLog
+from sleipnir_console.routes import health
+
+PREFIX: Final = "/api/v1"
+TAGS: Final[tuple[Mapping[str, str], ...]] = (
+    {"name": "health", "description": "Probes, and the state of the deployment."},
+    {"name": "interface", "description": "This document."},
+)
+
+interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
+ROUTERS: Final = (health.router, interface)
+
+
+@interface.get("/openapi.json", operation_id="get_openapi", summary="The OpenAPI document", response_class=JSONResponse)
+@requires("public")
+async def get_openapi(request: Request) -> Response:
+    """The description of this interface, as in docs/openapi.json."""
+    return JSONResponse(openapi_document(request.app))
+
+
+def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: False) -> FastAPI:
+    """The application for a deployment. Nothing is connected yet. `is_stopping`: whether the server is being stopped,
+    so that open streams end."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_connected)
+    app.state.client = AsyncClient(settings, by=Actor.here("api"))
+    app.state.authenticate = anyone_here
+    app.state.is_stopping = is_stopping
+    problems.add_handlers(app)
+    for router in ROUTERS:
+        app.include_router(router, prefix=PREFIX)
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimit, most_bytes=settings.console_body_bytes)
+    app.add_middleware(OriginGuard, hosts=LOOPBACK)
+    app.add_middleware(RequestLog)
+    return app
+
+
+@asynccontextmanager
+async def _connected(app: FastAPI) -> AsyncIterator[None]:
+    """Close the connections at the end. The first request opens them: a server starts also while Redis is away."""
+    try:
+        yield
+    finally:
+        await app.state.client.close()
+
+
+def api_routes() -> Iterator[APIRoute]:
+    """All routes, with paths below PREFIX."""
+    for router in ROUTERS:
+        for route in router.routes:
+            if not isinstance(route, GuardedRoute):
+                raise TypeError(f"{route} is no GuardedRoute: make its router with route_class=GuardedRoute")
+            yield route
+
+
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of the application."""
+    return openapi.document(app.routes, {str(route.operation_id): route for route in api_routes()}, TAGS)

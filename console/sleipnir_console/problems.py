@@ -1,0 +1,235 @@
+"""Errors as problem documents (RFC 9457): `{type, title, status, detail, instance}`, and what belongs to the type.
+
+Rule. A type never changes its meaning: programs branch on it. docs/http-api.md lists all of them (a test compares).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sleipnir.errors import (
+    AgentNotFound,
+    BatchNotFound,
+    BundleError,
+    GateError,
+    GraphError,
+    KnowledgeError,
+    RecordUnreadable,
+    RunNotFound,
+    SessionBusy,
+    SleipnirError,
+    StoreUnavailable,
+    ThreadBusy,
+    ToolFileError,
+    TooManyQueued,
+    UsageError,
+)
+
+TYPE_BASE: Final = "urn:sleipnir:problem:"
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 2
+"""A restart of Redis takes seconds; schedulers and workers reconnect within two."""
+MOST_PROBLEMS: Final = 100
+"""Findings and wrong fields that one document lists."""
+
+
+@dataclass(frozen=True)
+class ProblemType:
+    """A kind of error. `retry_after_s`: the same request may succeed after so many seconds."""
+
+    name: str
+    status: int
+    title: str
+    meaning: str
+    retry_after_s: int | None = None
+
+
+TYPES: Final[Mapping[str, ProblemType]] = {
+    each.name: each
+    for each in (
+        ProblemType("bad-request", 400, "The request is malformed", "The server cannot read it as HTTP or as JSON."),
+        ProblemType(
+            "invalid-request", 422, "The request has fields that are wrong",
+            "`errors` lists each with its `field`, as `body.prompt`, and a `message`. Unknown fields are refused.",
+        ),
+        ProblemType(
+            "refused", 422, "The request cannot be carried out", "`detail` says why. Nothing was changed.",
+        ),
+        ProblemType(
+            "invalid-agent", 422, "The definition of the agent is wrong",
+            "`problems` lists the findings of `sleipnir validate`. Nothing was submitted.",
+        ),
+        ProblemType(
+            "unauthenticated", 401, "The credentials are missing or not valid", "Nothing is known of the caller.",
+        ),
+        ProblemType(
+            "forbidden", 403, "The caller may not do this",
+            "`permission` is what the route needs.",
+        ),
+        ProblemType(
+            "cross-origin", 403, "The request comes from the page of another site",
+            "Its `Origin` or `Host` is not that of this server.",
+        ),
+        ProblemType("not-found", 404, "There is no such thing", "`detail` says what is missing."),
+        ProblemType("method-not-allowed", 405, "The path does not take this method", "`Allow` lists the methods."),
+        ProblemType(
+            "busy", 409, "Another run goes on there",
+            "The session or the thread has a run that is not over, or too many queued turns.",
+        ),
+        ProblemType("too-large", 413, "The body is too large", "`limit_bytes` is the limit."),
+        ProblemType(
+            "too-slow", 408, "The body did not arrive", "Nothing came for half a minute. Send the request again.",
+        ),
+        ProblemType(
+            "unreadable-record", 500, "A stored record cannot be read",
+            "It is damaged, or a newer release of Sleipnir wrote it.",
+        ),
+        ProblemType(
+            "internal", 500, "The server failed", "A bug. The log of the server has it under the request's id.",
+        ),
+        ProblemType(
+            "store-unavailable", 503, "Redis does not answer",
+            "It is unknown whether anything was changed. Repeat the request after `Retry-After` seconds.",
+            RETRY_AFTER_S,
+        ),
+        ProblemType(
+            "stopping", 503, "The server is being stopped", "Another one, or the next one, takes the request.",
+            RETRY_AFTER_S,
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass
+class HttpProblem(Exception):
+    """An error to answer with. `more` has the members of the document that belong to its type."""
+
+    type: str
+    detail: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.detail}"
+
+    @property
+    def kind(self) -> ProblemType:
+        return TYPES[self.type]
+
+    def document(self, instance: str | None = None) -> dict[str, Any]:
+        """The problem document; `instance` is the id of the request."""
+        kind = self.kind
+        found: dict[str, Any] = {"type": TYPE_BASE + kind.name, "title": kind.title, "status": kind.status}
+        found["detail"] = self.detail
+        if instance:
+            found["instance"] = f"urn:sleipnir:request:{instance}"
+        return {**found, **self.more}
+
+    def response(self, instance: str | None = None) -> Response:
+        """The answer to a request."""
+        headers = dict(self.headers)
+        if self.kind.retry_after_s is not None:
+            headers.setdefault("Retry-After", str(self.kind.retry_after_s))
+        body = json.dumps(self.document(instance), ensure_ascii=False).encode("utf-8", "replace")
+        return Response(body, self.kind.status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: SleipnirError) -> HttpProblem:
+    """The problem that an error of the client is."""
+    detail = str(error)
+    match error:
+        case StoreUnavailable():  # its text has addresses of the deployment: for the log
+            structlog.get_logger().warning("Redis does not answer", error=detail)
+            return HttpProblem("store-unavailable", "Redis does not answer, or cannot be used now")
+        case RunNotFound() | BatchNotFound() | AgentNotFound():
+            return HttpProblem("not-found", detail)
+        case SessionBusy() | ThreadBusy() | TooManyQueued():
+            return HttpProblem("busy", detail)
+        case GraphError():
+            return HttpProblem("invalid-agent", detail.partition("\n")[0], {"problems": _findings(error)})
+        case BundleError() | ToolFileError():
+            return HttpProblem("invalid-agent", detail, {"problems": []})
+        case RecordUnreadable():
+            return HttpProblem("unreadable-record", detail)
+        case GateError() | UsageError() | KnowledgeError():
+            return HttpProblem("refused", detail)
+        case _:
+            return HttpProblem("internal", detail)
+
+
+def _findings(error: GraphError) -> list[dict[str, Any]]:
+    return [dict(vars(problem)) for problem in error.problems[:MOST_PROBLEMS]]
+
+
+def as_markdown() -> str:
+    """The table of the types in docs/http-api.md."""
+    rows = [f"| `{each.name}` | {each.status} | {each.title}. {each.meaning} |\n" for each in TYPES.values()]
+    return "".join(["| type | status | meaning |\n", "|---|---|---|\n", *rows])
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Answer every error with a problem document."""
+    app.add_exception_handler(HttpProblem, _of_problem)
+    app.add_exception_handler(SleipnirError, _of_client)
+    app.add_exception_handler(RequestValidationError, _of_fields)
+    app.add_exception_handler(HTTPException, _of_http)
+    app.add_exception_handler(Exception, _of_bug)
+
+
+def request_id_of(request: Request) -> str | None:
+    found = request.scope.get("sleipnir_request_id")
+    return found if isinstance(found, str) else None
+
+
+async def _of_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpProblem)
+    return error.response(request_id_of(request))
+
+
+async def _of_client(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SleipnirError)
+    return problem_of(error).response(request_id_of(request))
+
+
+async def _of_fields(request: Request, error: Exception) -> Response:
+    """Without the values, which may hold secrets or a megabyte."""
+    assert isinstance(error, RequestValidationError)
+    errors = error.errors()[:MOST_PROBLEMS]
+    if any(each["type"] == "json_invalid" for each in errors):
+        return HttpProblem("bad-request", "the body is not JSON").response(request_id_of(request))
+    wrong = [{"field": _field(each["loc"]), "message": _message(each)} for each in errors]
+    detail = "; ".join(f"{each['field']}: {each['message']}" for each in wrong[:5])
+    return HttpProblem("invalid-request", detail, {"errors": wrong}).response(request_id_of(request))
+
+
+def _field(location: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, location))
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        return f"there is no field {error['loc'][-1]!r}"
+    return str(error["msg"])
+
+
+async def _of_http(request: Request, error: Exception) -> Response:
+    """Those of Starlette: unknown paths and methods, bodies that are not JSON."""
+    assert isinstance(error, HTTPException)
+    name = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "bad-request")
+    detail = f"there is no {request.url.path}" if error.status_code == 404 else str(error.detail)
+    return HttpProblem(name, detail, headers=dict(error.headers or {})).response(request_id_of(request))
+
+
+async def _of_bug(request: Request, error: Exception) -> Response:
+    structlog.get_logger().error("request failed", request=request_id_of(request), exc_info=error)
+    return HttpProblem("internal", "the server failed; its log has the reason").response(request_id_of(request))
