@@ -145,9 +145,11 @@ def wrongs(
         violations += of_effects(run, written, done, run_agains or {}, forgotten or {})
         if (ending := (quiet or {}).get(info.agent)) is not None:
             steps = [*run.past_steps(), *steps]
+            infos = [info]
             if (same := (repeated or {}).get(run_id)) is not None:
                 ending = ending_of(client.run(same))
-            if is_comparable(info, steps):
+                infos.append(client.run(same).info())
+            if is_comparable(infos, steps):
                 violations += of_ending(run, info, steps, ending)
     return [*violations, *leaks(client, redis)]
 
@@ -208,10 +210,11 @@ def of_emissions(run: Run) -> Iterator[Wrong]:
             last[event.data["seq"]] = place
 
 
-def is_comparable(info: RunInfo, steps: Sequence[StepInfo]) -> bool:
-    if info.forked_from is not None and "(limits.max_steps)" in (info.error or ""):
-        return False  # it has the limit anew, and so comes further than its source
-    return info.status != "cancelled" and not any("WorkerLost" in (step.error or "") for step in steps)
+def is_comparable(infos: Sequence[RunInfo], steps: Sequence[StepInfo]) -> bool:
+    """`infos`: of the run, and of the same fork without faults; `steps`: of the run."""
+    if any(info.forked_from is not None and "(limits.max_steps)" in (info.error or "") for info in infos):
+        return False  # a fork has the limit anew, and so comes further than its source, the further the more retries
+    return infos[0].status != "cancelled" and not any("WorkerLost" in (step.error or "") for step in steps)
 
 
 def of_ending(run: Run, info: RunInfo, steps: Sequence[StepInfo], quiet: Ending) -> Iterator[Wrong]:

@@ -39,4 +39,7 @@ def test_a_fork_that_reached_the_limit_of_super_steps_is_not_compared_with_its_s
     """It has the limit anew, so it comes further."""
     error = "Graph 'g' is not done after 3 super-steps (limits.max_steps)."
     for source, error_, comparable in ((None, error, True), ("r1", error, False), ("r1", "exit 1", True)):
-        assert is_comparable(RunInfo("r2", "g", "failed", 0, error=error_, forked_from=source), []) is comparable
+        info = RunInfo("r2", "g", "failed", 0, error=error_, forked_from=source)
+        assert is_comparable([info], []) is comparable
+        completed = RunInfo("r3", "g", "completed", 0, forked_from="r1")
+        assert is_comparable([completed, info], []) is comparable, "the same fork without faults may have reached it"
