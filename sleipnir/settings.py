@@ -215,6 +215,8 @@ class Settings:
     """The maximum size of the cached results of one node; those that expire first make room."""
     cache_retention_s: float = _setting(30 * 24 * 3600.0, _seconds)
     """How long a cached result is kept at most, also without a `ttl`."""
+    audit_retention_s: float = _setting(365 * 24 * 3600.0, _seconds)
+    """How long an entry of the audit is kept."""
     knowledge: str | None = _setting(None, _text)
     """Where knowledge bases are shared with all workers: a folder that they can all access, or `s3://bucket/prefix`.
     Unset: `<home>/knowledge`, which only workers of this machine can access."""

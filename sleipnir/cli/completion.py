@@ -1,5 +1,5 @@
 """Tab completion: the scripts for the shells, and the names of agents, runs, threads, steps, batches, dead letters,
-state keys, tools and rag nodes.
+users, access tokens, state keys, tools and rag nodes.
 
 Rules. A key press must never hang, print an error or start a server. Files are read without a time limit. Redis has
 TIME_LIMIT_S to answer, and its answer is cached in a file below the home, which is used if it does not answer in time
@@ -133,6 +133,16 @@ def complete_dead_letter(ctx: click.Context, param: click.Parameter, incomplete:
     return [
         item for item in _matching(_kept("dead-letters", _dead_letters), ctx, incomplete) if item.value not in named
     ]
+
+
+def complete_user(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of users, with their access roles as help."""
+    return _matching(_kept("users", _users), ctx, incomplete)
+
+
+def complete_access_token(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of access tokens, with their user and label as help."""
+    return _matching(_kept("tokens", _access_tokens), ctx, incomplete)
 
 
 def complete_state_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -292,6 +302,23 @@ def _dead_letters(options: GlobalOptions) -> Iterator[CompletionItem]:
             raise _NotAsked
         letters = list(islice(client.store.dead_letters.all(), SHOWN_RUNS))
     return (CompletionItem(letter.id, help=f"of run {letter.run}") for letter in letters)
+
+
+def _users(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        if client is None:
+            raise _NotAsked
+        users = client.access.users()
+    for user in users:
+        yield CompletionItem(user.name, help=", ".join(f"{role} in {name}" for name, role in user.roles.items()))
+
+
+def _access_tokens(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        if client is None:
+            raise _NotAsked
+        tokens = client.access.tokens()
+    return (CompletionItem(token.id, help=f"of {token.user} {token.label}".rstrip()) for token in tokens)
 
 
 def _batches(options: GlobalOptions) -> Iterator[CompletionItem]:

@@ -57,6 +57,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "scheduler": ("sleipnir.cli.fleet.services:scheduler", "Run one scheduler (becomes that process)."),
         "worker": ("sleipnir.cli.fleet.services:worker", "Run one Celery worker (becomes that process)."),
         "console": ("sleipnir.cli.fleet.services:console", "Serve the HTTP API (becomes that process)."),
+        "users": ("sleipnir.cli.access.users:users", "Users of the HTTP API and their roles."),
+        "tokens": ("sleipnir.cli.access.tokens:tokens", "Tokens for programs that use the HTTP API."),
+        "audit": ("sleipnir.cli.access.audit:audit", "What was changed, by whom and why."),
         "cache": ("sleipnir.cli.fleet.cache:cache", "List or clear the cached results of nodes."),
         "limits": ("sleipnir.cli.fleet.limits:limits", "Show the use of model limits."),
         "dead-letters": (

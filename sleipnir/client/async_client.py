@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from sleipnir.client.access import Access
 from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
 from sleipnir.messages import RunStatus
@@ -181,6 +182,32 @@ class AsyncBatch:
     errors = _coroutine(Batch.errors)
 
 
+class AsyncAccess:
+    """Users, access tokens, logins and the audit, as `Access`. Passwords are hashed in a thread."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def _opened(self) -> Access:
+        return (await self._client._opened()).access
+
+    users = _coroutine(Access.users)
+    has_users = _coroutine(Access.has_users)
+    add_user = _coroutine(Access.add_user)
+    set_password = _coroutine(Access.set_password)
+    set_disabled = _coroutine(Access.set_disabled)
+    set_role = _coroutine(Access.set_role)
+    tokens = _coroutine(Access.tokens)
+    create_token = _coroutine(Access.create_token)
+    revoke_token = _coroutine(Access.revoke_token)
+    of_token = _coroutine(Access.of_token)
+    log_in = _coroutine(Access.log_in)
+    of_cookie = _coroutine(Access.of_cookie)
+    of_proxy = _coroutine(Access.of_proxy)
+    log_out = _coroutine(Access.log_out)
+    audit = _iterator(Access.audit)
+
+
 class _LoopClient(Client):
     """A client whose calls are made by in_loop."""
 
@@ -206,6 +233,11 @@ class AsyncClient:
     def acting_as(self, by: Actor) -> AsyncClient:
         """As Client.acting_as. Nothing is opened by it."""
         return _ActingClient(self, by)
+
+    @property
+    def access(self) -> AsyncAccess:
+        """Users, access tokens, logins and the audit."""
+        return AsyncAccess(self)
 
     async def close(self) -> None:
         """Close all connections."""

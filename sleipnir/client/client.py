@@ -50,6 +50,7 @@ MOST_TRIES: Final = 20  # of a submission to a thread that goes on with other tu
 if TYPE_CHECKING:
     from sleipnir.batches.records import BatchInfo
     from sleipnir.batches.rows import Row
+    from sleipnir.client.access import Access
     from sleipnir.client.agent_judge import OnJudging
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
@@ -103,6 +104,13 @@ class Client:
         from sleipnir.client.preparation import Preparation
 
         return Preparation(self.settings, self.store)
+
+    @cached_property
+    def access(self) -> Access:
+        """Users, access tokens, logins and the audit. Imported lazily, as few programs need it."""
+        from sleipnir.client.access import Access
+
+        return Access(self.store, self.by)
 
     def submit(
         self,

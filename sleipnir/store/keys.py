@@ -86,6 +86,11 @@ class Keys:
         """All limits share a hash tag, because one call may need permits of several limits at once."""
         return LimitKeys(f"{self.prefix}:{{limits}}:limit:{limit}")
 
+    @property
+    def access(self) -> AccessKeys:
+        """All keys of users, tokens and logins share a hash tag, because one script changes several."""
+        return AccessKeys(f"{self.prefix}:{{access}}")
+
     def _tag(self, partition: int) -> str:
         return f"{self.prefix}:{{p{partition:02d}}}"
 
@@ -164,6 +169,38 @@ def cache_of_name(name: str) -> tuple[str, str]:
     """The agent and the node of a cache_name."""
     agent, node = json.loads(name)
     return str(agent), str(node)
+
+
+@dataclass(frozen=True)
+class AccessKeys:
+    """The keys of users, access tokens and logins, and of the audit of what is no run's."""
+
+    tag: str
+
+    @property
+    def users(self) -> str:
+        """HASH name -> JSON (access.records.User). Never dies."""
+        return f"{self.tag}:users"
+
+    @property
+    def tokens(self) -> str:
+        """HASH id -> JSON (access.records.AccessToken). A field lives until the token is revoked."""
+        return f"{self.tag}:tokens"
+
+    def logins(self, user: str) -> str:
+        """HASH SHA-256 of the secret -> JSON (access.records.Login), about MOST_LOGINS at most. Dies LOGIN_MS after the
+        last one began, or when all are revoked."""
+        return f"{self.tag}:logins:{user}"
+
+    def failed(self, kind: str, name: str) -> str:
+        """HASH failures, until_ms, last (login_attempt.lua) of the users or addresses (`kind`) of one bucket: there are
+        65,536 of each, however many names are tried. Dies store.access.FAILED_MS after the last attempt."""
+        return f"{self.tag}:failed:{kind}:{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:4]}"
+
+    @property
+    def audit(self) -> str:
+        """STREAM e (JSON, access/audit.py), at most MOST_ENTRIES, each as long as the setting audit_retention_s."""
+        return f"{self.tag}:audit"
 
 
 @dataclass(frozen=True)

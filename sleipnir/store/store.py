@@ -17,6 +17,7 @@ sessions    clients: read and remove sessions of agents
 threads     clients: read and remove threads of agents, and begin their turns
 cache       workers: results of nodes for later visits; clients: list and clear them
 knowledge   builders: build a knowledge base, one at a time; clients: shared indexes
+access      users, access tokens and logins; the audit
 garbage     `gc`: remains of missing runs
 generations restarts, restores and fail-overs of Redis, and steps of its clock
 fleet       announced processes, and the broker's queues if it is a Redis
@@ -44,6 +45,7 @@ from sleipnir.store.runs import Runs
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import Health, RunInfo
+    from sleipnir.store.access import AccessRecords
     from sleipnir.store.batches import Batches
     from sleipnir.store.bundles import Bundles
     from sleipnir.store.cache import CacheStore
@@ -211,6 +213,12 @@ class Store:
         from sleipnir.store.cache import CacheStore
 
         return CacheStore.of(self._client, self.keys, self._settings)
+
+    @_Part
+    def access(self) -> AccessRecords:
+        from sleipnir.store.access import AccessRecords
+
+        return AccessRecords(self._client, self.keys, keep_ms=int(self._settings.audit_retention_s * 1000))
 
     @_Part
     def garbage(self) -> Garbage:

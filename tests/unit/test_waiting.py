@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sleipnir import waiting
-from sleipnir.client.async_client import AsyncBatch, AsyncClient, AsyncRun
+from sleipnir.client.access import Access
+from sleipnir.client.async_client import AsyncAccess, AsyncBatch, AsyncClient, AsyncRun
 from sleipnir.client.batch import Batch
 from sleipnir.client.client import Client, Run
 
@@ -72,7 +73,9 @@ def test_outside_of_an_event_loop_a_function_blocks_its_thread() -> None:
         waiting.awaited(asyncio.Event)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("blocking", "other"), [(Client, AsyncClient), (Run, AsyncRun), (Batch, AsyncBatch)])
+@pytest.mark.parametrize(
+    ("blocking", "other"), [(Client, AsyncClient), (Run, AsyncRun), (Batch, AsyncBatch), (Access, AsyncAccess)]
+)
 def test_the_asynchronous_classes_have_every_public_method(blocking: type[Any], other: type[Any]) -> None:
     def methods(kind: type[Any]) -> dict[str, Callable[..., Any]]:
         return {name: value for name, value in vars(kind).items() if not name.startswith("_")}

@@ -1,0 +1,1 @@
+"""Commands for users, access tokens and the audit."""

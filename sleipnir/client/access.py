@@ -1,0 +1,336 @@
+"""Users, access tokens, logins and the audit: `client.access`.
+
+    client.access.add_user("ann", "correct horse battery", {"default": "operator"})
+    token = client.access.create_token("ann", role="viewer", namespaces=["default"])
+
+Each change is written with its entry of the audit, at once. These calls ask for no role: whoever may connect to Redis
+may make them. The console asks before it makes them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from sleipnir.access import credentials, passwords
+from sleipnir.access.audit import AuditEntry, audit_text
+from sleipnir.access.records import (
+    EVERY,
+    LOGIN_MS,
+    MOST_LOGINS,
+    SEEN_EVERY_MS,
+    AccessToken,
+    Identity,
+    Login,
+    User,
+    refuse_namespaces,
+    refuse_role,
+    refuse_user,
+)
+from sleipnir.errors import StoreUnavailable, UsageError
+from sleipnir.waiting import in_thread
+
+if TYPE_CHECKING:
+    from sleipnir.store.access import AccessRecords, Stored
+    from sleipnir.store.store import Store
+
+MOST_TRIES: Final = 20
+"""Of a change that others come before."""
+
+
+class LoginRefused(UsageError):
+    """The user or the password is wrong, or the user is disabled: which, is not said. `retry_after_ms`: so long further
+    attempts are refused unseen; 0: this one was looked at."""
+
+    def __init__(self, retry_after_ms: int = 0) -> None:
+        wait = f"; try again in {-(-retry_after_ms // 1000)} s" if retry_after_ms else ""
+        super().__init__(f"too many failed logins{wait}" if wait else "the user or the password is wrong")
+        self.retry_after_ms = retry_after_ms
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """`text` is the token itself, which is shown this once; `info` what is stored of it."""
+
+    text: str = field(repr=False)
+    info: AccessToken
+
+
+@dataclass(frozen=True)
+class NewLogin:
+    """`cookie` is the value for the browser's cookie, `csrf` the text that its pages send with changes."""
+
+    cookie: str = field(repr=False)
+    csrf: str = field(repr=False)
+    identity: Identity
+
+
+class Access:
+    """The operations on users, access tokens, logins and the audit. Every one raises StoreUnavailable, and
+    RecordUnreadable for a damaged user, token or login. `reason` is for the audit, and so is `by`, the actor as text:
+    without it, that of the client."""
+
+    def __init__(self, store: Store, by: str) -> None:
+        self._store, self._by = store, by
+
+    # Users.
+
+    def users(self) -> list[User]:
+        """All users by name."""
+        with self._store.errors():
+            return self._records.users()
+
+    def has_users(self) -> bool:
+        """Whether there is any user."""
+        with self._store.errors():
+            return self._records.has_users()
+
+    def add_user(
+        self, name: str, password: str | None, roles: Mapping[str, str], *, reason: str | None = None, by: str = ""
+    ) -> User:
+        """A new user with access roles by namespace (`*`: all). `password`: None for one whom only a proxy names.
+        Raises UsageError for a name that is taken or invalid, and for a weak password; ConfigError without
+        argon2-cffi."""
+        refuse_user(name)
+        refuse_namespaces(roles)
+        for role in roles.values():
+            refuse_role(role)
+        hashed = "" if password is None else in_thread(passwords.hashed, password)
+        with self._store.errors():
+            made = User(name, dict(roles), hashed, created_ms=self._records.now_ms(), changed=_unique())
+            entry = self._entry("user added", made, by, after=_shown(made), reason=reason)
+            if not self._records.change_user(None, made, entry):
+                raise UsageError(f"there is a user {name!r} already")
+        return made
+
+    def set_password(self, name: str, password: str, *, reason: str | None = None, by: str = "") -> User:
+        """Change a password; all logins of the user end. Raises as add_user, and for an unknown user."""
+        hashed = in_thread(passwords.hashed, password)
+        change = partial(replace, password=hashed)
+        return self._change_user(name, "password changed", change, revoke=True, reason=reason, by=by)
+
+    def set_disabled(self, name: str, disabled: bool, *, reason: str | None = None, by: str = "") -> User:
+        """Disable or enable a user. The logins of a disabled user end, and its tokens are refused. Raises UsageError
+        for an unknown user."""
+        what = "user disabled" if disabled else "user enabled"
+        change = partial(replace, disabled=disabled)
+        return self._change_user(name, what, change, revoke=disabled, reason=reason, by=by)
+
+    def set_role(self, name: str, namespace: str, role: str | None, *, reason: str | None = None, by: str = "") -> User:
+        """Give a user an access role in a namespace (`*`: all), or take it (None). It applies to the next request.
+        Raises UsageError for an unknown user or role."""
+        refuse_namespaces([namespace])
+        if role is not None:
+            refuse_role(role)
+
+        def change(user: User) -> User:
+            others = {each: has for each, has in user.roles.items() if each != namespace}
+            return replace(user, roles=others if role is None else {**others, namespace: role})
+
+        return self._change_user(name, "role changed", change, reason=reason, by=by)
+
+    def _change_user(
+        self,
+        name: str,
+        what: str,
+        change: Callable[[User], User],
+        *,
+        revoke: bool = False,
+        reason: str | None,
+        by: str,
+    ) -> User:
+        with self._store.errors():
+            for _ in range(MOST_TRIES):
+                was = self._known(name)
+                changed = replace(change(was.value), changed=_unique())
+                before, after = _shown(was.value), _shown(changed)
+                entry = self._entry(what, changed, by, before=before, after=after, reason=reason)
+                if self._records.change_user(was, changed, entry, revoke=revoke):
+                    return changed
+        raise _busy(f"user {name!r}")
+
+    def _known(self, name: str) -> Stored[User]:
+        found = self._records.user(name)
+        if found is None:
+            raise UsageError(f"there is no user {name[:80]!r}; `sleipnir users ls` lists them")
+        return found
+
+    # Tokens.
+
+    def tokens(self) -> list[AccessToken]:
+        """All access tokens, the oldest first, expired ones too."""
+        with self._store.errors():
+            return self._records.tokens()
+
+    def create_token(
+        self,
+        user: str,
+        *,
+        role: str = "admin",
+        namespaces: Collection[str] = (EVERY,),
+        expires_s: float | None = None,
+        label: str = "",
+        reason: str | None = None,
+        by: str = "",
+    ) -> NewToken:
+        """A token that acts for a user: with at most `role`, in `namespaces` only, for `expires_s` seconds (None: until
+        it is revoked). Raises UsageError for an unknown user, role or namespace."""
+        refuse_role(role)
+        refuse_namespaces(namespaces)
+        made, text = credentials.new_token()
+        with self._store.errors():
+            now_ms = self._records.now_ms()
+            expires_ms = None if expires_s is None else now_ms + int(expires_s * 1000)
+            bounds = tuple(sorted(set(namespaces)))
+            token = AccessToken(made.of, user, made.hash, role, bounds, now_ms, expires_ms, label[:200])
+            entry = audit_text(
+                "token created", f"token {token.id}", by or self._by, after=_shown_token(token), reason=reason
+            )
+            for _ in range(MOST_TRIES):
+                if self._records.add_token(token, self._known(user), entry):
+                    return NewToken(text, token)
+        raise _busy(f"user {user!r}")
+
+    def revoke_token(self, id_: str, *, reason: str | None = None, by: str = "") -> AccessToken:
+        """Remove a token: its next request is refused. Raises UsageError for an unknown one."""
+        with self._store.errors():
+            for _ in range(MOST_TRIES):
+                was = self._records.token(id_)
+                if was is None:
+                    raise UsageError(f"there is no token {id_[:80]!r}; `sleipnir tokens ls` lists them")
+                before = _shown_token(was.value)
+                entry = audit_text("token revoked", f"token {id_}", by or self._by, before=before, reason=reason)
+                if self._records.change_token(was, None, entry):
+                    return was.value
+        raise _busy(f"token {id_!r}")
+
+    def of_token(self, text: str) -> Identity | None:
+        """Who a token is of. None: unknown, revoked, expired, or of a user who is disabled or gone."""
+        given = credentials.of_token(text)
+        if given is None:
+            return None
+        with self._store.errors():
+            found = self._records.token_with_user(given.of)
+            if found is None or not given.is_of(found[0].value.hash):
+                return None
+            was, owner, now_ms = found
+            token = was.value
+            if owner is None or owner.value.disabled or now_ms >= (token.expires_ms or now_ms + 1):
+                return None
+            if now_ms - (token.used_ms or 0) >= SEEN_EVERY_MS:
+                self._records.change_token(was, replace(token, used_ms=now_ms))
+        return Identity(
+            token.user, owner.value.roles, "token", token=token.id, bound=token.role, namespaces=token.namespaces
+        )
+
+    # Logins.
+
+    def log_in(self, name: str, password: str, address: str = "", *, replaces: str = "", by: str = "") -> NewLogin:
+        """A new login for a browser. `replaces` is the cookie that the browser had, which ends. Failures slow down
+        further attempts of the same user and from the same address. Raises LoginRefused, and ConfigError without
+        argon2-cffi."""
+        attempt = _unique()
+        with self._store.errors():
+            if wait_ms := self._records.attempt(name, address, attempt):
+                raise LoginRefused(wait_ms)
+            owner = self._records.user(name)
+            stored = owner.value.password if owner and not owner.value.disabled else ""
+        if not in_thread(passwords.is_right, password, stored) or owner is None:
+            raise LoginRefused
+        with self._store.errors():
+            self._records.attempt(name, address, attempt, passed=True)
+            made, cookie = credentials.new_login(name)
+            now_ms = self._records.now_ms()
+            login = Login(now_ms, now_ms, now_ms + LOGIN_MS, address)
+            entry = audit_text("logged in", f"user {name}", by or self._by, after={"address": address})
+            if not self._records.add_login(owner, made.hash, login, entry):
+                raise LoginRefused
+            self._end_old_logins(name, now_ms)
+        self.log_out(replaces)
+        return NewLogin(cookie, made.csrf, Identity(name, owner.value.roles, "login", csrf=made.csrf))
+
+    def of_cookie(self, cookie: str) -> Identity | None:
+        """Who a cookie is of. None: unknown, revoked, over, or of a user who is disabled."""
+        given = credentials.of_cookie(cookie)
+        if given is None:
+            return None
+        with self._store.errors():
+            found = self._records.login_with_user(given.of, given.hash)
+            if found is None:
+                return None
+            was, owner, now_ms = found
+            login = was.value
+            if owner.value.disabled or login.is_over(now_ms):
+                return None
+            if now_ms - login.seen_ms >= SEEN_EVERY_MS:
+                self._records.touch_login(given.of, given.hash, was, replace(login, seen_ms=now_ms))
+        return Identity(given.of, owner.value.roles, "login", csrf=given.csrf)
+
+    def of_proxy(self, name: str) -> Identity | None:
+        """Who a trusted proxy names. None: there is no such user, or it is disabled."""
+        with self._store.errors():
+            owner = self._records.user(name)
+        return None if owner is None or owner.value.disabled else Identity(name, owner.value.roles, "proxy")
+
+    def log_out(self, cookie: str) -> None:
+        """End a login; a cookie that is none is ignored."""
+        given = credentials.of_cookie(cookie)
+        if given is not None:
+            with self._store.errors():
+                self._records.end_logins(given.of, [given.hash])
+
+    def _end_old_logins(self, user: str, now_ms: int) -> None:
+        """Remove those that are over, and the oldest if there are too many."""
+        found = sorted(self._records.logins(user).items(), key=lambda each: each[1].seen_ms, reverse=True)
+        live = [digest for digest, login in found if not login.is_over(now_ms)]
+        kept = set(live[:MOST_LOGINS])
+        self._records.end_logins(user, [digest for digest, _ in found if digest not in kept])
+
+    # The audit.
+
+    def audit(
+        self,
+        *,
+        oldest_ms: int = 0,
+        newest_first: bool = False,
+        by: str | None = None,
+        on: str | None = None,
+        what: str | None = None,
+    ) -> Iterator[AuditEntry]:
+        """The entries within their retention, from a time on (ms since the epoch). `by`, `on` and `what` are texts that
+        the field of an entry contains."""
+        with self._store.errors():
+            for entry in self._records.entries(oldest_ms=oldest_ms, newest_first=newest_first):
+                fields = ((by, entry.by), (on, entry.on), (what, entry.what))
+                if all(wanted is None or wanted in text for wanted, text in fields):
+                    yield entry
+
+    @property
+    def _records(self) -> AccessRecords:
+        return self._store.access
+
+    def _entry(self, what: str, user: User, by: str, **fields: Any) -> str:
+        return audit_text(what, f"user {user.name}", by or self._by, **fields)
+
+
+def _unique() -> str:
+    return secrets.token_hex(8)
+
+
+def _shown(user: User) -> dict[str, Any]:
+    """What the audit says of a user."""
+    return {"roles": dict(user.roles), "disabled": user.disabled, "password": bool(user.password)}
+
+
+def _shown_token(token: AccessToken) -> dict[str, Any]:
+    return {
+        "user": token.user, "role": token.role, "namespaces": list(token.namespaces), "expires_ms": token.expires_ms,
+        "label": token.label,
+    }  # fmt: skip
+
+
+def _busy(what: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{what} is changed by others all the time; nothing was changed, try again")

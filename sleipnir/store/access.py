@@ -1,0 +1,210 @@
+"""Users, access tokens and logins in Redis, failed logins, and the audit of what is no run's.
+
+A change is made of a record that was read: if another one came first, the caller reads again. What is stored of a
+secret is its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from sleipnir.access.audit import MOST_ENTRIES, AuditEntry
+from sleipnir.access.records import LOGIN_MS, AccessToken, Login, User
+from sleipnir.decoding import decoded_object, read, read_text
+from sleipnir.errors import RecordUnreadable
+from sleipnir.store.connect import Client, clock_ms, time_ms
+from sleipnir.store.keys import Keys
+from sleipnir.store.record_text import record
+from sleipnir.store.scripts import Arg, LuaScript
+
+_CHANGE = LuaScript("change_access")
+_ATTEMPT = LuaScript("login_attempt")
+
+USER_FREE: Final = 5
+USER_MOST_MS: Final = 30_000
+"""Short: others may make the attempts, and must not lock the user out."""
+ADDRESS_FREE: Final = 20
+ADDRESS_MOST_MS: Final = 15 * 60_000
+FAILED_MS: Final = 3600 * 1000
+"""Failures are forgotten so long after the last attempt."""
+
+_PAGE = 500
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stored(Generic[T]):
+    """A record with the text that it was read from, for a change that compares it."""
+
+    value: T
+    text: str
+
+
+class AccessRecords:
+    """`keep_ms`: how long entries of the audit are kept."""
+
+    def __init__(self, client: Client, keys: Keys, *, keep_ms: int) -> None:
+        self._client, self._keys, self._keep_ms = client, keys.access, keep_ms
+
+    def now_ms(self) -> int:
+        return clock_ms(self._client)
+
+    # Users.
+
+    def users(self) -> list[User]:
+        """All users by name. Raises RecordUnreadable."""
+        stored = self._client.hgetall(self._keys.users)
+        return [read_text(User, stored[name], "user", name) for name in sorted(stored)]
+
+    def has_users(self) -> bool:
+        return bool(self._client.exists(self._keys.users))
+
+    def user(self, name: str) -> Stored[User] | None:
+        """Raises RecordUnreadable."""
+        return _stored(User, self._client.hget(self._keys.users, name), "user", name)
+
+    def change_user(self, was: Stored[User] | None, user: User, entry: str, *, revoke: bool = False) -> bool:
+        """Store a user, new if `was` is None; `revoke` ends all logins of it. False: it has changed since."""
+        before = was.text if was else ""
+        return self._change(self._keys.users, user.name, before, record(user), user.name, revoke=revoke, entry=entry)
+
+    # Tokens.
+
+    def tokens(self) -> list[AccessToken]:
+        """All tokens, the oldest first. Raises RecordUnreadable."""
+        stored = self._client.hgetall(self._keys.tokens)
+        tokens = [read_text(AccessToken, text, "access token", id_) for id_, text in stored.items()]
+        return sorted(tokens, key=lambda token: (token.created_ms, token.id))
+
+    def token(self, id_: str) -> Stored[AccessToken] | None:
+        """Raises RecordUnreadable."""
+        return _stored(AccessToken, self._client.hget(self._keys.tokens, id_), "access token", id_)
+
+    def token_with_user(self, id_: str) -> tuple[Stored[AccessToken], Stored[User] | None, int] | None:
+        """A token, its user and the time. Raises RecordUnreadable."""
+        token = self.token(id_)
+        if token is None:
+            return None
+        text, now_ms = self._user_and_time(token.value.user)
+        return token, _stored(User, text, "user", token.value.user), now_ms
+
+    def add_token(self, token: AccessToken, owner: Stored[User], entry: str) -> bool:
+        """False: the user has changed since."""
+        return self._change(
+            self._keys.tokens, token.id, "", record(token), token.user, user_text=owner.text, entry=entry
+        )
+
+    def change_token(self, was: Stored[AccessToken], token: AccessToken | None, entry: str = "") -> bool:
+        """Store a token again, or remove it. False: it has changed since."""
+        after = record(token) if token else ""
+        return self._change(self._keys.tokens, was.value.id, was.text, after, was.value.user, entry=entry)
+
+    # Logins.
+
+    def login_with_user(self, user: str, digest: str) -> tuple[Stored[Login], Stored[User], int] | None:
+        """A login, its user and the time. Raises RecordUnreadable."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hget(self._keys.logins(user), digest)
+        pipe.hget(self._keys.users, user)
+        pipe.time()
+        login_text, user_text, time = pipe.execute()
+        login, owner = _stored(Login, login_text, "login", user), _stored(User, user_text, "user", user)
+        return None if login is None or owner is None else (login, owner, time_ms(time))
+
+    def logins(self, user: str) -> dict[str, Login]:
+        """The logins of a user by the SHA-256 of their secret. Raises RecordUnreadable."""
+        stored = self._client.hgetall(self._keys.logins(user))
+        return {digest: read_text(Login, text, "login", user) for digest, text in stored.items()}
+
+    def add_login(self, owner: Stored[User], digest: str, login: Login, entry: str) -> bool:
+        """False: the user has changed since, so that the password that was compared may be an old one."""
+        user = owner.value.name
+        return self._change(
+            self._keys.logins(user), digest, "", record(login), user,
+            user_text=owner.text, ttl_ms=LOGIN_MS, entry=entry,
+        )  # fmt: skip
+
+    def touch_login(self, user: str, digest: str, was: Stored[Login], login: Login) -> None:
+        """Write the last use. A login that was revoked meanwhile stays so."""
+        self._change(self._keys.logins(user), digest, was.text, record(login), user)
+
+    def end_logins(self, user: str, digests: list[str]) -> None:
+        if digests:
+            self._client.hdel(self._keys.logins(user), *digests)
+
+    # Failed logins.
+
+    def attempt(self, user: str, address: str, attempt: str, *, passed: bool = False) -> int:
+        """Count an attempt as a failure, or, `passed`, take that back. Returns the ms for which attempts of this user
+        or from this address are refused; 0: go on."""
+        args: dict[str, Arg] = {
+            "attempt": attempt, "passed": int(passed), "user_free": USER_FREE, "user_most_ms": USER_MOST_MS,
+            "address_free": ADDRESS_FREE, "address_most_ms": ADDRESS_MOST_MS, "keep_ms": FAILED_MS,
+        }  # fmt: skip
+        keys = {"of_user": self._keys.failed("user", user), "of_address": self._keys.failed("address", address)}
+        return int(_ATTEMPT(self._client, keys, args))
+
+    # The audit.
+
+    def entries(self, *, oldest_ms: int = 0, newest_first: bool = False) -> Iterator[AuditEntry]:
+        """The entries within their retention, from a time on. One that cannot be read is `unreadable`."""
+        first = str(max(0, oldest_ms, self.now_ms() - self._keep_ms))
+        page: list[tuple[str, Mapping[str, str]]]
+        edge = "+" if newest_first else first
+        while True:
+            if newest_first:
+                page = self._client.xrevrange(self._keys.audit, edge, first, count=_PAGE)
+            else:
+                page = self._client.xrange(self._keys.audit, edge, "+", count=_PAGE)
+            for id_, fields in page:
+                yield _entry(id_, fields)
+            if len(page) < _PAGE:
+                return
+            edge = f"({page[-1][0]}"
+
+    def _change(
+        self,
+        records: str,
+        name: str,
+        before: str,
+        after: str,
+        user: str,
+        *,
+        user_text: str | None = None,
+        revoke: bool = False,
+        ttl_ms: int = 0,
+        entry: str = "",
+    ) -> bool:
+        """`user`: whose logins end with `revoke`, and whose record `user_text` must still be."""
+        args: dict[str, Arg] = {
+            "name": name, "before": before, "after": after, "user": "" if user_text is None else user,
+            "user_text": user_text or "", "revoke": int(revoke), "ttl_ms": ttl_ms, "entry": entry,
+            "keep_ms": self._keep_ms, "most": MOST_ENTRIES,
+        }  # fmt: skip
+        keys = {
+            "records": records, "users": self._keys.users, "logins": self._keys.logins(user), "audit": self._keys.audit
+        }  # fmt: skip
+        return bool(_CHANGE(self._client, keys, args))
+
+    def _user_and_time(self, name: str) -> tuple[str | None, int]:
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hget(self._keys.users, name)
+        pipe.time()
+        text, time = pipe.execute()
+        return text, time_ms(time)
+
+
+def _stored(kind: type[T], text: str | None, what: str, key: str) -> Stored[T] | None:
+    return None if text is None else Stored(read_text(kind, text, what, key), text)
+
+
+def _entry(id_: str, fields: Mapping[str, str]) -> AuditEntry:
+    place = {"id": id_, "at_ms": int(id_.partition("-")[0])}
+    try:
+        data: dict[str, Any] = decoded_object(fields.get("e", ""), "audit entry", id_)
+        return read(AuditEntry, {**data, **place}, "audit entry", id_)
+    except RecordUnreadable as error:
+        return read(AuditEntry, {**place, "what": "unreadable", "on": "", "by": "", "reason": str(error)})
