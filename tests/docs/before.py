@@ -138,7 +138,13 @@ def statement(sql: str) -> str:
 
 LETTER = Rule('{"topic": "a cracked bell", "urgent": true}', match="bell is cracked")
 
+
+def password(folder: Path) -> None:
+    write(folder, password_txt="correct horse battery\n")
+
+
 BEFORE: Mapping[str, Before] = {
+    "docs/users.md": Before(password),
     "README.md": Before(environment={"SLEIPNIR_HOME": "{beside}/home", "SLEIPNIR_MODEL": ""}),
     "agents/README.md": Before(ends={"sleipnir run hello": WAITING, "sleipnir run log-triage server.log": WAITING}),
     "agents/code-review/README.md": Before(

@@ -209,7 +209,7 @@ def test_a_user_has_a_bounded_number_of_logins(access: Access, store: Store, mon
 def test_a_wrong_password_an_unknown_user_and_a_disabled_one_are_refused_alike(access: Access, name: str) -> None:
     access.add_user("bob", PASSWORD, {"team": "viewer"})
     access.set_disabled("bob", True)
-    with pytest.raises(LoginRefused, match="^the user or the password is wrong$") as refused:
+    with pytest.raises(LoginRefused, match=r"^the user or the password is wrong$") as refused:
         access.log_in(name, PASSWORD + ("?" if name == "ann" else ""))
     assert refused.value.retry_after_ms == 0
 
@@ -285,7 +285,7 @@ def test_each_change_says_who_what_before_and_after_and_why(access: Access) -> N
     assert changed.before["roles"] == {"team": "operator"} and changed.after["roles"] == {"team": "viewer"}
     assert (created.on, created.after["label"]) == (f"token {token.id}", "ci")
     assert (revoked.what, revoked.reason, revoked.after) == ("token revoked", "leaked", None)
-    assert [entry.what for entry in access.audit(newest_first=True)][0] == "token revoked"
+    assert next(entry.what for entry in access.audit(newest_first=True)) == "token revoked"
     assert [entry.what for entry in access.audit(by="eve")] == ["role changed"]
     assert [entry.what for entry in access.audit(on="token ")] == ["token created", "token revoked"]
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 
+from sleipnir.access.records import Login, User
 from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
@@ -29,6 +31,7 @@ from sleipnir.runs.transitions import AwaitSignal, Transition
 from sleipnir.runs.values import WantedTurn
 from sleipnir.runs.visits import Question, Visit, Work
 from sleipnir.store import scripts
+from sleipnir.store.access import USER_FREE
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
 from sleipnir.store.partitions.commits import IgnoredEntry
@@ -430,6 +433,21 @@ def tell_root(store: Store) -> Act:
     return lambda: run_in_order(store._client, [store.effects.notify_watchers(fence, RUN, "gate_opened", {})])
 
 
+def change_access(store: Store) -> Act:
+    user = User("ann", {"*": "viewer"})
+    assert store.access.change_user(None, user, "{}")
+    was = store.access.user("ann")
+    assert was is not None
+    assert store.access.add_login(was, "digest", Login(1, 1, 2), "")
+    return lambda: store.access.change_user(was, replace(user, disabled=True), "{}", revoke=True)
+
+
+def login_attempt(store: Store) -> Act:
+    for number in range(USER_FREE):
+        assert store.access.attempt("ann", "10.0.0.1", f"a{number}") == 0
+    return lambda: store.access.attempt("ann", "10.0.0.1", "the last")
+
+
 CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "add_pieces": (add_pieces, 1),
     "answer": (answer, [1]),
@@ -447,6 +465,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "cache_put": (cache_put, 0),
     "cache_take": (cache_take, [1, "0"]),
     "change_session": (change_session, [1, ""]),
+    "change_access": (change_access, 1),
     "child_ended": (child_ended, 1),
     "claim": (claim, None),
     "commit": (commit, 1),
@@ -465,6 +484,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "limit_release": (limit_release, None),
     "limit_renew": (limit_renew, []),
     "limit_take": (limit_take, [1]),
+    "login_attempt": (login_attempt, 0),
     "own": (own, None),
     "outline": (outline, None),
     "park": (park, 1),

@@ -72,6 +72,7 @@ test_batches, test_effects, test_forgotten)."""
 OF_WRITERS = ("add_pieces",)
 OF_BUILDERS = ("build_lease",)
 OF_CACHES = {"cache_take", "cache_put", "cache_lease", "cache_clear"}  # tests/store/test_cache.py
+OF_ACCESS = {"change_access", "login_attempt"}  # tests/store/test_access.py
 OF_STREAMS = {"stream_write"}  # tests/system/test_node_streams.py
 NO_SCRIPTS = {"publish", "ack"}
 ONLY_READ = {"outline", "places"}
@@ -81,7 +82,9 @@ both_sides = pytest.mark.parametrize("side", ["before", "after"])
 
 
 def test_every_lua_script_has_a_case() -> None:
-    assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ - LIMITS - ALONE - OF_CACHES - OF_STREAMS == {
+    assert {
+        file.stem for file in LUA.glob("*.lua")
+    } - ONLY_READ - LIMITS - ALONE - OF_CACHES - OF_STREAMS - OF_ACCESS == {
         *(SCRIPT_OF.get(point, point) for point in OF_SCHEDULERS),
         *OF_WORKERS,
         *OF_CLIENTS.values(),
