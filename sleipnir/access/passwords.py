@@ -69,6 +69,6 @@ def _hasher() -> PasswordHasher:
         from argon2 import PasswordHasher, profiles
     except ImportError:
         raise ConfigError(
-            "passwords need argon2-cffi, which is not installed: pip install 'sleipnir[console]'"
+            "passwords need argon2-cffi, which is not installed: pip install argon2-cffi, or the extra `console`"
         ) from None
     return PasswordHasher.from_parameters(profiles.RFC_9106_LOW_MEMORY)
