@@ -105,7 +105,7 @@ class Client:
 
         return Preparation(self.settings, self.store)
 
-    @cached_property
+    @property
     def access(self) -> Access:
         """Users, access tokens, logins and the audit. Imported lazily, as few programs need it."""
         from sleipnir.client.access import Access
