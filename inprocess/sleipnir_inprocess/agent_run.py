@@ -26,6 +26,7 @@ from sleipnir.knowledge import preparing
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
 from sleipnir.knowledge.order import BuildMessage, Order
 from sleipnir.memory.node_streams import MemoryStreams
+from sleipnir.memory.shared_values import OF_PROCESS, MemoryValues
 from sleipnir.memory.store import MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
 from sleipnir.messages import RunStatus
@@ -35,6 +36,7 @@ from sleipnir.runs.interrupts import text_of
 from sleipnir.runs.journal import StateFold
 from sleipnir.runs.memory_cache import MemoryCache
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, RunSpec, changed
+from sleipnir.runs.shared_values import names_of
 from sleipnir.runs.skips import refuse_output
 from sleipnir.runs.trace_tree import lines_of
 from sleipnir.runs.transitions import StartChild
@@ -82,17 +84,20 @@ class AgentRun:
         env: Mapping[str, str] | None = None,
         clock: RunClock | None = None,
         by: str = "",
+        values: MemoryValues = OF_PROCESS,
         **options: Unpack[RunOptions],
     ) -> None:
         """Prepare the run; nothing is executed. The parameters are those of Client.submit, whose errors this raises;
-        `env` are environment variables for nodes and models, above those of this process; `by` is who answers."""
+        `env` are environment variables for nodes and models, above those of this process; `by` is who answers.
+        `values` has the shared values of runs for a user: those of this process."""
         refuse_unknown(options)
         check_budget(max_cost_usd, max_tokens)
         settings = settings or Settings.from_env()
         preparation = AgentPreparation(settings, packs=False)
         self.roster = preparation.roster(agent)
-        begin = preparation.state_at_start(self.roster.agent, prompt, state)
         spec = preparation.spec(self.roster, options, existing_bases(self.roster, settings))
+        shared = values.for_state(names_of(spec))
+        begin = preparation.state_at_start(self.roster.agent.sharing(shared), prompt, state)
         config, context = preparation.config_and_context(self.roster.agent, options)
         spec = changed(spec, max_cost_usd=max_cost_usd, max_tokens=max_tokens, config=config, context=context)
         spec = spec.stopping(*preparation.breakpoints(self.roster.agent, options))
@@ -104,7 +109,7 @@ class AgentRun:
         self._clock, self._by = clock or RealClock(), by
         self._texts: StreamedTexts | None = None
         self._streams_models = False
-        self._store = MemoryStore(self._clock.now_ms)
+        self._store = MemoryStore(self._clock.now_ms, values)
         self._streams = MemoryStreams(self._store)
         self._caching = VisitCache.in_process(MemoryCache(self._clock.now_ms), settings)
         self._store.create(self.id, spec, {key: json_text(value) for key, value in begin.items()})

@@ -17,6 +17,7 @@ from sleipnir.batches.records import BatchPlan, place_of
 from sleipnir.messages import ResultHeader, Usage
 from sleipnir.runs.cached_results import CacheLease, CachePlace
 from sleipnir.runs.run import Checkpoint, Fork, Hold, PastState, RunSpec
+from sleipnir.runs.shared_values import SharedName
 from sleipnir.runs.transitions import AwaitSignal, Step, Transition, Write
 from sleipnir.runs.visits import Visit, Work
 from sleipnir.settings import Settings
@@ -101,6 +102,16 @@ def batches(store: Store) -> None:
     store.batches.retry(ID)
 
 
+def share_values(store: Store) -> None:
+    """As many values as can be, then as large as can be."""
+    many = {f"k{number}": f'"{MB[:900]}"' for number in range(1_000)}
+    name, other = SharedName("agent", "ann"), SharedName("agent")
+    for values in (many, many):
+        store.shared_values.write(name, values)
+    store.shared_values.write(other, {"large": f'"{MB}"'})
+    store.shared_values.remove(name, None)
+
+
 def signals(store: Store) -> None:
     """A page of visits is told of data as large as can be; then one of thousands of visits that decline."""
     waits = [AwaitSignal("paid", seq, 1, 0) for seq in range(1_000)]
@@ -138,7 +149,7 @@ def cached_results(store: Store) -> None:
 
 
 LARGE: tuple[Callable[[Store], object], ...] = (
-    forget, fire_timers, resume_all, create_run, deliver_and_commit, batches, signals, left_signals,
+    forget, fire_timers, resume_all, create_run, deliver_and_commit, batches, share_values, signals, left_signals,
     cached_results, begin_fork,
 )  # fmt: skip
 

@@ -106,6 +106,24 @@ def complete_thread(ctx: click.Context, param: click.Parameter, incomplete: str)
     ]
 
 
+def complete_user_of_agent(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Users with shared values, of the agent on the command line if one is there."""
+    agent = ctx.params.get("agent") or next(iter(ctx.args), None)
+    name = None if agent is None else name_of(str(agent))
+    return [
+        CompletionItem(item.value.partition("/")[2], help=item.help)
+        for item in _matching(_kept("users-of-agents", _users_of_agents), ctx, "")
+        if item.value.startswith(f"{name}/" if name else "")
+        if item.value.partition("/")[2].startswith(incomplete)
+    ]
+
+
+def complete_shared_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Keys of the shared values of the agent, or of the user of it, on the command line."""
+    agent, user = ctx.params.get("agent"), ctx.params.get("user")
+    return _matching(lambda options: _shared_keys(options, str(agent), user), ctx, incomplete) if agent else []
+
+
 def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of the runs that were archived last, with agent and status as help."""
     return _matching(_archived, ctx, incomplete)
@@ -256,6 +274,22 @@ def _threads(options: GlobalOptions) -> Iterator[CompletionItem]:
             infos = client.store.threads.newest(SHOWN_THREADS)
     turns = {info: "1 turn" if info.turns == 1 else f"{info.turns:,} turns" for info in infos}
     return (CompletionItem(f"{info.agent}/{info.name}", help=f"{turns[info]}, {info.status}") for info in infos)
+
+
+def _users_of_agents(options: GlobalOptions) -> Iterator[CompletionItem]:
+    """As `agent/user`."""
+    with options.connected_if_up() as client:
+        if client is None:
+            raise _NotAsked
+        infos = client.shared_value_counts()
+    users = [info for info in infos if info.user is not None][:SHOWN_THREADS]
+    return (CompletionItem(f"{info.agent}/{info.user}", help=f"{info.values:,} values") for info in users)
+
+
+def _shared_keys(options: GlobalOptions, agent: str, user: str | None) -> Iterator[CompletionItem]:
+    with _time_limit(), options.connected_if_up() as client:
+        keys = [] if client is None else sorted(client.shared_values(name_of(agent), user))
+    return map(CompletionItem, keys)
 
 
 def _checkpoints(options: GlobalOptions, run: str) -> Iterator[CompletionItem]:

@@ -44,6 +44,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "agents": ("sleipnir.cli.agents.agents:agents", "List the agents that can be run; install the shipped ones."),
         "sessions": ("sleipnir.cli.chat.sessions:sessions", "List, show or remove an agent's sessions."),
         "threads": ("sleipnir.cli.runs.threads:threads", "List, show or remove threads of runs."),
+        "values": ("sleipnir.cli.runs.values:values", "Show or change values of agents and of their users."),
         "validate": ("sleipnir.cli.agents.validate:validate", "Check an agent and report every problem."),
         "upgrade": ("sleipnir.cli.agents.upgrade:upgrade", "Rewrite a graph of version 1.0 to sleipnir/1."),
         "schema": ("sleipnir.cli.agents.validate:schema", "Print the JSON Schema of graph.yaml for editors."),

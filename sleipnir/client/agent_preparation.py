@@ -29,9 +29,11 @@ from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import AgentNode, Graph, GraphNode, Json, Node, agents_of
 from sleipnir.graph.node_overrides import MORE_TOOLS, TOOLS, NodeOverrides
 from sleipnir.graph.overrides import overridden
+from sleipnir.graph.shared_keys import scopes_of, with_shared
 from sleipnir.graph.structure import Structure, structure_of
 from sleipnir.graph.tools import may_spawn
 from sleipnir.local.same_directory import System
+from sleipnir.messages import VERSION
 from sleipnir.models.clients import clients_here
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.initial_state import first_state, written_by
@@ -41,7 +43,8 @@ from sleipnir.python_graph.runtime import merged_config
 from sleipnir.python_graph.sources import references_to
 from sleipnir.runs import sessions
 from sleipnir.runs.initial_state import first_state_of, is_folded_by_code, state_at_start, state_of_turn
-from sleipnir.runs.run import RunSpec
+from sleipnir.runs.run import WITH_SHARED, RunSpec
+from sleipnir.runs.shared_values import NO_SHARED_VALUES, checked_user
 from sleipnir.settings import Settings
 from sleipnir.tools.folder import custom_tools
 
@@ -64,6 +67,10 @@ class PreparedAgent:
     warnings: tuple[Problem, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     loaded: LoadedGraph | None = None
+
+    def sharing(self, shared: Mapping[str, Json]) -> PreparedAgent:
+        """The same agent, whose runs begin with these shared values."""
+        return replace(self, graph=with_shared(self.graph, shared)) if shared else self
 
     @property
     def digest(self) -> str:
@@ -277,6 +284,8 @@ class AgentPreparation:
         if strict is None:
             strict = self._settings.strict or self._settings.replay is not None
         agent, children = roster.agent, roster.children
+        user = self._user(agent, options)
+        scopes = scopes_of(agent.graph, user)
         everybody = {**children, agent.folder.name: agent}
         presets = {name: of_environment(child.graph, os.environ) for name, child in children.items()}
         variables, ask_variable = options.get("variables") or {}, options.get("ask_variable")
@@ -295,7 +304,17 @@ class AgentPreparation:
             strict=strict,
             by_version=True,
             knowledge=dict(knowledge),
+            user=user,
+            scopes=scopes,
+            v=WITH_SHARED if scopes else VERSION,
         )
+
+    def _user(self, agent: PreparedAgent, options: RunOptions) -> str | None:
+        """The user of runs. Raises UsageError."""
+        user = options.get("user")
+        if user is not None and agent.graph.loop is not None:
+            raise UsageError(NO_SHARED_VALUES.format(agent=agent.folder.name))
+        return None if user is None else checked_user(user)
 
     def _named(self, graph: Graph) -> dict[str, PreparedAgent]:
         """The agents that agent nodes of a graph start, recursively, by name."""

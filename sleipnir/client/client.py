@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from sleipnir.python_graph.snapshots import StateSnapshot, UpdateMode
     from sleipnir.runs.cached_results import CacheUse
     from sleipnir.runs.comparison import Comparison
+    from sleipnir.runs.shared_values import SharedInfo
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
 
 PREFIX_LENGTH = 6
@@ -439,6 +440,38 @@ class Client:
 
         with self.store.errors():
             return self.store.threads.remove(ThreadName(agent, name))
+
+    def shared_values(self, agent: str, user: str | None = None) -> dict[str, Any]:
+        """The values of an agent for all its runs, or those of one of its users, by key without their scope."""
+        from sleipnir.runs.shared_values import shared_name
+
+        name = shared_name(agent, user)
+        with self.store.errors():
+            [values] = self.store.shared_values.read([name])
+        return values
+
+    def set_shared_values(self, agent: str, values: Mapping[str, Any], user: str | None = None) -> None:
+        """Set values of an agent for all its runs, or for those of a user: JSON by key without its scope. Others stay.
+        Runs that have begun do not see them. Raises UsageError, also if they are too many or too large."""
+        from sleipnir.runs.shared_values import shared_name, texts_of
+
+        name, texts = shared_name(agent, user), texts_of(values)
+        with self.store.errors():
+            self.store.shared_values.write(name, texts)
+
+    def remove_shared_values(self, agent: str, keys: Collection[str] | None = None, user: str | None = None) -> int:
+        """Remove values of an agent, or of a user of it; without `keys` all of them. Returns how many there were. A run
+        that goes on may write them again."""
+        from sleipnir.runs.shared_values import shared_name
+
+        name = shared_name(agent, user)
+        with self.store.errors():
+            return self.store.shared_values.remove(name, keys)
+
+    def shared_value_counts(self, agent: str | None = None) -> list[SharedInfo]:
+        """The agents, and their users, that have shared values; of all agents, or of one."""
+        with self.store.errors():
+            return self.store.shared_values.listed(agent)
 
     def sessions(self, agent: str) -> list[SessionInfo]:
         """The agent's sessions, the one used last first; temporary ones are not listed."""

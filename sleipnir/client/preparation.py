@@ -26,8 +26,10 @@ from sleipnir.errors import ThreadBusy, UsageError
 from sleipnir.graph import node_overrides
 from sleipnir.graph.agent_names import folder_of
 from sleipnir.graph.check_models import is_model
+from sleipnir.graph.key_scopes import SHARED
 from sleipnir.graph.model import AgentNode, Graph, LlmNode, Node
 from sleipnir.graph.overrides import with_every_model
+from sleipnir.graph.shared_keys import with_shared
 from sleipnir.knowledge import preparing as knowledge
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
@@ -38,6 +40,7 @@ from sleipnir.runs import sessions, threads
 from sleipnir.runs.budgets import Budget, check_budget
 from sleipnir.runs.initial_state import queued_turn
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, QueuedTurn, RunSpec
+from sleipnir.runs.shared_values import names_of
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.threads import LastTurn, LiveTurn
@@ -111,15 +114,21 @@ class Preparation:
         name = self._thread(roster.agent, agent, thread, session, options)
         last = None if name is None else self._turn_before(name, queues=roster.agent.graph.queues_turns)
         before = None if last is None else last.state
+        in_session = _session(roster.agent.graph, roster.agent.folder.name, session)
+        given: Mapping[str, Any] = state or {}
+        spec = self._spec(agent, roster, options, name)
+        shared = self._shared(spec)
         if isinstance(agent, CompiledGraph):
             if state is not None:
                 raise UsageError("a graph gets its input as the second argument; leave `state` out")
             begin = self.agents.state_of_input(roster.agent, agent, prompt, before)
+            if shared:
+                given = self.agents.written_by_input(agent, prompt)
+                begin = {**begin, **{key: value for key, value in shared.items() if key not in given}}
         else:
-            begin = self.agents.state_at_start(roster.agent, prompt, state, before)
-        in_session = _session(roster.agent.graph, roster.agent.folder.name, session)
+            begin = self.agents.state_at_start(roster.agent.sharing(shared), prompt, state, before)
         spec = replace(
-            self._spec(agent, roster, options, name),
+            spec,
             session=in_session,
             sessions=roster.sessions(),
             max_cost_usd=budget.max_cost_usd,
@@ -131,15 +140,18 @@ class Preparation:
         if isinstance(last, LiveTurn):
             spec = spec.in_thread(name.name, last.turns + 1, last.before)
             if isinstance(agent, CompiledGraph):
-                given: Mapping[str, Any] = self.agents.written_by_input(agent, prompt)
-            else:
-                given = state or {}
+                given = self.agents.written_by_input(agent, prompt)
             queued, changes = queued_turn(roster.agent.graph, name, begin, given, past)
             return PreparedRun(run_id, spec, changes, roster, queued=queued)
         turn, previous = (1, None) if last is None else (last.turns + 1, last.run)
         spec = spec.in_thread(name.name, turn, previous)
         changes = {key: value for key, value in begin.items() if key not in past or value is not past[key]}
         return PreparedRun(run_id, spec, changes, roster, last)
+
+    def _shared(self, spec: RunSpec) -> dict[str, Any]:
+        """The shared values that a run begins with."""
+        with self._store.errors():
+            return self._store.shared_values.for_state(names_of(spec)) if spec.scopes else {}
 
     def requested(
         self,
@@ -163,12 +175,15 @@ class Preparation:
             begin = self.agents.state_of_input(prepared, agent, prompt)
         else:
             begin = self.agents.state_at_start(prepared, prompt, state)
+        begin = {key: value for key, value in begin.items() if not key.startswith(SHARED) or key in (state or {})}
         if (in_session := _session(prepared.graph, prepared.folder.name, session)) is not None:
             name = sessions.SessionName(prepared.folder.name, in_session)
         keys = self._store.keys
         run_id = requested_run.run_id_of(request_id, keys, None if name is None else keys.partition_of(str(name)))
         with self._store.errors():
-            return run_id, requested_run.is_known(self._store, run_id, request_id, prepared.folder.name, begin)
+            return run_id, requested_run.is_known(
+                self._store, run_id, request_id, prepared.folder.name, begin, options.get("user")
+            )
 
     def _thread(
         self,
@@ -222,12 +237,15 @@ class Preparation:
                 with self._store.errors():
                     graph = pinned_graph(self._store, known)
                 self._refuse_other_overrides(batch_id, known, graph, options)
-                return PreparedBatch(batch_id, known, plan, graph, program, file)
+                if options.get("user") not in (None, known.user):
+                    raise UsageError(f"batch {batch_id!r} exists and is for user {known.user!r}: leave the user out")
+                return PreparedBatch(batch_id, known, plan, with_shared(graph, self._shared(known)), program, file)
         roster = self.agents.roster(agent)
         spec = self._spec(agent, roster, options)
         with self._store.errors():
             self.offer(roster)
-        return PreparedBatch(batch_id or self._new_id(spec), spec, plan, roster.agent.graph, program, file)
+        graph = with_shared(roster.agent.graph, self._shared(spec))
+        return PreparedBatch(batch_id or self._new_id(spec), spec, plan, graph, program, file)
 
     def _spec_of_batch(self, batch_id: str, agent: str) -> RunSpec | None:
         """The specification of an existing batch. Raises UsageError for a batch of another agent."""
@@ -314,9 +332,8 @@ class Preparation:
         roster = self.agents.roster(agent)
         known = {variable.name for variable in roster.agent.graph.variables}
         variables = {name: value for name, value in spec.variables.items() if name in known}
-        now = self.agents.spec(
-            roster, {"variables": variables, "strict": spec.strict}, self.knowledge(roster, None, None)
-        )
+        options: RunOptions = {"variables": variables, "strict": spec.strict, "user": spec.user}
+        now = self.agents.spec(roster, options, self.knowledge(roster, None, None))
         again = replace(
             now,
             sessions=roster.sessions(),

@@ -35,9 +35,11 @@ def run_id_of(request_id: str, keys: Keys, partition: int | None) -> str:
         number += 1
 
 
-def is_known(store: Store, run_id: str, request_id: str, agent: str, begin: Mapping[str, Any]) -> bool:
-    """Whether the run of a request exists. Raises UsageError if it is one of another agent, or if it began with other
-    values than those of `begin`."""
+def is_known(
+    store: Store, run_id: str, request_id: str, agent: str, begin: Mapping[str, Any], user: str | None
+) -> bool:
+    """Whether the run of a request exists. Raises UsageError if it is one of another agent or user, or if it began with
+    other values than those of `begin`."""
     try:
         spec = store.runs.spec(run_id)
         first = store.runs.fold(run_id, 0)
@@ -45,6 +47,8 @@ def is_known(store: Store, run_id: str, request_id: str, agent: str, begin: Mapp
         return False
     if spec.agent != agent:
         raise UsageError(f"request id {request_id!r} belongs to run {run_id} of agent {spec.agent!r}")
+    if spec.user != user:
+        raise UsageError(f"request id {request_id!r} belongs to run {run_id}, which is of user {spec.user!r}")
     differing = [key for key, value in begin.items() if key in first and first[key] != value]
     if differing:
         raise UsageError(

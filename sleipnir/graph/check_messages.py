@@ -72,7 +72,10 @@ def no_placeholder_reads_another_scope(case: Case) -> None:
     for node, path in case.nodes(LlmNode):
         for name in placeholders.scoped(node.instructions or "") if node.placeholders is not None else ():
             message = f"'{{{name}}}' reads a scope that runs do not have"
-            hint = "Placeholders read keys of the state: {key}, {temp:key} or {invocation:key}, with ? if it may miss."
+            hint = (
+                "Placeholders read keys of the state, {key}, also with a scope: {user:key}, {app:key}, {temp:key}, "
+                "{invocation:key}; with ? if it may miss."
+            )
             case.findings.error((*path, "instructions"), message, hint)
 
 

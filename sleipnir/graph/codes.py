@@ -255,8 +255,8 @@ CODES: Final[Mapping[str, Code]] = {
     "SLP408": Code("`concurrency.key` holds no placeholder", "Write `{{name}}`, without spaces."),
     "SLP420": Code(
         "A placeholder of a scope",
-        "`placeholders: trpc` reads keys of the state, also those of one run, `temp:` and `invocation:`. Runs have no "
-        "values of the scopes `user` and `app`.",
+        "`placeholders: trpc` reads keys of the state, also those with the scopes `user:`, `app:`, `temp:` and "
+        "`invocation:`. There are no values of the scope `runtime`, and no artifacts.",
     ),
     "SLP421": Code(
         "A history of turns without messages",

@@ -1,10 +1,10 @@
 """Placeholders of trpc-agent-go in the instructions of llm nodes: `placeholders: trpc` (spec/graph-package.md F21).
 
 Rules. `{key}` and `{key?}` are values of the state, and so are `{{key}}` and `{{key?}}`. A missing value stays in the
-text as it is written; with `?` it is the empty text. Only plain names are placeholders, and those of values of one run:
-`{temp:key}` and `{invocation:key}` are the state keys `temp:key` and `invocation:key`, which the next turn of a thread
-does not begin with. Other braces are text. The scopes `{user:key}` and `{app:key}` are refused when the graph is
-checked. One pass: a value is never scanned again.
+text as it is written; with `?` it is the empty text. Only plain names are placeholders, and those of keys with a
+scope: `{temp:key}`, `{invocation:key}`, `{user:key}` and `{app:key}` are state keys of these names
+(graph/key_scopes.py). Other braces are text. The scope `{runtime:key}` is refused when the graph is checked. One pass:
+a value is never scanned again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from sleipnir.graph.key_scopes import NOT_OF_THREAD
 from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json
-from sleipnir.graph.run_keys import OF_RUN
 
-SCOPES: Final = ("user", "app", "runtime")
+SCOPES: Final = ("runtime",)
 """Those that there are not."""
 
-_NAME: Final = rf"((?:{'|'.join(OF_RUN)})?[A-Za-z_]\w*)(\??)"
+_NAME: Final = rf"((?:{'|'.join(NOT_OF_THREAD)})?[A-Za-z_]\w*)(\??)"
 _PLACEHOLDER: Final = re.compile(rf"\{{\{{{_NAME}\}}\}}|\{{{_NAME}\}}")
 _SCOPED: Final = re.compile(r"\{\{?((?:" + "|".join(SCOPES) + r"):[A-Za-z_]\w*\??|artifact\.[\w.-]+\??)\}")
 
@@ -51,7 +51,7 @@ def keys_read(text: str) -> frozenset[str]:
 
 
 def scoped(text: str) -> list[str]:
-    """The placeholders of scopes that there are not, each once: `user:tier`."""
+    """The placeholders of scopes that there are not, each once: `runtime:tier`."""
     return list(dict.fromkeys(match[1] for match in _SCOPED.finditer(text)))
 
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from sleipnir.errors import GateError, RunNotFound, SleipnirError, UsageError
+from sleipnir.memory.shared_values import OF_PROCESS, MemoryValues
 from sleipnir.memory.signals import MemorySignals
 from sleipnir.memory.signals import Told as SignalTold
 from sleipnir.memory.slots import MemorySlots
@@ -43,6 +44,7 @@ from sleipnir.runs.events import (
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.interrupts import INTERRUPT
 from sleipnir.runs.run import NO_FAILED_VISITS, Gate, RunSpec, RunView, changed
+from sleipnir.runs.shared_values import names_of
 from sleipnir.runs.signals import Signalled, new_id
 from sleipnir.runs.transitions import (
     AskSlot,
@@ -53,6 +55,7 @@ from sleipnir.runs.transitions import (
     LeaveSignal,
     Notice,
     RetryChild,
+    ShareValues,
     StartChild,
     TellChild,
     TellParent,
@@ -132,11 +135,11 @@ class Entry:
 class MemoryStore:
     """Runs by their ids, the inbox of events that are not planned yet, and the undelivered effects of commits.
 
-    `clock` gives the time in milliseconds since the epoch.
+    `clock` gives the time in milliseconds since the epoch; `shared` has the shared values that runs write back.
     """
 
-    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
-        self.clock = clock
+    def __init__(self, clock: Callable[[], int] = now_ms, shared: MemoryValues = OF_PROCESS) -> None:
+        self.clock, self._shared = clock, shared
         self.runs: dict[str, MemoryRun] = {}
         self.inbox: deque[Entry] = deque()
         self.effects: deque[tuple[str, Effect]] = deque()
@@ -157,14 +160,14 @@ class MemoryStore:
         """Accept a run. False: it exists already, and nothing changes."""
         if run_id in self.runs:
             return False
-        self.runs[run_id] = MemoryRun(RunView(run_id, spec), RunValues(state), self.clock())
+        self.runs[run_id] = MemoryRun(RunView(run_id, spec), RunValues(state, spec.scopes), self.clock())
         self._post(run_id, Submitted())
         return True
 
     def adopt(self, view: RunView, state: Texts, items: Texts) -> None:
         """Have a run that is in the middle of its graph, with this state and values of single visits. Its visits that
         are ready start with the next event."""
-        run = self.runs[view.id] = MemoryRun(view, RunValues(state), self.clock())
+        run = self.runs[view.id] = MemoryRun(view, RunValues(state, view.spec.scopes), self.clock())
         run.values.items |= items
         if not run.is_final:
             self._post(view.id, Continued())
@@ -386,6 +389,8 @@ class MemoryStore:
             if isinstance(effect, StartChild | RetryChild):
                 run.children[effect.child] = ChildInfo(effect.child, effect.agent, effect.seq)
             self.effects.append((entry.run, effect))
+        for scope, keys in run.values.taken_unshared().items() if run.values.unshared else ():
+            self.effects.append((entry.run, ShareValues(scope, keys)))
         if transition.continues:
             self._post(entry.run, Continued())
         if transition.stops:
@@ -491,6 +496,10 @@ class MemoryStore:
                 self._signal(self._signals.leave(run_id, effect))
             case DeclineSignal():
                 self._signal(self._signals.decline(run_id, effect))
+            case ShareValues(scope, keys):
+                run = self.runs[run_id]
+                [name] = (each for each in names_of(run.view.spec) if each.scope == scope)
+                self._shared.write(name, {key[len(scope) :]: run.values.state[key] for key in keys})
             case _:
                 raise AssertionError(f"no run in memory is a row of a batch, so none owes {effect}")
 

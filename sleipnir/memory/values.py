@@ -39,11 +39,13 @@ Texts = Mapping[str, str]
 
 
 class RunValues:
-    """`state` as committed, the `journal` (each step and what it wrote), `items` of single visits, `windows` of keys,
-    and the `sums` of what was used, with the `costs` of child runs that they contain."""
+    """`state` as committed, with the keys of these `scopes` that are `unshared`: written, and not written back yet; the
+    `journal` (each step and what it wrote), `items` of single visits, `windows` of keys, and the `sums` of what was
+    used, with the `costs` of child runs that they contain."""
 
-    def __init__(self, state: Texts) -> None:
+    def __init__(self, state: Texts, scopes: tuple[str, ...] = ()) -> None:
         self.state: dict[str, str] = dict(state)
+        self.scopes, self.unshared = scopes, set[str]()
         self.journal: list[tuple[Step, Texts]] = [(Step(step=0, kind="submitted", at_ms=0), dict(state))]
         self.items: dict[str, str] = {}
         self.windows: dict[str, str] = {}
@@ -120,12 +122,12 @@ class RunValues:
                 step = changed(step, overlays={str(step.seq): delta.get(OVERLAYS, "")})
             self.journal.append((step, written))
             if not write.step.held:
-                self.state |= written
+                self._set(written)
         for write in transition.writes:
             if write.step.applies:
                 self._let_count(write.step.applies if transition.copies is None else transition.copies, transition)
         if transition.folded:
-            self.state |= {key: json_text(value) for key, value in transition.folded.items()}
+            self._set({key: json_text(value) for key, value in transition.folded.items()})
         for key, window in transition.windows.items():
             if window is None:
                 self.windows.pop(key, None)
@@ -133,6 +135,17 @@ class RunValues:
                 self.windows[key] = json_text(window)
         if transition.usage:
             self._count(transition)
+
+    def _set(self, texts: Texts) -> None:
+        self.state |= texts
+        if self.scopes:
+            self.unshared.update(key for key in texts if key.startswith(self.scopes))
+
+    def taken_unshared(self) -> dict[str, tuple[str, ...]]:
+        """The keys to write back, by scope. They count as written back from now on."""
+        keys, self.unshared = sorted(self.unshared), set()
+        found = {scope: tuple(key for key in keys if key.startswith(scope)) for scope in self.scopes}
+        return {scope: own for scope, own in found.items() if own}
 
     def _count(self, transition: Transition) -> None:
         """Add what a result used, or the increase of a child run's total since its last report."""
@@ -148,7 +161,7 @@ class RunValues:
     def _let_count(self, steps: Sequence[int], transition: Transition) -> None:
         for step in steps:
             written = self.journal[step][1]
-            self.state |= {key: text for key, text in written.items() if key not in transition.apart}
+            self._set({key: text for key, text in written.items() if key not in transition.apart})
 
     def _collected(self, collect: CollectResults) -> str:
         """The results of a map, in the order of their items."""

@@ -113,6 +113,9 @@ WITH_BREAKPOINTS: Final = 2
 RETURNING: Final = 2
 """The version of the spec of a run that returns more than its output: an earlier release would return only that."""
 
+WITH_SHARED: Final = 2
+"""The version of the spec of a run with shared values: an earlier release would not write them back."""
+
 WITH_OVERRIDES: Final = 2
 """The version of the spec of a run with overrides of its nodes, which an earlier release would ignore."""
 
@@ -153,7 +156,8 @@ class RunSpec:
     parks the run. Of a run in a thread, which is of version 2 too, `thread` is its name, `turn` counts its runs from 1,
     and `previous` is the run before. A run that an agent node started with `map_out` `returns` the values of these
     state keys to it, and is of version 2. `event_scope` names it among the runs of its tree. Its
-    text goes to the node stream `stream` of its parent, if its node says so.
+    text goes to the node stream `stream` of its parent, if its node says so. Of a run with shared values, which is of
+    version 2, `scopes` says which ones (graph/key_scopes.py): those of its agent, and with a `user` those of that.
     """
 
     agent: str
@@ -190,11 +194,14 @@ class RunSpec:
     returns: tuple[str, ...] | None = None
     event_scope: str | None = None
     stream: str | None = None
+    user: str | None = None
+    scopes: tuple[str, ...] = ()
     v: int = VERSION
 
     def stopping(self, before: Sequence[str] | None, after: Sequence[str] | None) -> RunSpec:
         """The same with these breakpoints. None: those of the graph."""
-        version = VERSION if before is None and after is None and self.thread is None else WITH_BREAKPOINTS
+        is_plain = before is None and after is None and self.thread is None and not self.scopes
+        version = VERSION if is_plain else WITH_BREAKPOINTS
         lists = (None if names is None else list(names) for names in (before, after))
         interrupt_before, interrupt_after = lists
         return changed(self, interrupt_before=interrupt_before, interrupt_after=interrupt_after, v=version)

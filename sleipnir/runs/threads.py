@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sleipnir.errors import UsageError
-from sleipnir.graph.run_keys import OF_RUN
+from sleipnir.graph.key_scopes import NOT_OF_THREAD
 
 HELD_MS: Final = 2**53 - 1
 """When the last run of a thread expires, as the index of ended runs has it: never."""
@@ -32,8 +32,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
 def is_kept(key: str) -> bool:
     """Whether the next turn of a thread begins with a key of the state, as lua/shared/turns.lua has it: values of one
-    run, and what tells of its failures, it does not have."""
-    return key not in NOT_KEPT and not key.startswith(OF_RUN)
+    run, shared values, and what tells of its failures, it does not have."""
+    return key not in NOT_KEPT and not key.startswith(NOT_OF_THREAD)
 
 
 @dataclass(frozen=True)

@@ -389,10 +389,19 @@ class SpreadSignals:
     name: str
 
 
+@dataclass(frozen=True)
+class ShareValues:
+    """Write the state keys `keys` of the run back to the shared values of this scope, with the values that the run has
+    when this is delivered. commit.lua owes this."""
+
+    scope: str
+    keys: tuple[str, ...]
+
+
 Effect: TypeAlias = (
     StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | ForkRow | RetryRow
     | TellBatch | AskSlot | FreeSlot | AwaitSignal | LeaveSignal | DeclineSignal | PassSignal
-    | SpreadSignals
+    | SpreadSignals | ShareValues
 )  # fmt: skip
 """An effect that a commit owes to another run, which may be in another partition, or to a batch. It is delivered after
 the commit, in order, at least once."""
@@ -403,7 +412,7 @@ _EFFECTS: Final[Mapping[str, type[Effect]]] = {
     "tell_root": TellRoot, "tell_run": TellRun, "start_row": StartRow, "fork_row": ForkRow, "retry_row": RetryRow,
     "tell_batch": TellBatch, "ask_slot": AskSlot, "free_slot": FreeSlot, "await_signal": AwaitSignal,
     "leave_signal": LeaveSignal, "decline_signal": DeclineSignal, "pass_signal": PassSignal,
-    "spread_signals": SpreadSignals,
+    "spread_signals": SpreadSignals, "share_values": ShareValues,
 }  # fmt: skip
 _NAMES: Final[Mapping[type[Effect], str]] = {kind: name for name, kind in _EFFECTS.items()}
 

@@ -77,6 +77,7 @@ def control(
     if not items:
         del body["items"]
     seldom = {
+        "scopes": list(run.spec.scopes),
         "gone": gone,
         "drops": [*drops, *transition.drops],
         "unless_claimed": transition.unless_claimed,

@@ -19,8 +19,9 @@ from sleipnir.runs.child_run import MOST_RETURNED, child_text, wanted_keys
 from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.shared_values import names_of
 from sleipnir.runs.signals import Signalled
-from sleipnir.runs.transitions import Effect, RetryChild, RetryRow, StartChild, TellRun, effect_of, kind_of
+from sleipnir.runs.transitions import Effect, RetryChild, RetryRow, ShareValues, StartChild, TellRun, effect_of, kind_of
 from sleipnir.runs.views import RunInfo
 from sleipnir.store.batches import Batches
 from sleipnir.store.connect import Client, is_lasting
@@ -30,6 +31,7 @@ from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs import Runs
 from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_in_order
+from sleipnir.store.shared_values import SharedValues
 from sleipnir.store.signals import Signals
 from sleipnir.store.slots import Slots
 from sleipnir.store.streams import entries
@@ -91,13 +93,21 @@ class Delivery:
 
 class Effects:
     """`runs` is how runs are created and told, `batches` how batches are, `slots` how slots are asked for, `signals`
-    how signals are awaited."""
+    how signals are awaited, `shared` how shared values are written."""
 
     def __init__(
-        self, client: Client, keys: Keys, runs: Runs, batches: Batches, slots: Slots, signals: Signals
+        self,
+        client: Client,
+        keys: Keys,
+        runs: Runs,
+        batches: Batches,
+        slots: Slots,
+        signals: Signals,
+        shared: SharedValues,
     ) -> None:
         self._client, self._keys, self.runs, self._batches = client, keys, runs, batches
         self.slots, self.signals, self.dead_letters = slots, signals, DeadLetters(client, keys)
+        self._shared = shared
 
     def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[OwedEffect]:
         """The oldest undelivered effects of partitions after an entry ("0-0": all), up to `limit` each; waits up to
@@ -136,6 +146,33 @@ class Effects:
         """The specs of the rows of batches; expired batches are left out."""
         specs = {batch: self._batches.spec(batch) for batch in batches}
         return {batch: spec for batch, spec in specs.items() if spec is not None}
+
+    def written(self, owed: Sequence[OwedEffect]) -> dict[tuple[int, str], dict[str, str]]:
+        """The JSON texts of the state keys that effects write back, by partition and id of the effect; an expired run
+        has none."""
+        sharing = [(each, each.effect) for each in owed if isinstance(each.effect, ShareValues)]
+        if not sharing:
+            return {}
+        pipe = self._client.pipeline(transaction=False)
+        for each, effect in sharing:
+            pipe.hmget(self._keys.of_run(each.run).state, effect.keys)
+        return {
+            (each.partition, each.id): {
+                key: text for key, text in zip(effect.keys, texts, strict=True) if text is not None
+            }
+            for (each, effect), texts in zip(sharing, pipe.execute(), strict=True)
+        }
+
+    def shared_by(self, spec: RunSpec) -> dict[str, Any]:
+        """The shared values that a run with this spec begins with, by state key."""
+        return self._shared.for_state(names_of(spec))
+
+    def share(self, owed: OwedEffect, spec: RunSpec, scope: str, texts: Mapping[str, str]) -> RedisCommand | None:
+        """Write values of a run back, by state key; None: the run has no such values."""
+        name = next((name for name in names_of(spec) if name.scope == scope), None)
+        if name is None or not texts:
+            return None
+        return self._shared.share(owed.slot_fence, name, {key[len(scope) :]: text for key, text in texts.items()})
 
     def forks_of_rows(self, batches: Collection[str]) -> dict[str, RowBeginning]:
         """Where the rows of batches of forks begin, and with which values; expired batches are left out."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from sleipnir.messages import BATCH_PRIORITY
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.shared_values import SharedName
 from sleipnir.runs.threads import ThreadName
 
 FORKS_PAGE = 100
@@ -56,6 +57,11 @@ class Keys:
         last run would have been kept outside of the thread. Lives until it is removed, and then for a minute with
         removed: the token of the removal. Its runs are in its partition."""
         return f"{self._tag(self.partition_of(str(name)))}:thread:{name}"
+
+    def of_shared(self, name: SharedName) -> SharedKeys:
+        """The values that all runs of an agent share, or those of a user of it."""
+        partition = self.partition_of(str(name))
+        return SharedKeys(f"{self._tag(partition)}:values:{name}", partition)
 
     def of_batch(self, batch: str) -> BatchKeys:
         """All batches are in the first partition, whose owner divides the fleet among them."""
@@ -326,6 +332,12 @@ class PartitionKeys:
         return f"{self.tag}:threads"
 
     @property
+    def shared(self) -> str:
+        """ZSET `agent` or `agent/user` (SharedName) with shared values, by the time of the last write. An entry dies
+        with the last value."""
+        return f"{self.tag}:shared"
+
+    @property
     def ended(self) -> str:
         """STREAM run: the last 10,000 or so ended runs, so that one reader can wait for thousands. Bounded."""
         return f"{self.tag}:ended"
@@ -594,6 +606,22 @@ class SlotKeys:
         """HASH source partition -> stream id of the last effect that asked for a slot or freed one. Lives for an hour
         after the last change (slots.KNOWN_MS)."""
         return f"{self.tag}:known"
+
+
+@dataclass(frozen=True)
+class SharedKeys:
+    """The shared values of an agent, or of a user of it. They live until they are removed."""
+
+    values: str
+    """HASH key without its scope -> JSON text."""
+
+    partition: int
+
+    @property
+    def written(self) -> str:
+        """HASH bytes: of all keys and values; f<partition>: the stream id of the last effect from there, with a colon
+        after its letter. Dies an hour after the last value was removed (shared_values.KNOWN_MS)."""
+        return f"{self.values}:written"
 
 
 @dataclass(frozen=True)

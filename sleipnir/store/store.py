@@ -9,6 +9,7 @@ batches     clients: submit many runs at once; schedulers: admit rows
 dead_letters  schedulers: move undeliverable effects aside; clients: read them
 slots       schedulers: slots of agents with a limit of concurrent runs
 signals     clients: send and list signals; schedulers: tell the visits that wait for them
+shared_values  clients: values of users and agents; schedulers: write back what runs have written
 bundles     packed agent folders
 live        workers: publish the output of models; clients: follow a run
 streams     workers: pass text from one node of a run to another
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from sleipnir.store.partitions import Partitions
     from sleipnir.store.records import PinnedDigests, Records
     from sleipnir.store.sessions import Sessions
+    from sleipnir.store.shared_values import SharedValues
     from sleipnir.store.signals import Signals
     from sleipnir.store.slots import Slots
     from sleipnir.store.threads import Threads
@@ -187,10 +189,16 @@ class Store:
         return Signals(self._client, self.keys)
 
     @_Part
+    def shared_values(self) -> SharedValues:
+        from sleipnir.store.shared_values import SharedValues
+
+        return SharedValues(self._client, self.keys)
+
+    @_Part
     def effects(self) -> Effects:
         from sleipnir.store.effects import Effects
 
-        return Effects(self._client, self.keys, self.runs, self.batches, self.slots, self.signals)
+        return Effects(self._client, self.keys, self.runs, self.batches, self.slots, self.signals, self.shared_values)
 
     @_Part
     def dead_letters(self) -> DeadLetters:

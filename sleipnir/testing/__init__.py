@@ -12,6 +12,7 @@ the page for users. Nothing here needs Redis; what `run` needs of the scheduler 
 called.
 """
 
+from sleipnir.memory.shared_values import MemoryValues
 from sleipnir.testing.in_process import AskedQuestion, EndedVisit, RunResult, run
 from sleipnir.testing.reply import Call, Reply
 from sleipnir.testing.request import Request, ToolResult
@@ -19,6 +20,6 @@ from sleipnir.testing.script import Rule, Script, load
 from sleipnir.testing.server import ModelServer
 
 __all__ = [
-    "AskedQuestion", "Call", "EndedVisit", "ModelServer", "Reply", "Request", "Rule", "RunResult", "Script",
-    "ToolResult", "load", "run",
+    "AskedQuestion", "Call", "EndedVisit", "MemoryValues", "ModelServer", "Reply", "Request", "Rule", "RunResult",
+    "Script", "ToolResult", "load", "run",
 ]  # fmt: skip

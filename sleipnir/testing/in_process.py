@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sleipnir.commands import START
 from sleipnir.errors import UsageError
+from sleipnir.memory.shared_values import MemoryValues
 from sleipnir.messages import Role, RunStatus, Usage
 from sleipnir.runs.interrupts import typed_answer
 from sleipnir.testing.reply import Reply
@@ -125,19 +126,21 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     strict: bool | None = None,
+    user: str | None = None,
+    values: MemoryValues | None = None,
     settings: Settings | None = None,
     config: Mapping[str, Any] | None = None,
     context: Any = None,
 ) -> RunResult:
     """Run `agent`, a name, the path of a folder or a compiled graph, in this process, until it is over or waits for a
     person. For a graph `prompt` is the input of `graph.invoke`; it takes `config` and `context`, and neither `state`,
-    `variables` nor `strict`.
+    `variables`, `strict`, `user` nor `values`.
 
     `answers` are given to its questions; an unanswered one expires if it has a `timeout`. The run goes past its first
-    `resumes` breakpoints. Waiting takes no time:
-    delays, pauses before retries and timeouts of questions pass at once. `model` answers the calls of models of
-    `client`; without it, models are called as configured. `variables`, `cwd` and `strict` are as in
-    sleipnir.RunOptions, `env` are environment variables for its nodes. `settings` None: those of the environment.
+    `resumes` breakpoints. Waiting takes no time: delays, pauses before retries and timeouts of questions pass at once.
+    `model` answers the calls of models of `client`; without it, models are called as configured. `variables`, `cwd`,
+    `strict` and `user` are as in sleipnir.RunOptions; `values` has the shared values of agents and users (None: none
+    yet), `env` are environment variables for its nodes. `settings` None: those of the environment.
 
     Raises as Client.submit, or `graph.invoke`, does before anything runs, also UsageError for an answer to a node that
     the agent lacks, and TypeError for an option of the other kind. A failed run raises nothing: see `status`.
@@ -162,9 +165,11 @@ def run(
                 variables=variables,
                 cwd=cwd,
                 strict=strict,
+                user=user,
+                values=MemoryValues() if values is None else values,
             )
         else:
-            _refuse("a graph", state=state, variables=variables, strict=strict)
+            _refuse("a graph", state=state, variables=variables, strict=strict, user=user, values=values)
             environment = NodeEnvironment(cwd, env, settings)
             running = GraphRun(agent, prompt, config, context, SkippingClock(), environment)
         return _Test(running, _Answers(answers, running), resumes).finish()

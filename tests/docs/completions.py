@@ -118,6 +118,7 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
     ("docs/threads.md", "retrieve answer"): Completion(
         files={"retrieve.py": prints('{"temp:context": "bells"}')}, runs=[Run(output="")]
     ),
+    ("docs/threads.md", "greet"): Completion(runs=[Run(output="")]),
     ("docs/threads.md", "ask"): Completion(runs=[Run(output="")]),
     ("docs/graph-language.md", "setup ask lines done"): Completion(
         files={

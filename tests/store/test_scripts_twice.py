@@ -25,6 +25,7 @@ from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.node_streams import StreamName, StreamWrite, TextPlace
 from sleipnir.runs.run import Checkpoint, Fork, Gate, QueuedTurn, RunSpec
 from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.shared_values import SharedName
 from sleipnir.runs.signals import Signalled
 from sleipnir.runs.threads import ThreadName
 from sleipnir.runs.transitions import AwaitSignal, Transition
@@ -378,6 +379,11 @@ def retry_child(store: Store) -> Act:
     return lambda: run_in_order(store._client, [store.effects.retry("parent", RUN, 2, 1, None)])
 
 
+def share_values(store: Store) -> Act:
+    name, texts = SharedName("agent", "ann"), {"tier": '"gold"'}
+    return lambda: run_in_order(store._client, [store.shared_values.share(Fence("0", "5-1"), name, texts)])
+
+
 def signals(store: Store) -> Act:
     waits = [AwaitSignal("paid", seq, 1, 0, one=seq == 1) for seq in range(3)]
     run_in_order(store._client, [store.signals.deliver(NO_FENCE, RUN, wait) for wait in waits])
@@ -494,6 +500,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "queue_turn": (queue_turn, 0),
     "resume_all": (resume_all, 0),
     "retry_child": (retry_child, 1),
+    "share_values": (share_values, [0, 0, 0]),
     "signals": (signals, None),
     "slots": (slots, 0),
     "start_turn": (start_turn, [0, ""]),

@@ -41,7 +41,7 @@ OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
     "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "copy_values",
     "begin_turn", "await_signal", "decline_signal", "leave_signal", "spread_signals",
-    "pass_signal", "withdraw",
+    "pass_signal", "withdraw", "share_values",
 )  # fmt: skip
 OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal")
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals")}
@@ -169,6 +169,8 @@ class Deployment:
         choosy = SIGNALLED.replace("HOW", "one, filter: event.data == 'done'")
         self.choosy = write_agent(folder / "choosy", choosy.replace("signalled", "choosy"))
         self.sure = write_agent(folder / "sure", SIGNALLED.replace("HOW", "one").replace("signalled", "sure"))
+        shares = TWO_STEPS.replace("on_other: done", "on_other: done, state_updates: {'user:tier': gold}")
+        self.sharing = write_agent(folder / "sharing", shares, a_sh="")
         self.redis = client.store._client
         self.part = client.store.keys.of_partition(0)
         self.repair: Callable[[], object] = lambda: None
@@ -377,6 +379,10 @@ def parked_wait_with_an_old_offer(world: Deployment) -> Run:
     return run
 
 
+def run_of_a_user(world: Deployment) -> Run:
+    return world.client.submit(world.sharing, user="ann")
+
+
 SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "pulse": fresh_run,
     "own": fresh_run,
@@ -402,6 +408,7 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "spread_signals": wait_among_many,
     "pass_signal": parked_wait_with_an_old_offer,
     "withdraw": parked_wait_with_an_old_offer,
+    "share_values": run_of_a_user,
 }
 
 
@@ -420,6 +427,8 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
     stack, client = deployment.stack, deployment.client
     run = SITUATIONS[point](deployment)
     stack.start_scheduler("victim", env={VARIABLE: f"{SCRIPT_OF.get(point, point)}.{side}=kill"})
+    if point == "share_values":  # the last visit writes
+        wait_until(lambda: deployment.go_on(run), "the run ends")
     dies(stack, "victim")
     deployment.repair()
     stack.start_scheduler("second")
@@ -439,6 +448,8 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
         assert [step.node for step in run.history()] == [None, *nodes.get(point, ["a", "ask", "done"])]
         for child in client.store.runs.children([run.id])[run.id]:
             assert client.run(child.id).info().retries == (point == "retry_child")
+        if point == "share_values":
+            wait_until(lambda: client.shared_values("sharing", "ann") == {"tier": "gold"}, "it is written back")
         batches = [client.open_batch(batch.id) for batch in client.batches()]
         wait_until(lambda: all(batch.info().state == "done" for batch in batches), "the batch knows of its end")
         assert [result.output for batch in batches for result in batch.results("done")] == ["done"] * len(batches)

@@ -1,5 +1,6 @@
 """Delivers effects of commits on other runs (start and retry child runs; notify children, parents and batches; ask for
-and free slots of agents) and of batches (start runs for rows). Without it no child would start.
+and free slots of agents), on shared values (write them back), and of batches (start runs for rows). Without it no child
+would start.
 
 An effect stays in its partition's stream until it is delivered, so a crash loses none. A repeated delivery, however
 late, changes nothing: a child's id is derived from its parent's visit, a child is retried once per visit, and a run
@@ -13,6 +14,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -20,6 +23,7 @@ from sleipnir.batches.records import place_of, row_of, row_run_id, source_of
 from sleipnir.client import forks
 from sleipnir.errors import RecordUnreadable, RunNotFound, SleipnirError, StoreUnavailable
 from sleipnir.graph.model import Graph
+from sleipnir.graph.shared_keys import with_shared
 from sleipnir.runs.initial_state import state_at_start
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import SessionName
@@ -33,6 +37,7 @@ from sleipnir.runs.transitions import (
     PassSignal,
     RetryChild,
     RetryRow,
+    ShareValues,
     SpreadSignals,
     StartChild,
     StartRow,
@@ -57,6 +62,19 @@ MOST_REASON = 2_000  # stored characters of a reason
 MOST_LOGGED = 10_000
 
 _FIRST = "0-0"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was read for some effects: specs and ends by run, the row of each parent (RunView.batch), where the rows of
+    batches of forks begin, the shared values that the rows of a batch begin with, and what runs write back."""
+
+    specs: Mapping[str, RunSpec]
+    ends: Mapping[str, EndedRun]
+    batches: Mapping[str, str]
+    begins: Mapping[str, RowBeginning]
+    shared: Mapping[str, Mapping[str, Any]]
+    written: Mapping[tuple[int, str], Mapping[str, str]]
 
 
 class Deliveries:
@@ -135,12 +153,17 @@ class Deliveries:
     def _deliveries(self, known: Sequence[OwedEffect]) -> list[Delivery]:
         parents = [each.run for each in known if isinstance(each.effect, StartChild)]
         ended = [each.run for each in known if isinstance(each.effect, TellParent | TellBatch)]
-        notifying = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot | RetryChild)]
+        notifying = [
+            each.run for each in known if isinstance(each.effect, TellParent | TellRoot | RetryChild | ShareValues)
+        ]
         specs = self._store.specs({*parents, *notifying})
         specs |= self._store.specs_of_rows({each.run for each in known if isinstance(each.effect, StartRow | ForkRow)})
         ends, batches = self._store.with_states(self._store.ends(ended), specs), self._store.batches_of(parents)
         begins = self._store.forks_of_rows({each.run for each in known if isinstance(each.effect, ForkRow)})
-        return [Delivery(each, self._command(each, specs, ends, batches, begins)) for each in known]
+        rows = {each.run for each in known if isinstance(each.effect, StartRow)}
+        shared = {run: self._store.shared_by(specs[run]) for run in rows if run in specs}
+        found = Found(specs, ends, batches, begins, shared, self._store.written(known))
+        return [Delivery(each, self._command(each, found)) for each in known]
 
     def _bury(self, owed: OwedEffect, why: str, passed: list[OwedEffect]) -> bool:
         if self._store.dead_letters.bury(owed.partition, owed.id, why[:MOST_REASON]):
@@ -158,23 +181,16 @@ class Deliveries:
             self._logged.add((owed.partition, owed.id))
             self._log.warning("an effect is skipped", entry=owed.id, run=owed.run, reason=why)
 
-    def _command(
-        self,
-        owed: OwedEffect,
-        specs: Mapping[str, RunSpec],
-        ends: Mapping[str, EndedRun],
-        batches: Mapping[str, str],
-        begins: Mapping[str, RowBeginning],
-    ) -> RedisCommand | None:
+    def _command(self, owed: OwedEffect, found: Found) -> RedisCommand | None:
         """The command that delivers an effect; None: nothing to do, because its run has expired or continues."""
-        spec = specs.get(owed.run)
+        spec, ends = found.specs.get(owed.run), found.ends
         match owed.effect:
             case StartChild() if spec is not None:
-                return self._start(owed.run, spec, owed.effect, batches.get(owed.run, ""))
+                return self._start(owed.run, spec, owed.effect, found.batches.get(owed.run, ""))
             case StartRow() if spec is not None:
-                return self._start_row(spec, owed.effect)
-            case ForkRow() if spec is not None and owed.run in begins:
-                return self._fork_row(spec, owed.effect, begins[owed.run])
+                return self._start_row(spec, owed.effect, found.shared[owed.run])
+            case ForkRow() if spec is not None and owed.run in found.begins:
+                return self._fork_row(spec, owed.effect, found.begins[owed.run])
             case RetryRow(batch, row, version):
                 return self._store.retry_row(batch, row, version)
             case TellBatch(place, version) if owed.run in ends:
@@ -193,6 +209,8 @@ class Deliveries:
                 return self._store.slots.free(owed.slot_fence, owed.run, agent, key, ticket)
             case AwaitSignal() | LeaveSignal() | DeclineSignal() | PassSignal() | SpreadSignals():
                 return self._store.signals.deliver(owed.slot_fence, owed.run, owed.effect)
+            case ShareValues(scope) if spec is not None:
+                return self._store.share(owed, spec, scope, found.written[owed.partition, owed.id])
             case TellRun(run, what, data):
                 return self._store.notify_run(owed.fence, run, what, data)
             case TellRoot(type_, data) if spec is not None and spec.root is not None:
@@ -213,11 +231,11 @@ class Deliveries:
                 self._log.exception("a child cannot be started", run=parent, agent=effect.agent)
             return self._store.refuse(parent, effect.seq, effect.attempt, effect.child, _why(error))
 
-    def _start_row(self, spec: RunSpec, effect: StartRow) -> RedisCommand:
+    def _start_row(self, spec: RunSpec, effect: StartRow, shared: Mapping[str, Any]) -> RedisCommand:
         place = place_of(effect.batch, effect.row)
         try:
             prompt, given = row_of(effect.text)
-            graph = self._graph_of(spec)
+            graph = with_shared(self._graph_of(spec), shared)
             # Schemas were applied when the row was added, and by `validate` to the graph's values: not again here.
             state = state_at_start(graph, prompt, given, self._max_state_bytes, unchecked=graph.state)
             return self._store.start(row_run_id(effect.batch, effect.row), spec, state, place)

@@ -37,6 +37,7 @@ from sleipnir.cli.runs.parameters import (
     PATCH,
     RECURSION_LIMIT,
     STRICT,
+    USER,
     VAR,
     RunParameters,
 )
@@ -90,7 +91,8 @@ class BatchRequest(RunParameters):
         """The id of the batch of rows of `agent`, the name of the folder."""
         if self.name:
             return submission_id(agent, "name", self.name)
-        return submission_id(agent, "rows", source.digest or os.urandom(16).hex(), self.key or "")
+        user = () if self.user is None else (self.user,)
+        return submission_id(agent, "rows", source.digest or os.urandom(16).hex(), self.key or "", *user)
 
     def submit(self, client: Client, batch_id: str, source: RowSource, view: SubmitView) -> Batch:
         """Add the rows; on a terminal, ask for missing values and show the progress of building bases."""
@@ -154,6 +156,7 @@ _PLAN_OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
 @BREAK_AFTER
 @OVERRIDE
 @PATCH
+@USER
 @STRICT
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of the id.")
 @pass_options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from sleipnir.cli.completion import complete_agent, complete_node, complete_state_key
+from sleipnir.cli.completion import complete_agent, complete_node, complete_state_key, complete_user_of_agent
 from sleipnir.cli.knowledge.building import BuildView, asker
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions
 from sleipnir.cli.runs.gate_answers import variable_asker
@@ -185,10 +185,17 @@ PATCH = click.option(
 )  # fmt: skip
 
 
+USER = click.option(
+    "--user", "user", metavar="NAME", shell_complete=complete_user_of_agent,
+    help="The user that the run is for: it begins with the values of that user and of the agent, and writes them back "
+    "(`sleipnir values`).",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class RunParameters:
     """The parameters of all commands that start runs: VAR, AGENT_VARIABLE, CWD, STRICT, CONTEXT, RECURSION_LIMIT,
-    BREAK_BEFORE, BREAK_AFTER, OVERRIDE and PATCH."""
+    BREAK_BEFORE, BREAK_AFTER, OVERRIDE, PATCH and USER."""
 
     variables: Pairs
     agent_variables: Pairs
@@ -200,6 +207,7 @@ class RunParameters:
     break_after: tuple[str, ...]
     overrides: dict[str, dict[str, Any]]
     patches: dict[str, Any]
+    user: str | None
 
     def options(self, view: BuildView | None) -> RunOptions:
         """What the client is given: on a terminal, missing values are asked for; `view` shows builds of bases, None:
@@ -214,6 +222,7 @@ class RunParameters:
             "interrupt_after": "*" if self.break_after == ("*",) else self.break_after,
             "overrides": self.overrides or None,
             "patches": self.patches or None,
+            "user": self.user,
             "ask_variable": variable_asker(),
         }
         if view is not None:

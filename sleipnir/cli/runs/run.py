@@ -39,6 +39,7 @@ from sleipnir.cli.runs.parameters import (
     RECURSION_LIMIT,
     STATE,
     STRICT,
+    USER,
     VAR,
     Pairs,
     RunParameters,
@@ -103,6 +104,8 @@ class RunRequest(RunParameters):
             raise UsageError("--session needs a deployment, which keeps sessions: leave out --in-process")
         if self.thread is not None:
             raise UsageError("--thread needs a deployment, which keeps threads: leave out --in-process")
+        if self.user is not None:
+            raise UsageError("--user needs a deployment, which keeps the values of users: leave out --in-process")
         return AgentRun(
             self.agent,
             prompt,
@@ -156,6 +159,7 @@ def _wanted(command: Command) -> Command:
         SESSION,
         NO_SESSION,
         THREAD,
+        USER,
     )
     for parameter in reversed(shared):
         command = parameter(command)

@@ -30,6 +30,8 @@
 --                        `gone` are visits to close without claims and questions, `drops` fields of items. With
 --                        `stops`, claimed visits are taken from their workers, which notice at their next heartbeat; the
 --                        inbox gets a `lease_lost` for each, with the journal step that it had `seen`.
+--                        With `scopes`, what the state gets under keys that begin with one of them is written back: an
+--                        effect for each scope.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
 --                   of control.items the text of a fill, those of a put; of control.steps its header and then state
 --                   key, JSON text, ...; state key, JSON text, ... of control.folded; key, JSON text, ... of
@@ -205,6 +207,16 @@ end
 delete(items, control.drops or none)
 
 -- state and journal
+local shared = {}  -- the keys to write back, by scope
+local function set(key, value)
+  redis.call('HSET', state, key, value)
+  for _, scope in ipairs(control.scopes or none) do
+    if string.sub(key, 1, #scope) == scope then
+      shared[scope] = shared[scope] or {}
+      shared[scope][key] = true
+    end
+  end
+end
 local no_state = {[OVERLAYS] = true, [SAID] = control.session ~= nil}
 for _, step in ipairs(control.steps) do
   local entry = {text()}
@@ -213,7 +225,7 @@ for _, step in ipairs(control.steps) do
     entry[1] = string.format('%s,"overlays":{"%d":%s}}', string.sub(entry[1], 1, -2), step.keeps_commands, overlays)
   end
   local function write(key, value)
-    if not step.held then redis.call('HSET', state, key, value) end
+    if not step.held then set(key, value) end
     entry[#entry + 1] = cjson.encode(key)
     entry[#entry + 1] = value
   end
@@ -237,12 +249,12 @@ for _, number in ipairs(control.applies or none) do
     if is_key then
       key = cjson.decode(line)
     elseif not apart[key] then
-      redis.call('HSET', state, key, line)
+      set(key, line)
     end
   end
 end
 
-for _ = 1, control.folded or 0 do redis.call('HSET', state, text(), text()) end
+for _ = 1, control.folded or 0 do set(text(), text()) end
 for _ = 1, control.windows or 0 do
   local key, window = text(), text()
   if window == '' then redis.call('HDEL', windows, key) else redis.call('HSET', windows, key, window) end
@@ -311,6 +323,12 @@ for _ = 1, control.effects or 0 do
   redis.call('XADD', effects, '*', 'run', control.run, 'e', text())
   local child, child_record = text(), text()
   if child ~= '' then redis.call('HSET', children, child, child_record) end
+end
+for scope, keys in pairs(shared) do
+  local listed = {}
+  for key in pairs(keys) do listed[#listed + 1] = key end
+  local effect = {['do'] = 'share_values', v = 1, scope = scope, keys = listed}
+  redis.call('XADD', effects, '*', 'run', control.run, 'e', cjson.encode(effect))
 end
 redis.call('XDEL', inbox, control.event)
 

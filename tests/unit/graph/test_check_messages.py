@@ -132,12 +132,11 @@ def test_updates_that_are_no_texts_are_rendered_at_any_depth() -> None:
     }
 
 
-def test_the_scopes_of_sessions_are_refused() -> None:
-    text = "{user:tier?} {temp:a} {app:name} {invocation:b?} {artifact.file}"
+def test_scopes_that_there_are_not_are_refused() -> None:
+    text = "{user:tier?} {temp:a} {app:name} {invocation:b?} {runtime:x?} {artifact.file}"
     nodes = f'ask: {{type: llm, placeholders: trpc, instructions: "{text}"}}'
     assert [each.partition("'")[2] for each in findings(graph(nodes))] == [
-        "{user:tier?}' reads a scope that runs do not have",
-        "{app:name}' reads a scope that runs do not have",
+        "{runtime:x?}' reads a scope that runs do not have",
         "{artifact.file}' reads a scope that runs do not have",
     ]
 

@@ -31,10 +31,14 @@ local function take_turn(thread, threads, name, run_id, now_ms)
   redis.call('ZADD', threads, now_ms, name)
 end
 
--- Remove what a turn does not begin with, as in runs/threads.py: values of one run, and what tells of its failures.
+-- Remove what a turn does not begin with, as in runs/threads.py: values of one run, shared values, and what tells of its
+-- failures. It is called before the turn gets its own values.
 local function forget_own(state)
   redis.call('HDEL', state, '_error', 'last_error')
   for _, key in ipairs(redis.call('HKEYS', state)) do
-    if string.find(key, '^temp:') or string.find(key, '^invocation:') then redis.call('HDEL', state, key) end
+    local scope = string.match(key, '^%a+:')
+    if scope == 'temp:' or scope == 'invocation:' or scope == 'user:' or scope == 'app:' then
+      redis.call('HDEL', state, key)
+    end
   end
 end
