@@ -36,9 +36,9 @@ class RunOptions(TypedDict, total=False):
     interrupt_after The same, of nodes after which it stops.
     overrides       Other settings of llm nodes for this run, by paths of nodes: `{"expert/ask": {"temperature": 0}}`;
                     `*` means all (docs/graph-language.md). They are stored with the run.
+    patches         What such nodes say and may call instead, by surfaces: `{"ask#instruction": "Be brief."}`.
     user            The user that the run is for: it begins with the values of that user and of the agent, as state keys
                     that begin with `user:` and `app:`, and writes them back (docs/threads.md).
-    patches         What such nodes say and may call instead, by surfaces: `{"ask#instruction": "Be brief."}`.
     ask_variable    Called for each agent variable that has no value.
     ask_knowledge   Asks a person for missing parameters of knowledge bases. Missing bases are built before the
                     submission, which may take long.
