@@ -242,9 +242,19 @@ class Settings:
     metrics_host: str = _setting("127.0.0.1", _text)
     """The address that it listens on; 0.0.0.0 or :: for all. Anyone who can reach it can read the metrics."""
     console_host: str = _setting("127.0.0.1", _text)
-    """The address on which the HTTP API listens (docs/http-api.md): one of this machine alone."""
+    """The address on which the HTTP API listens (docs/http-api.md). One that others can reach needs users, and TLS or
+    proxies."""
     console_port: int = _setting(8470, _whole(0, 65535))
     """Its port; 0: any free one, which its log names."""
+    console_tls_cert: Path | None = _setting(None, _absolute)
+    """The certificate of the HTTP API, with its chain, in PEM."""
+    console_tls_key: Path | None = _setting(None, _absolute)
+    """Its private key."""
+    console_proxies: str = _setting("", _text)
+    """Addresses and networks, with commas between, of proxies before the HTTP API, which have TLS: their
+    `X-Forwarded-For` counts."""
+    console_user_header: str = _setting("", _text)
+    """The header in which these proxies name the user, whom they have authenticated. Empty: they name none."""
     console_body_bytes: int = _setting(32 * 2**20, _whole(1024, BYTES_MOST))
     """A larger body of a request is refused. The rows of a batch are read in pieces, and have no such limit."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = _setting(

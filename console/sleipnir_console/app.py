@@ -15,20 +15,23 @@ from sleipnir.client.async_client import AsyncClient
 from sleipnir.runs.actor import Actor
 from sleipnir.settings import Settings
 from sleipnir_console import openapi, problems
+from sleipnir_console.authentication import Authentication
 from sleipnir_console.body_limits import BodyLimit
 from sleipnir_console.origins import LOOPBACK, OriginGuard
-from sleipnir_console.permissions import GuardedRoute, anyone_here, requires
+from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.request_log import RequestLog
-from sleipnir_console.routes import health
+from sleipnir_console.routes import access, health, login
 
 PREFIX: Final = "/api/v1"
 TAGS: Final[tuple[Mapping[str, str], ...]] = (
     {"name": "health", "description": "Probes, and the state of the deployment."},
+    {"name": "login", "description": "Users, as browsers and programs know themselves."},
+    {"name": "audit", "description": "What was changed, by whom and why."},
     {"name": "interface", "description": "This document."},
 )
 
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
-ROUTERS: Final = (health.router, interface)
+ROUTERS: Final = (health.router, login.router, access.router, interface)
 
 
 @interface.get("/openapi.json", operation_id="get_openapi", summary="The OpenAPI document", response_class=JSONResponse)
@@ -43,14 +46,15 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     so that open streams end."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_connected)
     app.state.client = AsyncClient(settings, by=Actor.here("api"))
-    app.state.authenticate = anyone_here
+    app.state.authentication = authentication = Authentication.of(settings)
+    app.state.authenticate = authentication.caller
     app.state.is_stopping = is_stopping
     problems.add_handlers(app)
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, most_bytes=settings.console_body_bytes)
-    app.add_middleware(OriginGuard, hosts=LOOPBACK)
+    app.add_middleware(OriginGuard, hosts=LOOPBACK if authentication.is_private else None)
     app.add_middleware(RequestLog)
     return app
 

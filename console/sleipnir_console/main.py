@@ -1,11 +1,11 @@
 """Serve the HTTP API until a stop signal.
 
-Rule. It listens on this machine alone: until there are users, everybody who reaches it may do everything.
+Rule. Until there are users, everybody who reaches it may do everything: then it listens on this machine alone. Others
+reach it by TLS, its own or that of a proxy.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import socket
 import sys
@@ -15,11 +15,13 @@ import structlog
 import uvicorn
 
 from sleipnir import hardening, tracing
+from sleipnir.client.client import Client
 from sleipnir.errors import ConfigError, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url
 from sleipnir_console.app import create_app
+from sleipnir_console.authentication import Authentication
 
 STOP_S: Final = 10
 """How long requests that are being answered may take when the server stops. Streams of events end at once: their
@@ -47,20 +49,25 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             "SLEIPNIR_REDIS_URL is not set: name the Redis of the deployment, or use `sleipnir up --console`"
         )
-    if not is_loopback(settings.console_host):
+    if bool(settings.console_tls_cert) != bool(settings.console_tls_key):
+        raise ConfigError("SLEIPNIR_CONSOLE_TLS_CERT and SLEIPNIR_CONSOLE_TLS_KEY are given together, or not at all")
+    for name, file in (("CERT", settings.console_tls_cert), ("KEY", settings.console_tls_key)):
+        if file is not None and not file.is_file():
+            raise ConfigError(f"SLEIPNIR_CONSOLE_TLS_{name}: there is no file {file}")
+    if Authentication.of(settings).is_private:
+        return
+    if not settings.console_tls_cert and not settings.console_proxies:
         raise ConfigError(
-            f"SLEIPNIR_CONSOLE_HOST={settings.console_host!r} is not an address of this machine alone. Everybody "
-            "who can reach the console may do everything, because it knows no users: bind 127.0.0.1, and let others in "
-            "through an SSH tunnel"
+            f"SLEIPNIR_CONSOLE_HOST={settings.console_host!r} is not an address of this machine alone: passwords and "
+            "tokens would be sent in clear text. Set SLEIPNIR_CONSOLE_TLS_CERT and SLEIPNIR_CONSOLE_TLS_KEY, or "
+            "`--behind-proxy` with the address of a proxy that has TLS; or bind 127.0.0.1"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    with Client(settings) as client:
+        if not client.access.has_users():
+            raise ConfigError(
+                "others can reach this server, and there are no users, so that everybody could do everything: add one "
+                "with `sleipnir users add NAME --role admin`"
+            )
 
 
 def serve(settings: Settings) -> None:
@@ -79,13 +86,18 @@ def serve(settings: Settings) -> None:
             timeout_graceful_shutdown=STOP_S,
             lifespan="on",
             ws="none",
+            ssl_certfile=settings.console_tls_cert,
+            ssl_keyfile=settings.console_tls_key,
         )
     )
     server.config.app = create_app(settings, is_stopping=lambda: server.should_exit)
     listener = _bound(server.config)
     host, port = listener.getsockname()[:2]
     structlog.get_logger().info(
-        "console starts", address=f"http://{host}:{port}", redis=safe_url(str(settings.redis_url)), **settings.to_log()
+        "console starts",
+        address=f"{'https' if settings.console_tls_cert else 'http'}://{host}:{port}",
+        redis=safe_url(str(settings.redis_url)),
+        **settings.to_log(),
     )
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: None)  # uvicorn raises the signal again when it has stopped

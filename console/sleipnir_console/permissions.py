@@ -20,27 +20,35 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sleipnir.access.records import Identity
 from sleipnir.runs.actor import Actor
 from sleipnir_console.problems import HttpProblem
 
-Permission: TypeAlias = Literal["public", "viewer", "approver", "operator", "admin"]
-"""What a route needs: nothing (`public`, for probes), or what callers of at least this rank may do."""
+Permission: TypeAlias = Literal["public", "user", "viewer", "approver", "operator", "admin"]
+"""What a route needs: nothing (`public`, for probes), to be known (`user`), or what callers of at least this role may
+do."""
 
-RANKS: Final[dict[Permission, int]] = {"public": 0, "viewer": 1, "approver": 2, "operator": 3, "admin": 4}
+RANKS: Final[dict[Permission, int]] = {
+    "public": 0, "user": 1, "viewer": 2, "approver": 3, "operator": 4, "admin": 5,
+}  # fmt: skip
 _DECLARED: Final = "__sleipnir_permission__"
+_EVERYWHERE: Final = "__sleipnir_everywhere__"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. `by` is the actor for journals and records."""
+    """Who asks. `permission` is what it may do with runs, `everywhere` with the whole deployment: with all namespaces.
+    `by` is the actor for journals and records."""
 
     permission: Permission
     by: Actor
+    everywhere: Permission
+    identity: Identity | None = None
 
-    def may(self, permission: Permission) -> bool:
-        return RANKS[self.permission] >= RANKS[permission]
+    def may(self, permission: Permission, *, everywhere: bool = False) -> bool:
+        return RANKS[self.everywhere if everywhere else self.permission] >= RANKS[permission]
 
 
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Caller]]
@@ -49,14 +57,15 @@ Authenticate: TypeAlias = Callable[[Request], Awaitable[Caller]]
 
 async def anyone_here(request: Request) -> Caller:
     """Every caller is an admin without a name: the server listens on this machine alone."""
-    return Caller("admin", Actor("anonymous", request.client.host if request.client else "", "api"))
+    return Caller("admin", Actor("anonymous", request.client.host if request.client else "", "api"), "admin")
 
 
-def requires(permission: Permission) -> Callable[[F], F]:
-    """Declare the permission that an endpoint needs."""
+def requires(permission: Permission, *, everywhere: bool = False) -> Callable[[F], F]:
+    """Declare the permission that an endpoint needs: with runs, or `everywhere`."""
 
     def declare(endpoint: F) -> F:
         setattr(endpoint, _DECLARED, permission)
+        setattr(endpoint, _EVERYWHERE, everywhere)
         return endpoint
 
     return declare
@@ -74,20 +83,25 @@ class GuardedRoute(APIRoute):
         permission = permission_of(self.endpoint)
         if permission is None:
             raise TypeError(f"the route {self.path} declares no permission: add @requires(...) to {self.name}")
-        answer = super().get_route_handler()
+        answer, everywhere = super().get_route_handler(), getattr(self.endpoint, _EVERYWHERE, False)
 
         async def guarded(request: Request) -> Response:
             if permission != "public":
                 caller: Caller = await request.app.state.authenticate(request)
-                if not caller.may(permission):
-                    raise HttpProblem(
-                        "forbidden", f"this needs the permission {permission}", {"permission": permission}
-                    )
                 request.state.caller = caller
+                if not caller.may(permission, everywhere=everywhere):
+                    raise _refusal(caller, permission)
             response: Response = await answer(request)
             return response
 
         return guarded
+
+
+def _refusal(caller: Caller, permission: Permission) -> HttpProblem:
+    """To a caller without any role there, nothing is there."""
+    if caller.permission == "user":
+        return HttpProblem("not-found", "there is nothing here that you may see")
+    return HttpProblem("forbidden", f"this needs the permission {permission}", {"permission": permission})
 
 
 def caller_of(request: Request) -> Caller:

@@ -77,6 +77,14 @@ TYPES: Final[Mapping[str, ProblemType]] = {
             "`permission` is what the route needs.",
         ),
         ProblemType(
+            "csrf", 403, "The request does not prove that its page is ours",
+            "A cookie authenticates it, and `X-CSRF-Token` is not the `csrf` of that login (`GET /api/v1/me`).",
+        ),
+        ProblemType(
+            "too-many-attempts", 429, "Too many logins have failed",
+            "Of this user, or from this address. Further attempts are refused for `Retry-After` seconds.",
+        ),
+        ProblemType(
             "cross-origin", 403, "The request comes from the page of another site",
             "Its `Origin` or `Host` is not that of this server.",
         ),

@@ -93,11 +93,14 @@ def worker(
 @click.command()
 @click.option("--host", metavar="ADDRESS", help="Listen on this address. Default: SLEIPNIR_CONSOLE_HOST, 127.0.0.1.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: SLEIPNIR_CONSOLE_PORT, 8470. 0: any free port.")
+@click.option(
+    "--behind-proxy", "proxies", metavar="ADDRESS,...", help="Proxies with TLS, from which alone requests come."
+)
 @pass_options
-def console(options: GlobalOptions, host: str | None, port: int | None) -> None:
+def console(options: GlobalOptions, host: str | None, port: int | None, proxies: str | None) -> None:
     """Become the server of the HTTP API (docs/http-api.md)."""
     refuse_without_console()
-    given = {"console_host": host, "console_port": port}
+    given = {"console_host": host, "console_port": port, "console_proxies": proxies}
     settings = options.settings().replaced(**{name: value for name, value in given.items() if value is not None})
     become(console_command(), settings)
 
@@ -106,7 +109,7 @@ def refuse_without_console() -> None:
     """Raises ConfigError if what serves HTTP is not installed."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("argon2", "fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise ConfigError(
             f"the HTTP API needs {' and '.join(missing)}, which the extra `console` brings: "

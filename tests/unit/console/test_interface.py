@@ -16,8 +16,8 @@ from sleipnir_console.app import ROUTERS, api_routes, create_app, openapi_docume
 from sleipnir_console.permissions import RANKS, GuardedRoute, permission_of
 
 ROOT = Path(__file__).parents[3]
-PUBLIC = {"get_liveness", "get_readiness", "get_openapi"}
-"""What anybody may ask: probes, and this interface."""
+PUBLIC = {"get_liveness", "get_readiness", "get_openapi", "log_in"}
+"""What anybody may ask: probes, this interface, and to become known."""
 
 
 @pytest.fixture(scope="module")

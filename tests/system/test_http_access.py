@@ -1,0 +1,341 @@
+"""Who may ask what of the HTTP API: every route, with every role, and with no, wrong, expired, revoked and foreign
+credentials; logins, their cookies and CSRF; proxies; TLS; and when a server does not start."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http.cookies import Morsel, SimpleCookie
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleipnir.access.records import ACCESS_ROLES, EVERY
+from sleipnir.client.access import Access
+from sleipnir_console.app import api_routes
+from sleipnir_console.permissions import RANKS, Permission
+from tests.console import Answer, Console, console_of
+from tests.processes import RedisServer, Stack
+from tests.tls import make_certificates
+from tests.waiting import wait_until
+
+PASSWORD = "correct horse battery"
+UNSEEN = "there is nothing here that you may see"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A route: who may ask it, where `everywhere` is the whole deployment; a request, and the status of its answer to
+    who may ask."""
+
+    permission: Permission
+    method: str
+    path: str
+    status: int
+    body: Any = None
+    everywhere: bool = False
+
+
+ROWS: Mapping[str, Row] = {
+    "get_liveness": Row("public", "GET", "/health/live", 200),
+    "get_readiness": Row("public", "GET", "/health/ready", 200),
+    "get_openapi": Row("public", "GET", "/openapi.json", 200),
+    "log_in": Row("public", "POST", "/login", 422, {}),
+    "get_me": Row("user", "GET", "/me", 200),
+    "log_out": Row("user", "POST", "/logout", 204),
+    "get_health": Row("viewer", "GET", "/health", 200),
+    "export_audit": Row("admin", "GET", "/audit", 200, everywhere=True),
+}
+"""One row for each route, by its operation id. The permission is not read from the code: this is what it must be."""
+
+
+@pytest.fixture(scope="module")
+def stack(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    home = tmp_path_factory.mktemp("access")
+    with Stack(redis_server, home, key_prefix="httpaccess", log_level="info", log_format="json") as found:
+        yield found
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Tokens by the role of their user in the runs' namespace, by that in all namespaces, and those that are none."""
+
+    here: Mapping[str, str]
+    everywhere: Mapping[str, str]
+    foreign: str
+    bound: str
+    invalid: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def credentials(stack: Stack) -> Credentials:
+    with stack.client() as client:
+        return _made(client.access)
+
+
+def _made(access: Access) -> Credentials:
+    here, everywhere = {}, {}
+    for role in ACCESS_ROLES:
+        access.add_user(f"{role}-here", None, {"default": role})
+        access.add_user(f"{role}-everywhere", None, {EVERY: role})
+        here[role] = access.create_token(f"{role}-here").text
+        everywhere[role] = access.create_token(f"{role}-everywhere").text
+    access.add_user("foreigner", None, {"other": "admin"})
+    access.add_user("gone", None, {EVERY: "admin"})
+    gone = access.create_token("gone").text
+    access.set_disabled("gone", True)
+    revoked = access.create_token("admin-everywhere")
+    access.revoke_token(revoked.info.id)
+    for name, roles in (("ann", {EVERY: "admin"}), ("vic", {"default": "viewer"})):
+        access.add_user(name, PASSWORD, roles)
+    return Credentials(
+        here,
+        everywhere,
+        access.create_token("foreigner").text,
+        access.create_token("admin-everywhere", role="viewer", namespaces=["default"]).text,
+        {
+            "expired": f"Bearer {access.create_token('admin-everywhere', expires_s=0).text}",
+            "revoked": f"Bearer {revoked.text}",
+            "of a disabled user": f"Bearer {gone}",
+            "unknown": "Bearer slp_0123456789ab_" + "x" * 43,
+            "no token": "Bearer x",
+            "empty": "",
+            "another scheme": "Basic YW5uOnBhc3N3b3Jk",
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def console(stack: Stack, credentials: Credentials) -> Iterator[Console]:
+    with console_of(stack) as running:
+        yield running
+
+
+def ask(console: Console, row: Row, **headers: str) -> Answer:
+    return console.request(row.method, row.path, row.body, headers)
+
+
+def is_right(answer: Answer, row: Row) -> bool:
+    return answer.status == row.status and b"you may see" not in answer.body
+
+
+# The matrix.
+
+
+def test_every_route_has_a_row() -> None:
+    assert {str(route.operation_id) for route in api_routes()} == set(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_without_a_valid_credential_a_route_is_closed(console: Console, credentials: Credentials, name: str) -> None:
+    row = ROWS[name]
+    cookies = {"unknown": "sleipnir_login=ann:" + "x" * 43, "damaged": "sleipnir_login=x"}
+    for what, headers in (
+        ("none", {}),
+        *((what, {"Authorization": text}) for what, text in credentials.invalid.items()),
+        *((what, {"Cookie": text}) for what, text in cookies.items()),
+        ("a header that only a proxy may send", {"X-User": "ann", "X-Forwarded-For": "127.0.0.1"}),
+    ):
+        answer = ask(console, row, **headers)
+        if row.permission == "public":
+            assert is_right(answer, row), what
+        else:
+            assert (answer.status, answer.problem) == (401, "unauthenticated"), what
+            assert answer.headers["WWW-Authenticate"] == 'Bearer realm="sleipnir"', what
+
+
+@pytest.mark.parametrize("role", ACCESS_ROLES)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_role_opens_what_it_may_and_nothing_else(
+    console: Console, credentials: Credentials, name: str, role: Permission
+) -> None:
+    row = ROWS[name]
+    may = RANKS[role] >= RANKS[row.permission]
+    of_all = ask(console, row, Authorization=f"Bearer {credentials.everywhere[role]}")
+    of_runs = ask(console, row, Authorization=f"Bearer {credentials.here[role]}")
+    for answer, opens in ((of_all, may), (of_runs, may and not row.everywhere)):
+        if opens:
+            assert is_right(answer, row)
+        else:
+            assert (answer.status, answer.problem) == (403, "forbidden")
+            assert answer.data["permission"] == row.permission
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_another_namespace_is_not_there(console: Console, credentials: Credentials, name: str) -> None:
+    row = ROWS[name]
+    answer = ask(console, row, Authorization=f"Bearer {credentials.foreign}")
+    if RANKS[row.permission] <= RANKS["user"]:
+        assert is_right(answer, row)
+    else:
+        assert (answer.status, answer.problem, answer.data["detail"]) == (404, "not-found", UNSEEN)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_token_has_no_more_than_it_is_bound_to(console: Console, credentials: Credentials, name: str) -> None:
+    row = ROWS[name]
+    answer = ask(console, row, Authorization=f"Bearer {credentials.bound}")
+    if RANKS["viewer"] >= RANKS[row.permission] and not row.everywhere:
+        assert is_right(answer, row)
+    else:
+        assert (answer.status, answer.problem) == (403, "forbidden")
+
+
+# Logins.
+
+
+def log_in(console: Console, user: str, password: str = PASSWORD, **headers: str) -> Answer:
+    return console.request("POST", "/login", {"user": user, "password": password}, headers)
+
+
+def cookie_of(answer: Answer) -> Morsel[str]:
+    return SimpleCookie(answer.headers["Set-Cookie"])["sleipnir_login"]
+
+
+def with_login(answer: Answer, *, csrf: str | None = None) -> dict[str, str]:
+    headers = {"Cookie": f"sleipnir_login={cookie_of(answer).value}"}
+    return headers if csrf is None else {**headers, "X-CSRF-Token": csrf}
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("log_out", "log_in")])
+def test_a_cookie_opens_what_the_role_of_its_user_may(console: Console, name: str) -> None:
+    row = ROWS[name]
+    for user, role in (("ann", "admin"), ("vic", "viewer")):
+        login = log_in(console, user)
+        assert login.status == 200
+        answer = ask(console, row, **with_login(login, csrf=login.data["csrf"]))
+        if RANKS[role] >= RANKS[row.permission]:
+            assert is_right(answer, row)
+        else:
+            assert (answer.status, answer.problem) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.method != "GET" and name != "log_in"])
+def test_a_cookie_alone_changes_nothing(console: Console, name: str) -> None:
+    login, other = log_in(console, "ann"), log_in(console, "ann")
+    for csrf in (None, "", "x", other.data["csrf"]):
+        answer = ask(console, ROWS[name], **with_login(login, csrf=csrf))
+        assert (answer.status, answer.problem) == (403, "csrf")
+    assert console.get("/me", **with_login(login)).status == 200
+
+
+def test_a_login_has_a_cookie_that_scripts_and_other_sites_do_not_get(console: Console) -> None:
+    first = log_in(console, "ann")
+    cookie = cookie_of(first)
+    assert (cookie["httponly"], cookie["samesite"], cookie["secure"], cookie["path"]) == (True, "lax", "", "/")
+    assert first.headers["Cache-Control"] == "no-store"
+    second = log_in(console, "ann", **with_login(first))
+    assert cookie_of(second).value != cookie.value
+    assert console.get("/me", **with_login(first)).status == 401
+    me = console.get("/me", **with_login(second)).data
+    assert me == {
+        "user": "ann", "via": "login", "permission": "admin", "roles": {"*": "admin"}, "csrf": second.data["csrf"],
+    }  # fmt: skip
+    assert console.post("/logout", **with_login(second, csrf=me["csrf"])).status == 204
+    assert console.get("/me", **with_login(second)).status == 401
+
+
+def test_another_site_cannot_log_a_browser_in(console: Console) -> None:
+    answer = log_in(console, "ann", Origin="https://evil.example")
+    assert (answer.status, answer.problem) == (403, "cross-origin")
+
+
+def test_logins_that_fail_are_refused_alike_and_then_slowed_down(console: Console) -> None:
+    for user in ("vic", "nobody"):
+        answer = log_in(console, user, "wrong")
+        assert (answer.status, answer.data["detail"]) == (401, "the user or the password is wrong")
+        assert "Set-Cookie" not in answer.headers
+    wait_until(lambda: log_in(console, "nobody", "wrong").status == 429, "further attempts are slowed down")
+    slow = log_in(console, "nobody", "wrong")
+    assert (slow.problem, int(slow.headers["Retry-After"]) >= 1) == ("too-many-attempts", True)
+
+
+def test_the_audit_and_the_log_name_the_user_and_no_secret(console: Console, credentials: Credentials) -> None:
+    login = log_in(console, "ann")
+    token = credentials.here["viewer"]
+    console.get("/health", Authorization=f"Bearer {token}", **{"X-Request-ID": "by-token"})
+    lines = console.get("/audit", **with_login(login)).body.decode().splitlines()
+    last = json.loads(lines[-1])
+    assert (last["what"], last["by"], last["after"]) == ("logged in", "ann@127.0.0.1 (api)", {"address": "127.0.0.1"})
+    line = wait_until(
+        lambda: next((x for x in console.stack.log("console").splitlines() if '"by-token"' in x), None), "it is logged"
+    )
+    assert json.loads(line)["by"] == f"viewer-here/{token.split('_')[1]}@127.0.0.1 (api)"
+    log = console.stack.log("console") + "\n".join(lines)
+    for secret in (PASSWORD, token, cookie_of(login).value, login.data["csrf"]):
+        assert secret not in log
+
+
+# Proxies, TLS, and servers that do not start.
+
+
+def test_a_trusted_proxy_names_the_user_and_the_address(stack: Stack, credentials: Credentials) -> None:
+    env = {"SLEIPNIR_CONSOLE_PROXIES": "127.0.0.0/8", "SLEIPNIR_CONSOLE_USER_HEADER": "X-User"}
+    with console_of(stack, "proxied", **env) as proxied:
+        host = {"Host": "sleipnir.example"}
+        assert proxied.get("/me", **host).status == 401
+        for name in ("nobody", "gone"):
+            assert proxied.get("/me", **host, **{"X-User": name}).status == 401
+        me = proxied.get("/me", **host, **{"X-User": "vic"}).data
+        assert (me["user"], me["via"], me["permission"]) == ("vic", "proxy", "viewer")
+        login = log_in(proxied, "ann", **host, **{"X-Forwarded-For": "6.6.6.6, 203.0.113.9, 127.0.0.2"})
+        assert cookie_of(login)["secure"]
+        with stack.client() as client:
+            entry = next(client.access.audit(newest_first=True))
+        assert (entry.by, entry.after) == ("ann@203.0.113.9 (api)", {"address": "203.0.113.9"})
+
+
+def test_a_server_that_others_can_reach_needs_users_and_tls(redis_server: RedisServer, tmp_path: Path) -> None:
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"bare-{tmp_path.name}") as bare:
+
+        def refusal(*words: str, **settings: str) -> str:
+            done = bare.sleipnir("console", "--port", "0", *words, **settings)
+            assert done.returncode == 1 and "Traceback" not in done.stderr
+            return done.stderr
+
+        assert "passwords and tokens would be sent in clear text" in refusal("--host", "0.0.0.0")
+        assert "there are no users" in refusal("--host", "0.0.0.0", "--behind-proxy", "10.0.0.1")
+        assert "there are no users" in refusal("--behind-proxy", "127.0.0.1")
+        assert "lists addresses or networks" in refusal("--behind-proxy", "proxy.example")
+        assert "given together" in refusal(SLEIPNIR_CONSOLE_TLS_CERT=str(tmp_path / "cert.pem"))
+        assert "from these addresses only" in refusal(SLEIPNIR_CONSOLE_USER_HEADER="X-User")
+
+
+def test_a_server_with_tls_listens_for_others_and_its_cookies_are_secure(
+    stack: Stack, credentials: Credentials, tmp_path: Path
+) -> None:
+    files = make_certificates(tmp_path)
+    env = {
+        "SLEIPNIR_CONSOLE_HOST": "0.0.0.0", "SLEIPNIR_CONSOLE_PORT": "0",
+        "SLEIPNIR_CONSOLE_TLS_CERT": str(files.certificate), "SLEIPNIR_CONSOLE_TLS_KEY": str(files.key),
+    }  # fmt: skip
+    stack.start("tls", [sys.executable, "-m", "sleipnir_console"], env)
+    pattern = re.compile(r"https://0\.0\.0\.0:(\d+)")
+    port = int(wait_until(lambda: pattern.search(stack.log("tls")), "it listens", 60)[1])
+    context = ssl.create_default_context(cafile=str(files.authority))
+
+    def connect() -> http.client.HTTPSConnection:
+        connection = http.client.HTTPSConnection("localhost", port, timeout=60, context=context)
+        connection.connect()
+        return connection
+
+    connection = wait_until(lambda: _unless_refused(connect), "it answers", 60)
+    body = json.dumps({"user": "ann", "password": PASSWORD})
+    connection.request("POST", "/api/v1/login", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert response.status == 200
+    assert SimpleCookie(response.headers["Set-Cookie"])["sleipnir_login"]["secure"]
+    connection.close()
+
+
+def _unless_refused(connect: Callable[[], http.client.HTTPSConnection]) -> http.client.HTTPSConnection | None:
+    try:
+        return connect()
+    except ConnectionRefusedError:
+        return None
