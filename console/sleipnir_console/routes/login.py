@@ -24,7 +24,7 @@ class Password(BaseModel):
     password: str = Field(max_length=1_000)
 
 
-class Me(BaseModel):
+class CurrentCaller(BaseModel):
     """The caller. `user`: null while there are no users, and everybody on this machine is an admin. `permission` is
     what it may do with runs. `csrf` is the text for the header `X-CSRF-Token` of requests that change something; null
     where no cookie authenticates."""
@@ -38,7 +38,7 @@ class Me(BaseModel):
 
 @router.post("/login", operation_id="log_in", summary="Log in", status_code=200)
 @requires("public")
-async def log_in(given: Password, request: Request, response: Response) -> Me:
+async def log_in(given: Password, request: Request, response: Response) -> CurrentCaller:
     """Sets the cookie of a new login, and ends the one that the browser had. Failures slow down further attempts of
     the user and from the address: 429 with `Retry-After`."""
     authentication: Authentication = request.app.state.authentication
@@ -61,7 +61,9 @@ async def log_in(given: Password, request: Request, response: Response) -> Me:
     response.headers["Cache-Control"] = "no-store"
     identity = made.identity
     permission: Permission = authentication.permission_of(identity)
-    return Me(user=identity.user, via="login", permission=permission, roles=dict(identity.roles), csrf=made.csrf)
+    return CurrentCaller(
+        user=identity.user, via="login", permission=permission, roles=dict(identity.roles), csrf=made.csrf
+    )
 
 
 @router.post("/logout", operation_id="log_out", summary="Log out", status_code=204)
@@ -75,14 +77,14 @@ async def log_out(request: Request, response: Response) -> None:
 
 @router.get("/me", operation_id="get_me", summary="Who am I?")
 @requires("user")
-async def get_me(request: Request, response: Response) -> Me:
+async def get_me(request: Request, response: Response) -> CurrentCaller:
     """The caller, and what it may do."""
     response.headers["Cache-Control"] = "no-store"
     caller = caller_of(request)
     identity = caller.identity
     if identity is None:
-        return Me(user=None, via=None, permission=caller.permission, roles={}, csrf=None)
-    return Me(
+        return CurrentCaller(user=None, via=None, permission=caller.permission, roles={}, csrf=None)
+    return CurrentCaller(
         user=identity.user, via=identity.via, permission=caller.permission, roles=dict(identity.roles),
         csrf=identity.csrf,
     )  # fmt: skip
