@@ -61,6 +61,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "users": ("sleipnir.cli.access.users:users", "Users of the HTTP API and their roles."),
         "tokens": ("sleipnir.cli.access.tokens:tokens", "Tokens for programs that use the HTTP API."),
         "audit": ("sleipnir.cli.access.audit:audit", "What was changed, by whom and why."),
+        "mcp": ("sleipnir.cli.fleet.mcp_serving:mcp", "Serve agents as tools of an MCP server."),
         "cache": ("sleipnir.cli.fleet.cache:cache", "List or clear the cached results of nodes."),
         "limits": ("sleipnir.cli.fleet.limits:limits", "Show the use of model limits."),
         "dead-letters": (
