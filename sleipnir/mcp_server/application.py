@@ -35,9 +35,9 @@ from sleipnir import __version__
 from sleipnir.client.async_client import AsyncClient, AsyncRun
 from sleipnir.errors import GraphError, SleipnirError, UsageError
 from sleipnir.mcp_server import run_tools
-from sleipnir.mcp_server.arguments import Given, checked, read
+from sleipnir.mcp_server.arguments import CallArguments, checked, read
 from sleipnir.mcp_server.catalogue import AgentCatalogue, AgentTool
-from sleipnir.mcp_server.following import FollowedRun, RepeatedCall, Result
+from sleipnir.mcp_server.following import AwaitedRun, RepeatedCall, Result
 from sleipnir.mcp_server.options import ServerOptions
 from sleipnir.mcp_server.questions import ANSWER
 from sleipnir.mcp_server.results import RUN_SCHEMA, error_result
@@ -186,7 +186,7 @@ async def _run_agent(context: Context, params: CallToolRequestParams) -> Result:
         raise
 
 
-async def _submitted(context: Context, tool: AgentTool, given: Given) -> AsyncRun:
+async def _submitted(context: Context, tool: AgentTool, given: CallArguments) -> AsyncRun:
     """Submit a run of an agent. A call that is cancelled meanwhile has either no run, or one that is cancelled."""
     serving = context.lifespan_context
     options = serving.options
@@ -208,7 +208,7 @@ async def _submitted(context: Context, tool: AgentTool, given: Given) -> AsyncRu
     return run
 
 
-def _session(tool: AgentTool, given: Given) -> str | None:
+def _session(tool: AgentTool, given: CallArguments) -> str | None:
     """The session of a run: the given one, else the agent's own, as for `submit` on the command line."""
     loop = tool.graph.loop
     own = loop.agent_session if loop is not None else None
@@ -230,7 +230,7 @@ def _request_id(context: Context) -> str | None:
 async def _followed(context: Context, run: AsyncRun, params: CallToolRequestParams, *, since_ms: int) -> Result:
     serving = context.lifespan_context
     before = None if params.request_state is None else RepeatedCall.of(params.request_state)
-    followed = FollowedRun(
+    followed = AwaitedRun(
         context, serving.client, run, serving.options.wait_s, answers=serving.options.answers, before=before
     )
     answer = (params.input_responses or {}).get(ANSWER)

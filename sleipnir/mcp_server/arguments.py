@@ -43,7 +43,7 @@ REQUEST_ID: Final[Schema] = {
 
 
 @dataclass(frozen=True)
-class Given:
+class CallArguments:
     """What a call gives to its run."""
 
     prompt: str = ""
@@ -138,6 +138,6 @@ def checked(schema: Schema, arguments: Mapping[str, Any] | None) -> dict[str, An
     return given
 
 
-def read(schema: Schema, arguments: Mapping[str, Any] | None) -> Given:
+def read(schema: Schema, arguments: Mapping[str, Any] | None) -> CallArguments:
     """What a call of an agent's tool gives. Raises UsageError."""
-    return Given(**checked(schema, arguments))
+    return CallArguments(**checked(schema, arguments))

@@ -23,7 +23,7 @@ from mcp.types import CallToolResult, ElicitRequest, ElicitRequestFormParams, El
 from sleipnir.client.async_client import AsyncClient, AsyncRun
 from sleipnir.errors import GateError, SleipnirError, UsageError
 from sleipnir.mcp_server import questions
-from sleipnir.mcp_server.progress import ProgressNotifications
+from sleipnir.mcp_server.progress import ProgressMessages
 from sleipnir.mcp_server.results import run_content, run_result
 from sleipnir.runs.views import GateInfo, RunEvent, RunInfo, StreamMode
 
@@ -82,7 +82,7 @@ def _place(value: Any) -> Place:
     return run, seq, attempt, opened_ms
 
 
-class FollowedRun:
+class AwaitedRun:
     """One run, for one call."""
 
     def __init__(
@@ -102,7 +102,7 @@ class FollowedRun:
         self._elicits = questions.can_elicit(context.session.client_capabilities)
         self._answered: set[Place] = set()
         self._declined = set(before.declined) if before is not None else set()
-        self._progress = ProgressNotifications(context.session.report_progress)
+        self._progress = ProgressMessages(context.session.report_progress)
 
     async def result(self, *, since_ms: int = 0) -> Result:
         """Follow the run to where the call ends. What happened before `since_ms` is no progress."""

@@ -23,7 +23,7 @@ MOST_CHARACTERS: Final = 300
 Send = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
-class ProgressNotifications:
+class ProgressMessages:
     """Those of one call; `send` has the parameters of ServerSession.report_progress."""
 
     def __init__(self, send: Send) -> None:

@@ -75,7 +75,7 @@ def serve(
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("the MCP server needs the package mcp: pip install 'sleipnir[llm]'")
     from sleipnir import logs
-    from sleipnir.mcp_server import application, stdio
+    from sleipnir.mcp_server import application, stdio_transport
 
     settings = options.settings()
     logs.configure(settings)
@@ -84,7 +84,7 @@ def serve(
             agents=named, wait_s=wait_s, detach=detach, answers=not no_answers, max_cost_usd=max_cost_usd,
             max_tokens=max_tokens, cwd=cwd,
         )  # fmt: skip
-        stdio.serve(application.build(deployed, given))
+        stdio_transport.serve(application.build(deployed, given))
 
 
 @contextlib.contextmanager
