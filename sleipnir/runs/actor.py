@@ -20,8 +20,8 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Actor:
-    """`via` is the interface: `cli`, `python`, `api`, `mcp`. The user is the one that the operating system reports: no proof
-    of identity."""
+    """`via` is the interface: `cli`, `python`, `api`, `mcp`. The user is the one that the operating system reports: no
+    proof of identity."""
 
     user: str
     host: str
