@@ -37,10 +37,11 @@ STATUSES: frozenset[str] = frozenset(get_args(RunStatus))
 FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
-Role: TypeAlias = Literal["node", "branch", "reduce", "turn", "tool", "summary"]
+Role: TypeAlias = Literal["node", "branch", "reduce", "turn", "tool", "summary", "before_run", "after_run"]
 """The part of a node that a visit executes: its body; the choice of its conditional edge (`branch.call`, and conditions
 that are too expensive for the scheduler); the agent's own reducers, for the writes of its step; for an llm node with
-tools, one turn of the model, one tool call, or the summary of the output of an agent that a call collects."""
+tools, one turn of the model, one tool call, or the summary of the output of an agent that a call collects; of the start
+node, in the place of the run: the agent's functions around the whole run."""
 
 
 CACHE_HIT: Final = "hit"

@@ -72,7 +72,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("TT-", range(1, 8)),
     *_ids("RY-", range(1, 15)),
     *_ids("CA-", range(1, 14)),
-    *_ids("CB-", range(1, 11), 12),
+    *_ids("CB-", range(1, 11), 12, 14, 15),
     *_ids("VZ-", range(1, 5)),
     *_ids("TR-", range(1, 8)),
     *_ids("SX-", range(1, 7)),
@@ -83,7 +83,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("SH-", range(1, 5)),
     *_ids("CO-", range(1, 8)),
     *_ids("SP-", range(1, 4)),
-    *_ids("SE-", 1, 2, 3, 4, 6),
+    *_ids("SE-", 1, 2, 3, 4, 6, 7),
     *_ids("CY", 1, 2, range(4, 15), range(16, 23), range(24, 27), range(30, 33), 35, range(37, 48), range(50, 57)),
     *_ids("CY", range(71, 74), 76, range(78, 81), range(83, 87), 89, 94, 96, 98),
 )
@@ -103,7 +103,7 @@ have no form here, as the journal is the only place of checkpoints, and a step t
 (CK-05, CK-06, CK-10, IN-08, IN-11, SV-03 to SV-05, SV-08, SV-10); nor has a message that means a resumption (IN-09). A
 limit of super-steps is that of one call (CK-09). Of the examples (EX), those of remote agents (EX-48 to EX-50) come
 later. Callbacks come from plugins, the graph and its nodes, not from the state: CB-09 and TL-22 are held for those of
-the graph. Those of whole runs and of events (CB-11, CB-14, CB-15, SE-07) and codes of errors (CB-13) come later.
+the graph. Those of events (CB-11) and codes of errors (CB-13) come later.
 Whether the text of a child is streamed is a matter of who watches (AG-20). Messages of children on the thread of their
 parent (SE-05) and a list of the agents below one at run time (SE-08) come later. So do final texts without duplicates
 (EV-09), whole texts by mode (SM-10) and ids of responses at the ends of tools (TL-31).

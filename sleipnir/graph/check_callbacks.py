@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.model import CallbackKind, NodeCallbacks, calls_back
 
-_CALLS: Sequence[tuple[CallbackKind, str]] = (("model", "calls no model"), ("tool", "calls no tools"))
+_CALLS: Sequence[tuple[CallbackKind, str]] = (
+    ("model", "calls no model"),
+    ("tool", "calls no tools"),
+    ("agent", "is no whole run, and only the top-level `callbacks` have them"),
+)
 
 
 def every_callback_has_something_to_run_around(case: Case) -> None:
@@ -28,4 +32,13 @@ def every_callback_has_something_to_run_around(case: Case) -> None:
                 case.findings.error((*path, phase), message, hint)
 
 
-RULES: Sequence[Rule] = (every_callback_has_something_to_run_around,)
+def no_graph_of_a_node_has_callbacks_of_its_runs(case: Case) -> None:
+    """The run of one of the `graphs` returns its state to the graph above; a callback has no output to give."""
+    for name, graph in case.graph.graphs.items():
+        if graph.callbacks is not None and graph.callbacks.agent is not None:
+            message = "'callbacks.agent' has no effect on one of the `graphs`"
+            hint = "Its graph nodes stand for it. Give `agent` to the top-level `callbacks`."
+            case.findings.error(("graphs", name, "callbacks", "agent"), message, hint)
+
+
+RULES: Sequence[Rule] = (every_callback_has_something_to_run_around, no_graph_of_a_node_has_callbacks_of_its_runs)

@@ -57,6 +57,7 @@ _AROUND_NODES: Final[Mapping[CallbackPhase, Role]] = {
     "error": "Error callback",
 }
 _AROUND_CALLS: Final[Mapping[CallbackPhase, Role]] = {"before": "Before-call callback", "after": "After-call callback"}
+_AROUND_RUNS: Final[Mapping[CallbackPhase, Role]] = {"before": "Before callback", "after": "After callback"}
 _DYNAMIC = re.compile(r"\b(?:__getattr__|globals|locals|vars|setattr|exec|eval)\b")
 """Calls with which a module may define names that parsing does not show."""
 
@@ -252,6 +253,8 @@ def _callbacks(callbacks: NodeCallbacks | None, path: KeyPath) -> Iterator[tuple
     for key, around_calls in (("model", callbacks.model), ("tool", callbacks.tool)):
         if around_calls is not None:
             yield from _named(around_calls, _AROUND_CALLS, (*path, key))
+    if callbacks.agent is not None:
+        yield from _named(callbacks.agent, _AROUND_RUNS, (*path, "agent"))
 
 
 def _named(

@@ -132,8 +132,8 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "SLP220": Code(
         "`callbacks` that cannot run",
-        "They run on a worker around scripts, functions, models, searches and agents, and around calls of models and "
-        "tools. Graphs are runs of their own.",
+        "They run on a worker around scripts, functions, models, searches and agents, around calls of models and "
+        "tools, and, those of the whole graph, around runs. Graphs of nodes are runs of their own.",
     ),
     "SLP240": Code(
         "A key that contradicts another one",
@@ -421,6 +421,7 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "no_breakpoint_is_at_an_item_of_a_map": "SLP329",
     "every_cached_result_can_be_used_again": "SLP219",
     "every_callback_has_something_to_run_around": "SLP220",
+    "no_graph_of_a_node_has_callbacks_of_its_runs": "SLP220",
     "every_key_of_a_cache_can_be_read": "SLP219",
     "every_on_error_of_the_graph_leads_to_a_node": "SLP325",
     "every_on_error_has_an_effect": "SLP325",

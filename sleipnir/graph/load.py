@@ -391,13 +391,15 @@ class _GraphReader:
         if isinstance(data, dict):
             self._check_references(data, path)
             around_calls = {
-                key: self._calls(data[key], (*path, key)) for key in ("model", "tool") if data.get(key) is not None
+                key: self._calls(data[key], (*path, key))
+                for key in ("model", "tool", "agent")
+                if data.get(key) is not None
             }
             data = {**data, **around_calls}
         return self._section(NodeCallbacks, data, path)
 
     def _calls(self, data: Json, path: KeyPath) -> CallCallbacks | None:
-        """The callbacks around the calls of a model, or of tools."""
+        """The callbacks around the calls of a model, or of tools, or around a whole run."""
         if not isinstance(data, dict):
             message = f"'{path[-1]}' must hold a mapping of before and after, got {shown(data)}"
             self._findings.error(path, message, code="SLP201")
@@ -625,7 +627,7 @@ _SECTIONS: Mapping[str | int, str] = {
     "settings": "a mapping",
     "retry": "a retry policy, or a list of them",
     "cache": "a mapping, or true or false",
-    "callbacks": "a mapping of before, after, error, model and tool",
+    "callbacks": "a mapping of before, after, error, model, tool and agent",
     "limits": "a mapping",
     "state": "a type, or a mapping, per key",
     "generation": "a mapping",

@@ -314,7 +314,8 @@ class MemoryStore:
             return ClaimRefused("paused")
         run.claims[call.seq], run.seen[call.seq] = call.attempt, run.view.step
         part, item = visit.part, visit.item
-        if item is None and part is None:  # maps and loops report their progress
+        is_of_run = call.role in ("before_run", "after_run")
+        if item is None and part is None and not is_of_run:  # maps and loops report their progress
             self._tell(
                 run, "visit_started", {"seq": call.seq, "node": call.node, "attempt": call.attempt, "worker": ""}
             )

@@ -30,6 +30,10 @@ class NodeMiddleware:
     """(state, info, call)"""
     after_tool: ClassVar[Callable[..., Any] | None] = None
     """(state, info, call, result, error)"""
+    before_agent: ClassVar[Callable[..., Any] | None] = None
+    """(state, info), once per run; of middleware of a graph"""
+    after_agent: ClassVar[Callable[..., Any] | None] = None
+    """(state, info, output, error), once per run; of middleware of a graph"""
 
 
 Middleware: TypeAlias = type[NodeMiddleware] | NodeMiddleware | Sequence[type[NodeMiddleware] | NodeMiddleware] | None
@@ -37,6 +41,7 @@ Middleware: TypeAlias = type[NodeMiddleware] | NodeMiddleware | Sequence[type[No
 _NODE: Final = {"before": "before", "after": "after", "error": "on_error"}
 _MODEL: Final = {"model.before": "before_model", "model.after": "after_model"}
 _TOOL: Final = {"tool.before": "before_tool", "tool.after": "after_tool"}
+_AGENT: Final = {"agent.before": "before_agent", "agent.after": "after_agent"}
 _OF_TYPES: Final[Mapping[str, Mapping[str, str]]] = {"llm": _NODE | _MODEL | _TOOL, "tools": _TOOL}
 """By the type of a node, what can run around it: the functions of a middleware by their keys; others: _NODE."""
 
@@ -50,7 +55,7 @@ def named_callbacks(
     for key, given in (("before", before), ("after", after), ("error", on_error)):
         if given is not None:
             named[key] = [each for each in ([given] if callable(given) else given) if each is not None]
-    functions = _NODE | _MODEL | _TOOL if node_type is None else _OF_TYPES.get(node_type, _NODE)
+    functions = _NODE | _MODEL | _TOOL | _AGENT if node_type is None else _OF_TYPES.get(node_type, _NODE)
     for key, name in functions.items():
         wrapping = [function for each in _listed(middleware) if (function := getattr(each, name)) is not None]
         if wrapping:

@@ -20,6 +20,7 @@ from sleipnir.runs.visits import (
     Fan,
     Item,
     Loop,
+    RunFunction,
     Turn,
     Visit,
     VisitState,
@@ -32,7 +33,7 @@ FEW = 64
 
 _ABSENT: Any = object()
 _NOTHING: Mapping[int, Visit] = {}
-_SLOTLESS = (Turn, Call, WholeRun)
+_SLOTLESS = (Turn, Call, WholeRun, RunFunction)
 _HOLD_A_SLOT = (Work, Loop, ChildWait)
 
 
@@ -49,7 +50,7 @@ class Frontier(Mapping[int, Visit]):
 
     `members` and `unfinished` count, by super-step, its visits and those that have not ended. In a `dag`, where each
     visit is its own step, `rested` are the ended visits and `agent_functions` the visits that call a function of the
-    agent for an ended visit.
+    agent for an ended visit. `run_functions` are the visits that call functions of the agent around the whole run.
 
     Copies share visits: a copy costs the changes since the visits were shared last, at most about the square root of
     the number of visits.
@@ -71,6 +72,7 @@ class Frontier(Mapping[int, Visit]):
         "ready",
         "ready_for_workers",
         "rested",
+        "run_functions",
         "unfinished",
         "waiting",
     )  # fmt: skip
@@ -86,6 +88,7 @@ class Frontier(Mapping[int, Visit]):
         self.commands: set[int] = set()
         self.rested: set[int] = set()
         self.agent_functions: set[int] = set()
+        self.run_functions: set[int] = set()
         self.branches = self.failed = self.queued = self.waiting = 0
         self.items_of: dict[int, int] = {}
         self.nodes: dict[str, int] = {}
@@ -107,6 +110,7 @@ class Frontier(Mapping[int, Visit]):
         new.ready, new.ready_for_workers = visits.ready.copy(), visits.ready_for_workers.copy()
         new.maps, new.commands = visits.maps.copy(), visits.commands.copy()
         new.rested, new.agent_functions = visits.rested.copy(), visits.agent_functions.copy()
+        new.run_functions = visits.run_functions.copy()
         new.branches, new.failed = visits.branches, visits.failed
         new.queued, new.waiting = visits.queued, visits.waiting
         new.items_of, new.nodes = visits.items_of.copy(), visits.nodes.copy()
@@ -204,6 +208,8 @@ class Frontier(Mapping[int, Visit]):
             self.waiting += by
         if is_branch:
             self._count_member(visit, state, by)
+        elif isinstance(place, RunFunction):
+            _note(self.run_functions, visit.seq, by)
         if state == "failed":
             self.failed += 0 if isinstance(place, Item) else by
         elif state == "ready":

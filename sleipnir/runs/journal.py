@@ -7,7 +7,8 @@ Rules:
 * A key that the step `folds` got an update for that reducer; other keys got a value. A reducer of the agent's own is
 not called again: the writes of a visit with the role `reduce` are its result.
 * Steps with a `rank` (those of a `dag`) may end in another order than the visit order, which decides: an update is
-folded at the position of its rank, and a value of a lower rank is ignored.
+folded at the position of its rank, and a value of a lower rank is ignored. Of a visit with the role `after_run`,
+which comes after all others, none is.
 * Step 0 of a fork continues the journal of its source, whose entries up to the step named by `past` come before it.
 * An update `Overwrite` replaces what its super-step would have folded.
 
@@ -110,7 +111,7 @@ class StateFold:
                 if self._read_left_out is not None and key.text is not None and key.text[0] == "=":
                     key.text = self._read_left_out(name, key.text)
                 key.update(_Update(rank, (self._run, since), text), reducer, step.strict)
-            elif rank >= key.rank or step.role == "reduce":
+            elif rank >= key.rank or step.role in ("reduce", "after_run"):
                 key.text, key.rank, key.updates = text, rank, []
 
 

@@ -1,9 +1,9 @@
 """The live visits of a run: the place and the body of each.
 
 A visit is two unions. Its *place* is what it is part of, which decides what its end means: a branch of a super-step, an
-item of a map, a turn or a call of a model loop, a function of the agent for another visit, or the run itself. Its
-*body* is what it does or waits for now, with only the fields of that; the state of a visit is the state of its body. So
-the types rule out a visit that waits for a person and has a queue, or one on a worker with a deadline.
+item of a map, a turn or a call of a model loop, a function of the agent for another visit or around the run, or the
+run itself. Its *body* is what it does or waits for now, with only the fields of that; the state of a visit is the state
+of its body. So the types rule out a visit that waits for a person and has a queue, or one on a worker with a deadline.
 
 planner/states.py has the legal moves between bodies. store/visit_records.py reads and writes the JSON of a visit.
 """
@@ -160,7 +160,29 @@ class WholeRun:
 
 WHOLE_RUN: Final = WholeRun()
 
-Place: TypeAlias = Branch | Item | Turn | Call | AgentFunction | WholeRun
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ends, unless the agent's functions after it decide otherwise. They are given its output."""
+
+    status: Literal["completed", "failed"]
+    error: str | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class RunFunction:
+    """The agent's functions around the whole run, which a worker calls: before its first visit, or once it is to end
+    as `ending` says. It belongs to no super-step; its node is that at which the graph starts."""
+
+    role: Literal["before_run", "after_run"]
+    ending: Ending | None = None
+
+    is_branch: ClassVar[bool] = False
+    part: ClassVar[Part | None] = None
+
+
+Place: TypeAlias = Branch | Item | Turn | Call | AgentFunction | WholeRun | RunFunction
 
 
 # Bodies: what a visit does now

@@ -27,6 +27,7 @@ from sleipnir.runs.visits import (
     Delay,
     Doubt,
     Ended,
+    Ending,
     Failed,
     Failure,
     Fan,
@@ -37,6 +38,7 @@ from sleipnir.runs.visits import (
     Question,
     Ready,
     Receipt,
+    RunFunction,
     SignalWait,
     Spawned,
     Turn,
@@ -125,6 +127,7 @@ class _StoredVisit:
     signal: _StoredSignalWait | None = None
     maps: Child | None = None
     input_changed: bool = False
+    ending: Ending | None = None
     v: int = VERSION
 
 
@@ -172,6 +175,10 @@ def _put_place(fields: dict[str, Any], place: Place) -> None:
             fields |= {"role": place.role, "part": fields_set(place.part)}
         case AgentFunction(role, visit):
             fields |= {"role": role, "batch": visit}
+        case RunFunction(role, ending):
+            fields["role"] = role
+            if ending is not None:
+                fields["ending"] = fields_set(ending)
 
 
 def _put_body(fields: dict[str, Any], body: Body) -> None:
@@ -320,6 +327,8 @@ def _place(stored: _StoredVisit) -> Place:
         return WHOLE_RUN
     if stored.role == "branch" or stored.role == "reduce":
         return AgentFunction(stored.role, stored.batch or 0)
+    if stored.role == "before_run" or stored.role == "after_run":
+        return RunFunction(stored.role, stored.ending)
     return BRANCH if stored.batch is None else Branch(stored.batch)
 
 

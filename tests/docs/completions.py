@@ -67,6 +67,10 @@ def signed(state, info, request, response, error): return None
 def bounded(state, info, call): return None
 def empty(state, info, call, result, error): return None
 """
+AROUND_RUNS = """\
+def welcome(state, info): return None if state["question"].strip() else "Please ask something."
+def farewell(state, info, output, error): return None
+"""
 LOOKUP = '''\
 def lookup(name: str) -> str:
     """Looks up.
@@ -193,6 +197,9 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
     ),
     ("docs/graph-language.md", "search"): Completion(
         files={"tools.py": LOOKUP, "hooks.py": CALLBACKS}, runs=[Run(state={"question": "ping"})]
+    ),
+    ("docs/graph-language.md", "answer"): Completion(
+        files={"hooks.py": AROUND_RUNS}, runs=[Run({"question": " "}, output="Please ask something.")]
     ),
     ("docs/graph-language.md", "ask calls sent"): Completion(
         files={"tools.py": LOOKUP, "prices.py": "def price(part):\n    return 3\n"},

@@ -17,12 +17,16 @@ from sleipnir.runs.run import Checkpoint, RunView, child_id, limited_from
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import CollectResults, Notice
 from sleipnir.runs.values import KnownValues, WantedValues
-from sleipnir.runs.visits import Body, Branch, Commands, Failure, Visit
+from sleipnir.runs.visits import Body, Branch, Commands, Ending, Failure, Visit
 from sleipnir_scheduler.planner.draft.draft import Draft
-from sleipnir_scheduler.planner.ending import end_run
+from sleipnir_scheduler.planner.ending import call_after_run, end_run
 from sleipnir_scheduler.planner.folding import FoldResult, Writer
 from sleipnir_scheduler.planner.known import require
 from sleipnir_scheduler.planner.values import Values
+
+OUTPUT_OF_RUN = "run.output"
+"""The field of a run's items that holds its output, if the agent has functions after its runs: the event that reaches
+the end node of a `dag` may come long before the last one."""
 
 STEP_TIMER = "step/"
 """The prefix of the name of a super-step's timer; the number of the step follows."""
@@ -288,10 +292,17 @@ class Context:
     def timed_out(self, where: str) -> str:
         return f"Graph '{self.graph.name}' timed out after {self.graph.settings.timeout}s {where}"
 
-    def fail(self, message: str, failure: Failure | None = None) -> None:
+    def fail(self, message: str, failure: Failure | None = None, *, calls_after: bool = True) -> None:
         """End the run as failed, with Loki's wrapping (spec 2.8)."""
         error = f"Graph execution failed for agent '{self.run.spec.agent}': {message}"
-        self.end("failed", error=error, failure=failure)
+        self.end("failed", error=error, failure=failure, calls_after=calls_after)
+
+    def _given_output(self, output: str | None) -> str | None:
+        """The output of a run that is to end, which an earlier event may have made. Raises MissingValues."""
+        if output is not None or self.draft.output is not None:
+            return self.draft.output if output is None else output
+        require(self.known, WantedValues(items=frozenset([OUTPUT_OF_RUN])))
+        return self.known.items.get(OUTPUT_OF_RUN)
 
     def end(
         self,
@@ -301,10 +312,23 @@ class Context:
         failure: Failure | None = None,
         output: str | None = None,
         keeps: bool = False,
+        calls_after: bool = True,
     ) -> None:
-        """The run is over."""
+        """The run is over, unless functions of the agent after its runs are to be called; they were not, if those
+        before it decided on its end. A run that is cancelled, or has not begun, calls none."""
         if self.times_steps:
             self.draft.clock.disarm(f"{STEP_TIMER}{self.draft.steps}")
+        visits = self.draft.visits
+        if (
+            calls_after
+            and (status == "completed" or status == "failed")
+            and self.graph.calls_around_run("after")
+            and visits.last_seq
+            and not visits.frontier.run_functions
+        ):
+            output = self._given_output(output) if status == "completed" else None
+            call_after_run(self.draft, self.graph.start, Ending(status, error, failure), output)
+            return
         end_run(self.draft, status, error=error, failure=failure, output=output, keeps=keeps)
 
 

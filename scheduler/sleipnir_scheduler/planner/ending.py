@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sleipnir.messages import RunStatus
+from sleipnir.graph.plain import compact_json
+from sleipnir.messages import QUEUE_OF, RunStatus
 from sleipnir.runs.events import PAST_DUE, PAUSE_DEADLINE
 from sleipnir.runs.run import changed
-from sleipnir.runs.transitions import DropValue, ForgetConversation
+from sleipnir.runs.transitions import DropValue, ForgetConversation, SetValue
 from sleipnir.runs.visits import (
     Backoff,
     Call,
@@ -13,12 +14,14 @@ from sleipnir.runs.visits import (
     Commands,
     Delay,
     Doubt,
+    Ending,
     Failed,
     Failure,
     Fan,
     Loop,
     Question,
     Ready,
+    RunFunction,
     SignalWait,
     Turn,
     Visit,
@@ -40,8 +43,41 @@ def end_run(
     """End the run. No visit stays open. A failed run, and one that `keeps` them, keeps the visits that ended or are to
     run again, and the breakpoints that nobody has passed."""
     keeps = keeps or status == "failed"
+    _stop(draft, keeps=keeps)
+    draft.status, draft.ended_ms, draft.error, draft.failure, draft.keeps = status, draft.now_ms, error, failure, keeps
+    draft.output = draft.output if output is None else output
+    draft.record.notice(
+        "run_ended",
+        status=status,
+        error=error,
+        took_ms=draft.now_ms - (draft.clock.started_ms or draft.now_ms),
+        output_bytes=len(draft.output.encode()) if draft.output is not None else 0,
+        **({"failed_visits": draft.failed_visits.count} if draft.failed_visits.count else {}),
+    )
+
+
+def call_after_run(draft: Draft, start: str, ending: Ending, output: str | None) -> None:
+    """The run is to end: no visit stays open, but one that lets a worker call the agent's functions after the run. It
+    is of the node `start`."""
+    _stop(draft, keeps=ending.status == "failed")
+    draft.is_ending = True
+    call_run_functions(draft, start, RunFunction("after_run", ending), {"output": output, "error": ending.error})
+
+
+def call_run_functions(draft: Draft, start: str, place: RunFunction, told: dict[str, str | None] | None = None) -> None:
+    """Let a worker call functions of the agent around the run, and tell it this."""
+    given = None
+    if told is not None:
+        given = f"{draft.visits.last_seq + 1}.{place.role}"
+        draft.record.item(SetValue(given, compact_json(told)))
+    visit = draft.visits.open(start, place.role, place=place, group=-1)
+    draft.visits.begin(visit, Work(QUEUE_OF["function"], given=given))
+
+
+def _stop(draft: Draft, *, keeps: bool) -> None:
+    """Leave no visit open, and nothing to wait for."""
     for visit in draft.visits.all():
-        if not keeps or isinstance(visit.place, (Turn, Call, WholeRun)):
+        if not keeps or isinstance(visit.place, (Turn, Call, WholeRun, RunFunction)):
             close(draft, visit)
         elif visit.state not in ("ended", "failed"):
             visit = without_agents(draft, visit)
@@ -56,21 +92,15 @@ def end_run(
         clock.disarm(PAST_DUE)
     if clock.budget is not None:
         clock.allow(changed(clock.budget, asked=None, asked_ms=0))
-    draft.status, draft.ended_ms, draft.error, draft.failure, draft.keeps = status, draft.now_ms, error, failure, keeps
-    draft.output = draft.output if output is None else output
-    draft.record.notice(
-        "run_ended",
-        status=status,
-        error=error,
-        took_ms=draft.now_ms - (clock.started_ms or draft.now_ms),
-        output_bytes=len(draft.output.encode()) if draft.output is not None else 0,
-        **({"failed_visits": draft.failed_visits.count} if draft.failed_visits.count else {}),
-    )
 
 
 def close(draft: Draft, visit: Visit) -> None:
-    """Close a visit, and drop the value that was given to a part of a loop."""
-    if isinstance(visit.place, (Turn, Call)) and (work := _work_of(visit)) is not None and work.given is not None:
+    """Close a visit, and drop the value that was given to a part of a loop, or to functions around the run."""
+    if (
+        isinstance(visit.place, (Turn, Call, RunFunction))
+        and (work := _work_of(visit)) is not None
+        and work.given is not None
+    ):
         draft.record.item(DropValue(work.given))
     draft.visits.drop(visit)
 

@@ -47,13 +47,14 @@ from sleipnir.runs.visits import (
     Question,
     Ready,
     Receipt,
+    RunFunction,
     SignalWait,
     Turn,
     Visit,
     WholeRun,
     Work,
 )
-from sleipnir_scheduler.planner import budgets, failing, updates
+from sleipnir_scheduler.planner import budgets, failing, updates, whole_run
 from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.engines import steps
 from sleipnir_scheduler.planner.loops import tool_calls, turns
@@ -144,6 +145,7 @@ PLACES: Final[Mapping[type[Place], PlaceKind]] = {
     Call: PlaceKind(_call_ended, _call_given_up, _call_answered, turns.unanswered, _refused),
     AgentFunction: PlaceKind(steps.agent_function_ended, _given_up, _refused, _refused, _refused),
     WholeRun: PlaceKind(_refused, _refused, budgets.answered, _refused, _refused),
+    RunFunction: PlaceKind(whole_run.ended, whole_run.given_up, _refused, _refused, _refused),
 }
 
 

@@ -60,6 +60,7 @@ from sleipnir_scheduler.planner import (
     retried_run,
     retry_policy,
     skipping,
+    whole_run,
 )
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, RunFailed, VisitOutcome, at_node
 from sleipnir_scheduler.planner.draft.draft import Draft
@@ -504,7 +505,9 @@ def _begin(context: Context) -> None:
     draft.record.notice("run_started", graph=context.graph.name, start=begin, agent=context.run.spec.agent)
     if timeout:
         draft.clock.arm_deadline(context.now_ms + timeout * 1000)
-    if fork is None:
+    if whole_run.calls_before(context):
+        whole_run.begin(context)
+    elif fork is None:
         steps.enter(context, start)
     else:
         forked_run.begin(context, fork)
@@ -603,7 +606,7 @@ def _skip(context: Context, event: Skipped) -> IgnoredEvent | None:
         node = None if visit is None else visit.node
         if run.is_final:
             context.draft.revives = True
-            context.fail(at_node(node, f"a skip was refused: {refused}"))
+            context.fail(at_node(node, f"a skip was refused: {refused}"), calls_after=False)
             return None
         return IgnoredEvent(
             str(refused), Notice(skipping.REFUSED, {"seq": event.seq, "node": node, "error": str(refused)})

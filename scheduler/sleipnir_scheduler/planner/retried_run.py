@@ -16,7 +16,7 @@ from sleipnir.runs.visits import (
     Visit,
     Work,
 )
-from sleipnir_scheduler.planner import forked_run
+from sleipnir_scheduler.planner import forked_run, whole_run
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.engines import steps
 from sleipnir_scheduler.planner.nodes import maps, once
@@ -45,7 +45,10 @@ def go_on(context: Context, fresh_children: bool, by: str) -> None:
     for group in sorted(ended - {visit.group for visit in failed}):
         steps.close(context, group, draft.record.last_step)
     if not begun and not draft.visits.frontier:
-        steps.enter(context, context.run.failed_at or graph.start)
+        if whole_run.calls_before(context):
+            whole_run.begin(context)
+        else:
+            steps.enter(context, context.run.failed_at or graph.start)
 
 
 def _begin_again(context: Context, fork: Fork, by: str) -> None:

@@ -48,7 +48,7 @@ def settle(context: Context) -> None:
 
 def _goes_on(draft: Draft) -> bool:
     """Whether the run is neither over nor held: a node that needs no worker may have led to a breakpoint."""
-    return draft.status is None and not draft.clock.is_held
+    return not draft.is_over and not draft.clock.is_held
 
 
 def has_more_to_start(context: Context) -> bool:
@@ -105,7 +105,7 @@ def _start_some(context: Context) -> bool:
     frontier = draft.visits.frontier
     if not (frontier.ready or frontier.maps or frontier.commands):
         return False
-    if frontier.failed and not context.engine.may_start(context):
+    if frontier.failed and not frontier.run_functions and not context.engine.may_start(context):
         return False
     if frontier.commands:
         _open_commands(context)
@@ -180,6 +180,8 @@ def _is_too_late(context: Context) -> bool:
 def _end_if_done(context: Context) -> None:
     draft, graph = context.draft, context.graph
     frontier = draft.visits.frontier
+    if frontier.run_functions:
+        return  # they decide
     if frontier.failed:
         if frontier.queued or any(map(context.engine.is_awaited, frontier.values())):
             return

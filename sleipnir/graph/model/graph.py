@@ -154,6 +154,10 @@ class Graph(SkillKeys):
         """Whether the graph or the node names callbacks around the node, in one of these phases."""
         return any(self.callbacks_of(node, phase) for phase in phases)
 
+    def calls_around_run(self, phase: CallbackPhase) -> bool:
+        """Whether functions of the agent are called before its runs, or after."""
+        return self.callbacks is not None and bool(self.callbacks.of(phase, "agent"))
+
     def cache_of(self, node: Node) -> NodeCache | None:
         """How results of the node are cached; None: they are not. Never those of work that must happen once, of a model
         with tools, or of a run below."""
@@ -333,8 +337,10 @@ CALLING_BACK: Final[Mapping[CallbackKind, tuple[type[Any], ...]]] = {
     "node": (ScriptNode, FunctionNode, LlmNode, RagNode, AgentNode),
     "model": (LlmNode,),
     "tool": (LlmNode, ToolsNode),
+    "agent": (),
 }
-"""The types of nodes that callbacks of each kind run around; a GraphNode has none."""
+"""The types of nodes that callbacks of each kind run around; a GraphNode has none. Those of an agent run around a whole
+run."""
 
 
 def calls_back(node: Node, kind: CallbackKind = "node") -> bool:

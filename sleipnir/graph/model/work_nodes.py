@@ -62,19 +62,21 @@ class CallCallbacks:
 class NodeCallbacks:
     """Added: functions that run around a node (spec/graph-package.md F41), each `file.py:name` or
     `package.module:name`. `before` may change what the node sees, or give the result in the place of the node, `after`
-    another result or a failure, `error` sees each failure. `model` and `tool` run around the calls of the node."""
+    another result or a failure, `error` sees each failure. `model` and `tool` run around the calls of the node. Only a
+    graph has those around a whole run (`agent`): `before` may give its output, `after` another one."""
 
     before: list[str] | str = field(default_factory=list)
     after: list[str] | str = field(default_factory=list)
     error: list[str] | str = field(default_factory=list)
     model: CallCallbacks | None = None
     tool: CallCallbacks | None = None
+    agent: CallCallbacks | None = None
 
     def of(self, phase: CallbackPhase, kind: CallbackKind = "node") -> list[str]:
         if kind == "node":
             return _listed(getattr(self, phase))
-        around_calls = self.model if kind == "model" else self.tool
-        return [] if around_calls is None else around_calls.of(phase)
+        around: CallCallbacks | None = getattr(self, kind)
+        return [] if around is None else around.of(phase)
 
 
 def _listed(named: list[str] | str) -> list[str]:
@@ -83,7 +85,7 @@ def _listed(named: list[str] | str) -> list[str]:
 
 CallbackPhase: TypeAlias = Literal["before", "after", "error"]
 
-CallbackKind: TypeAlias = Literal["node", "model", "tool"]
+CallbackKind: TypeAlias = Literal["node", "model", "tool", "agent"]
 """What a callback runs around."""
 
 CallbackLevel: TypeAlias = Literal["plugin", "node", "graph"]

@@ -91,7 +91,8 @@ else
   if visit.lineage then claim.step = tonumber(redis.call('HGET', run, 'step') or 0) end  -- of a `dag`: what it sees
   redis.call('HSET', claims, seq, cjson.encode(claim))
   redis.call('ZREM', outbox, member)
-  if not visit.item and not visit.part then  -- maps and loops report their progress; a line each would hide other events
+  -- Maps and loops report their progress; a line each would hide other events. Functions around a run are no node.
+  if not visit.item and not visit.part and visit.role ~= 'before_run' and visit.role ~= 'after_run' then
     redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
       cjson.encode({{'visit_started', {seq = tonumber(seq), node = visit.node, attempt = attempt, worker = worker}}}))
   end

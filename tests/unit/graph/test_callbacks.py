@@ -19,7 +19,7 @@ CODE += "def call(state, info, call): pass\n"
         (f"{FUNCTION}, callbacks: {{until: 'h.py:before'}}", "unknown key 'until'"),
         (
             f"{FUNCTION}, callbacks: 'h.py:before'",
-            "'callbacks' must hold a mapping of before, after, error, model and tool",
+            "'callbacks' must hold a mapping of before, after, error, model, tool and agent",
         ),
         (f"{FUNCTION}, callbacks: {{before: before}}", "'before' does not name a function"),
         (f"{FUNCTION}, callbacks: {{before: ['h.py:gone']}}", "gone"),
@@ -38,6 +38,7 @@ CODE += "def call(state, info, call): pass\n"
             "before-call callback 'one' takes 1 argument",
         ),
         ("type: llm, prompt: x, callbacks: {tool: {after: ['h.py:call']}}", "after-call callback 'call' takes 3"),
+        (f"{FUNCTION}, callbacks: {{agent: {{before: 'h.py:before'}}}}", "'callbacks.agent' has no effect on function"),
         ("type: tools, tools: [], callbacks: {before: 'h.py:before'}", "'callbacks.before' has no effect on tools"),
         ("type: agent, agent: g, prompt: x, callbacks: {model: {}}", "'callbacks.model' has no effect on agent node"),
         ("type: graph, graph: g, callbacks: {}", "'callbacks' has no effect on a graph node"),
@@ -67,3 +68,21 @@ def test_a_graph_of_version_1_0_has_no_callbacks(tmp_path: Path) -> None:
     own = graph(f"{FUNCTION}, callbacks: {{before: 'h.py:before'}}", version="'1.0'")
     for text in (own, graph(top="callbacks: {before: 'h.py:before'}", version="'1.0'")):
         assert any("'callbacks' needs version sleipnir/1" in problem for problem in problems(text, tmp_path))
+
+
+def test_functions_around_a_run_are_those_of_the_whole_graph_and_take_their_arguments(tmp_path: Path) -> None:
+    (tmp_path / "h.py").write_text(CODE)
+    for top, message in (
+        ("callbacks: {agent: {before: 'h.py:before'}}", None),
+        ("callbacks: {agent: {before: 'h.py:one'}}", "before callback 'one' takes 1 argument"),
+        ("callbacks: {agent: {after: 'h.py:before'}}", "after callback 'before' takes 2 arguments"),
+        ("callbacks: {agent: {before: 'h.py:later'}}", "before callback 'later' is async"),
+        ("callbacks: {agent: {error: 'h.py:before'}}", "unknown key 'error'"),
+        ("callbacks: {agent: 'h.py:before'}", "'agent' must hold a mapping of before and after"),
+    ):
+        found = problems(graph(top=top), tmp_path)
+        assert (not found) if message is None else any(message in each for each in found), (top, found)
+    below = "graphs: {g: {name: g, version: sleipnir/1, start: a, callbacks: {agent: {before: 'h.py:before'}}, "
+    below += "nodes: {a: {type: function, call: 'h.py:one'}}}}"
+    found = problems(graph("type: graph, graph: g", top=below), tmp_path)
+    assert any("SLP220" in each and "no effect on one of the `graphs`" in each for each in found), found

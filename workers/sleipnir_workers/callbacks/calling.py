@@ -73,7 +73,7 @@ def call_in_child(name: str, execution: Execution) -> Any:
 
 def _runs_functions(execution: Execution) -> bool:
     """Whether this process is one for functions of the agent."""
-    return isinstance(execution.node, ScriptNode | FunctionNode)
+    return isinstance(execution.node, ScriptNode | FunctionNode) or execution.role in ("before_run", "after_run")
 
 
 def _plugin(callback: Callback, execution: Execution, info: NodeInfo, arguments: Sequence[Any]) -> CallbackResult:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -52,11 +52,15 @@ def updates(execution: Execution, merged: Mapping[str, Json], *, value: Json = N
     }
 
 
+_WHOLE_VALUES: Final = ("reduce", "before_run", "after_run")
+"""The roles that write values which no reducer folds."""
+
+
 def checked(execution: Execution, result: VisitResult) -> VisitResult:
     """`result` if its values fit; of a failed result, the keys that fit. Raises NodeFailed (`state`)."""
     if not execution.graph.state:
         return result
-    fits: Problem = problem if execution.role == "reduce" else update_problem
+    fits: Problem = problem if execution.role in _WHOLE_VALUES else update_problem
     problems = _problems(execution, result.delta, fits)
     if not result.ok:
         return replace(result, delta={key: value for key, value in result.delta.items() if key not in problems})

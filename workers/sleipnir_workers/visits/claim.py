@@ -223,7 +223,7 @@ class Worker:
 
     def _reads_bundle(self, call: VisitCall, node: Node) -> bool:
         """Whether the visit reads files of its bundle. A Python function reads them once per process, when loaded."""
-        if not isinstance(node, FunctionNode) and call.role not in ("branch", "reduce"):
+        if not isinstance(node, FunctionNode) and call.role not in ("branch", "reduce", "before_run", "after_run"):
             return True
         called_nodes = self.functions.setdefault(call.bundle, set())
         if call.node in called_nodes:
@@ -270,7 +270,7 @@ class Worker:
             return None
         if unpacked is None or node is None or role in ("reduce", "tool", "summary"):
             return ()
-        if role == "branch":
+        if role in ("branch", "before_run", "after_run"):
             return None
         snapshots = self.settings.log_level in ("debug", "trace") and unpacked.graph.settings.log_state_snapshots
         graph = unpacked.graph

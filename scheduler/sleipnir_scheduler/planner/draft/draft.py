@@ -57,6 +57,7 @@ class Draft:
     unless_claimed: bool = False
     unless_answered: bool = False
     stops: bool = False
+    is_ending: bool = False
     wakes: list[Visit] = field(default_factory=list)
     delivered: int | None = None
     usage: Mapping[str, Any] | None = None
@@ -83,8 +84,8 @@ class Draft:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run ends with this event."""
-        return self.status is not None
+        """Whether the run ends with this event, but perhaps for the agent's functions after it (`is_ending`)."""
+        return self.status is not None or self.is_ending
 
     def deliver(self, visit: Visit, header: ResultHeader) -> None:
         """This transition consumes the delivery of a worker."""

@@ -22,7 +22,7 @@ from sleipnir.runs.transitions import (
     TakeResult,
     Write,
 )
-from sleipnir.runs.visits import Branch, Call, Turn, Visit
+from sleipnir.runs.visits import Branch, Call, RunFunction, Turn, Visit
 
 _STEP: Final = Step(0, "", 0)
 
@@ -99,7 +99,7 @@ class EventRecord:
             **how,
         )
         self.writes.append(Write(step, delta, collect, values or {}))
-        if isinstance(place, (Turn, Call)):
+        if isinstance(place, (Turn, Call, RunFunction)):
             return self.last_step
         timing = self.timings.get(visit.node) or self.before.timings.get(visit.node) or Timing()
         self.timings[visit.node] = timing.plus(step.took_ms, cached=step.cached)

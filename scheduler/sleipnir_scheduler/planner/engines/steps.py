@@ -25,7 +25,7 @@ from sleipnir.runs import arrivals
 from sleipnir.runs.checkpoints import several
 from sleipnir.runs.dag_checkpoints import plain_ways
 from sleipnir.runs.run import Fork, changed
-from sleipnir.runs.transitions import Closing, DropValue, PutValues, SplitCommands
+from sleipnir.runs.transitions import Closing, DropValue, PutValues, SetValue, SplitCommands
 from sleipnir.runs.visits import (
     BRANCH,
     WIDE,
@@ -44,6 +44,7 @@ from sleipnir.runs.visits import (
 )
 from sleipnir_scheduler.planner import breakpoints, failing, recovering
 from sleipnir_scheduler.planner.context import (
+    OUTPUT_OF_RUN,
     STEP_TIMER,
     Context,
     NextVisit,
@@ -443,6 +444,8 @@ def _write_end(context: Context, visit: Visit, ended: Ended) -> bool:
             context.draft.output = render_lenient(node.output, {**state, **writes})
         except TemplateError as error:
             raise RunFailed(str(error), node.id) from None
+        if context.graph.calls_around_run("after"):
+            context.draft.record.item(SetValue(OUTPUT_OF_RUN, context.draft.output))
     return True
 
 
