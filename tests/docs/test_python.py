@@ -55,7 +55,7 @@ def the_block(*functions: str) -> Block:
 def test_every_block_is_run_by_this_module_or_by_the_test_that_it_names() -> None:
     kinds = {" ".join(functions_of(block)) for block in PYTHON} - {""}
     assert kinds == {
-        "allowed mended noted", "short signed bounded empty",
+        "allowed mended noted", "welcome farewell", "short signed bounded empty",
         "grade plan", "pay", "copy", "lines", "forecast", "run_sleep",
         "run_command test_a_letter_is_sorted_on_a_deployment",
         "test_a_letter_is_sorted_by_what_the_model_found test_a_person_reads_what_no_model_can",
@@ -107,6 +107,24 @@ nodes:
     agent = write_agent(tmp_path / "hooked", graph, hooks_py=hooks, send_sh="exit 1\n")
     outputs = [run_agent(agent, state={"draft_only": only}).output for only in (True, False)]
     assert outputs == ["false", "null"]
+
+
+def test_callbacks_answer_in_the_place_of_a_run_and_recover_one(tmp_path: Path) -> None:
+    graph = """\
+name: greeting
+version: sleipnir/1
+start: answer
+callbacks: {agent: {before: "hooks.py:welcome", after: "hooks.py:farewell"}}
+nodes:
+  answer: {type: script, script: answer.sh, next: done}
+  done: {type: end, output: "{{asked_by}}"}
+"""
+    hooks, outputs = the_block("welcome", "farewell").text, []
+    for question, code in ((" ", 0), ("why", 0), ("why", 1)):
+        script = f"echo '{{}}'\nexit {code}\n"
+        agent = write_agent(tmp_path / f"greeting{len(outputs)}", graph, hooks_py=hooks, answer_sh=script)
+        outputs.append(run_agent(agent, state={"question": question}).output)
+    assert outputs == ["Please ask something.", "guest", "Something went wrong. Please try again."]
 
 
 def test_callbacks_run_around_calls_of_models_and_tools(tmp_path: Path) -> None:
