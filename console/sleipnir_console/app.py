@@ -20,10 +20,27 @@ from sleipnir_console.body_limits import BodyLimit
 from sleipnir_console.origins import LOOPBACK, OriginGuard
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.request_log import RequestLog
-from sleipnir_console.routes import access, health, login
+from sleipnir_console.routes import (
+    access,
+    agents,
+    batches,
+    conversations,
+    fleet,
+    gates,
+    health,
+    login,
+    run_steering,
+    runs,
+)
 
 PREFIX: Final = "/api/v1"
 TAGS: Final[tuple[Mapping[str, str], ...]] = (
+    {"name": "agents", "description": "What can be run."},
+    {"name": "runs", "description": "Executions of agents."},
+    {"name": "gates", "description": "Open questions to people."},
+    {"name": "batches", "description": "Many runs that are submitted together."},
+    {"name": "conversations", "description": "Threads and sessions: series of runs."},
+    {"name": "fleet", "description": "Queues, workers, limits, cached results, signals, pausing everything."},
     {"name": "health", "description": "Probes, and the state of the deployment."},
     {"name": "login", "description": "Users, as browsers and programs know themselves."},
     {"name": "audit", "description": "What was changed, by whom and why."},
@@ -31,7 +48,10 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
 )
 
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
-ROUTERS: Final = (health.router, login.router, access.router, interface)
+ROUTERS: Final = (
+    agents.router, runs.router, run_steering.router, gates.router, batches.router, conversations.router, fleet.router,
+    health.router, login.router, access.router, interface,
+)  # fmt: skip
 
 
 @interface.get("/openapi.json", operation_id="get_openapi", summary="The OpenAPI document", response_class=JSONResponse)
@@ -45,6 +65,7 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     """The application for a deployment. Nothing is connected yet. `is_stopping`: whether the server is being stopped,
     so that open streams end."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_connected)
+    app.state.settings = settings
     app.state.client = AsyncClient(settings, by=Actor.here("api"))
     app.state.authentication = authentication = Authentication.of(settings)
     app.state.authenticate = authentication.caller

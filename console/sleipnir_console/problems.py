@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -94,6 +95,17 @@ TYPES: Final[Mapping[str, ProblemType]] = {
             "busy", 409, "Another run goes on there",
             "The session or the thread has a run that is not over, or too many queued turns.",
         ),
+        ProblemType(
+            "already-answered", 409, "Somebody has answered the question",
+            "`answered_by`, `answered_at_ms`, `answer` (null: not known, `[redacted]`: secret) and `reason` say who, "
+            "when, what and why.",
+        ),
+        ProblemType(
+            "no-question", 409, "The question is not open", "It has expired, its run is over, or there never was one.",
+        ),
+        ProblemType(
+            "unsupported-media-type", 415, "The body has another media type", "`detail` lists those that are taken.",
+        ),
         ProblemType("too-large", 413, "The body is too large", "`limit_bytes` is the limit."),
         ProblemType(
             "too-slow", 408, "The body did not arrive", "Nothing came for half a minute. Send the request again.",
@@ -176,7 +188,7 @@ def problem_of(error: SleipnirError) -> HttpProblem:
 
 
 def _findings(error: GraphError) -> list[dict[str, Any]]:
-    return [dict(vars(problem)) for problem in error.problems[:MOST_PROBLEMS]]
+    return [{**asdict(problem), "file": Path(problem.file).name} for problem in error.problems[:MOST_PROBLEMS]]
 
 
 def as_markdown() -> str:

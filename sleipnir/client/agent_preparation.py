@@ -289,7 +289,7 @@ class AgentPreparation:
         everybody = {**children, agent.folder.name: agent}
         presets = {name: of_environment(child.graph, os.environ) for name, child in children.items()}
         variables, ask_variable = options.get("variables") or {}, options.get("ask_variable")
-        caller = str(options.get("caller_dir") or Path.cwd())
+        caller = None if options.get("scratch") else str(options.get("caller_dir") or Path.cwd())
         return RunSpec(
             agent=agent.folder.name,
             bundle=agent.digest,
@@ -300,7 +300,7 @@ class AgentPreparation:
             variables=resolved_variables(agent.graph, variables, os.environ, ask_variable),
             cwd=str(cwd) if cwd else None,
             caller_dir=caller,
-            caller_marks=System.here().marks(caller),
+            caller_marks="" if caller is None else System.here().marks(caller),
             strict=strict,
             by_version=True,
             knowledge=dict(knowledge),

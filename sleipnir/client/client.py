@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from sleipnir.graph.model import Graph
     from sleipnir.graph.structure import Structure
     from sleipnir.knowledge import preparing as knowledge
+    from sleipnir.models.limits import LimitUse
     from sleipnir.python_graph.compiled import CompiledGraph
     from sleipnir.python_graph.objects import GraphObjects
     from sleipnir.python_graph.snapshots import StateSnapshot, UpdateMode
@@ -783,6 +784,14 @@ class Client:
             raise UsageError("clear_cache: a node needs the agent that it belongs to")
         with self.store.errors():
             return self.store.cache.clear(agent, node)
+
+    def limits(self) -> list[LimitUse]:
+        """The use of each model limit in the limits.yaml of this machine. Raises ConfigError for a file with errors."""
+        from sleipnir.models.limits import load
+
+        limits = load(self.settings)[0].limits
+        with self.store.errors():
+            return [self.store.limiter.in_use(limit) for limit in limits]
 
     def gates(self) -> list[GateInfo]:
         """The open questions of all runs, oldest first."""

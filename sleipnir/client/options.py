@@ -23,6 +23,8 @@ class RunOptions(TypedDict, total=False):
     cwd             The working directory of scripts and tools. None: `caller_dir`, if the workers are on this machine;
                     otherwise commands work in a scratch folder of the run.
     caller_dir      The base of relative paths in the prompt. None: the working directory of this process.
+    scratch         True: the caller has no directory, as a server that submits for others. Commands work in a scratch
+                    folder of the run, unless there is a `cwd`.
     strict          The run fails at every failed visit: one that no fallback, retry or `on_error` node handles. None:
                     the value of SLEIPNIR_STRICT, or True if models' answers are replayed.
     config          What nodes of a graph written in Python get as `config`: the keys `configurable`, `metadata`, `tags`
@@ -48,6 +50,7 @@ class RunOptions(TypedDict, total=False):
     variables: Mapping[str, str] | None
     cwd: Path | None
     caller_dir: Path | None
+    scratch: bool | None
     strict: bool | None
     config: Mapping[str, Any] | None
     context: Any

@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -505,6 +506,15 @@ class Run:
                     raise GateError(f"question {step.key!r} of run {run!r} was already answered with {step.answer}")
                 return True
         return False
+
+    def answered(self, seq: int, *, among: int = 1_000) -> StepInfo | None:
+        """The step of the journal with the last answer of a person to the question of the visit `seq`, among the newest
+        `among`; None: there is none. An answer is there once a scheduler has taken it, within milliseconds."""
+        with self._store.errors():
+            for step in islice(self._store.runs.newest_steps(self.id), among):
+                if step.by and (step.gate == seq or (step.seq == seq and step.kind in ("approval", "input"))):
+                    return step
+        return None
 
     def cancel(self) -> None:
         """Cancel the run; running scripts and model calls stop within one heartbeat. Raises UsageError if the run has

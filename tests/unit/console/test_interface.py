@@ -83,7 +83,7 @@ OF_THE_SERVER = {"NodeFailed", "MachineFailed", "ConfigError", "RunFailure"}
 def test_every_error_of_the_client_has_a_type(cls: type[errors.SleipnirError]) -> None:
     error = cls.__new__(cls)
     Exception.__init__(error, "what happened")
-    error.__dict__.update(problems=(), kind="usage", part="disk")
+    error.__dict__.update(problems=(errors.Problem("error", "wrong", "here/graph.yaml", 3),), kind="usage", part="disk")
     problem = problems.problem_of(error)
     assert (problem.type == "internal") == (cls.__name__ in OF_THE_SERVER)
     assert json.loads(problem.response("x1").body)["type"].startswith(problems.TYPE_BASE)

@@ -1,0 +1,254 @@
+"""Batches: submit many runs at once, watch and steer them, read their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from sleipnir.batches.records import BatchInfo, ErrorGroup
+from sleipnir.batches.rows import BadRow, read_from
+from sleipnir.client.async_client import AsyncBatch
+from sleipnir_console.connection import client_of
+from sleipnir_console.json_lines import LINES, JsonLines
+from sleipnir_console.permissions import GuardedRoute, requires
+from sleipnir_console.problems import HttpProblem
+from sleipnir_console.strict_model import AgentName, Limit, PauseTimeout, StrictModel
+from sleipnir_console.uploaded_rows import UploadedRows
+
+router = APIRouter(prefix="/batches", tags=["batches"], route_class=GuardedRoute)
+
+MOST_BAD_ROWS: Final = 100
+FORMATS: Final = {"application/x-ndjson": False, "application/jsonl": False, "text/csv": True}
+"""The media types of rows: whether it is CSV."""
+ROWS: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "description": "Per line a row: an object of columns, `prompt` and values of state keys; or CSV with a header.",
+        "content": {name: {"schema": {"type": "string"}} for name in FORMATS},
+    }
+}
+BatchId: TypeAlias = Annotated[str, Path(description="The id or the name of a batch, or a unique prefix of its id.")]
+
+
+class BatchDetail(BaseModel):
+    """A batch, with what follows from its numbers; null: not known yet. `question` is the decision that it waits
+    for."""
+
+    batch: BatchInfo
+    question: str | None
+    rate_per_s: float | None
+    eta_s: float | None
+    forecast_usd: float | None
+
+    @classmethod
+    def of(cls, info: BatchInfo) -> BatchDetail:
+        return cls(
+            batch=info, question=info.question, rate_per_s=info.rate_per_s, eta_s=info.eta_s,
+            forecast_usd=info.forecast_usd,
+        )  # fmt: skip
+
+
+class RefusedRow(BaseModel):
+    """A row that was left out, and why."""
+
+    place: str
+    message: str
+
+
+class BatchSubmitted(BaseModel):
+    """What became of the rows: `added`, already there (`known`), or left out (`bad`; the first 100 are in
+    `bad_rows`)."""
+
+    id: str
+    added: int
+    known: int
+    bad: int
+    bad_rows: list[RefusedRow]
+
+
+class BatchPause(StrictModel):
+    """How a batch is paused."""
+
+    timeout_s: PauseTimeout = None
+
+
+class BatchResume(StrictModel):
+    """A larger budget, for a batch that has used its own."""
+
+    max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0)
+
+
+class Parallel(StrictModel):
+    """How many rows may be active at once; null: the default."""
+
+    parallel: int | None = Field(gt=0)
+
+
+class RetriedRows(BaseModel):
+    """How many failed rows go on."""
+
+    rows: int
+
+
+class PausedRows(BaseModel):
+    """How many active rows were asked to pause; 0 without `timeout_s`."""
+
+    rows: int
+
+
+class Cancelled(BaseModel):
+    """false: all rows had already ended, and nothing was changed."""
+
+    cancelled: bool
+
+
+@router.post("", status_code=201, operation_id="submit_batch", summary="Submit a batch", openapi_extra=ROWS)
+@requires("operator")
+async def submit_batch(
+    request: Request,
+    response: Response,
+    agent: Annotated[AgentName, Query(description="The agent that each row is a run of.")],
+    id: Annotated[
+        str | None, Query(description="Continue the batch of this id: rows that it has are not added.")
+    ] = None,
+    name: Annotated[str, Query(max_length=200, description="For people.")] = "",
+    key: Annotated[str | None, Query(description="The column that identifies rows. Default: their numbers.")] = None,
+    priority: Annotated[int, Query(ge=1, le=5, description="Its share of the workers.")] = 3,
+    parallel: Annotated[int | None, Query(gt=0, description="Rows that may be active at once.")] = None,
+    canary: Annotated[int | None, Query(gt=0, description="Rows that run first; then it waits for `resume`.")] = None,
+    max_cost_usd: Annotated[float | None, Query(gt=0, description="Above it the batch waits for `resume`.")] = None,
+    max_tokens: Annotated[int | None, Query(gt=0, description="The same for tokens.")] = None,
+    strict: Annotated[bool | None, Query(description="A row fails at every failed visit.")] = None,
+    variables: Annotated[str | None, Query(description="Values of agent variables: a JSON object of texts.")] = None,
+) -> BatchSubmitted:
+    """The body has the rows, of any number: they are read as they come, and begin to run meanwhile. Rows that cannot
+    run are left out. With an `id` an interrupted request can be repeated."""
+    refused: list[RefusedRow] = []
+
+    def on_bad(row: BadRow) -> None:
+        if len(refused) < MOST_BAD_ROWS:
+            refused.append(RefusedRow(place=row.place, message=row.message[:1_000]))
+
+    rows = read_from(UploadedRows(request.stream()), "rows", key, as_csv=_is_csv(request))  # type: ignore[arg-type]
+    batch = await client_of(request).batch(
+        agent, rows, id=id, name=name, key=key, priority=priority, parallel=parallel, canary=canary,
+        max_cost_usd=max_cost_usd, max_tokens=max_tokens, strict=strict, variables=_variables(variables), scratch=True,
+        on_bad=on_bad,
+    )  # fmt: skip
+    response.headers["Location"] = f"/api/v1/batches/{batch.id}"
+    done = batch.batch.submitted
+    assert done is not None
+    return BatchSubmitted(id=batch.id, added=done.added, known=done.known, bad=done.bad, bad_rows=refused)
+
+
+def _is_csv(request: Request) -> bool:
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given not in FORMATS:
+        raise HttpProblem("unsupported-media-type", f"rows are sent as {', '.join(FORMATS)}, not {given[:60]!r}")
+    return FORMATS[given]
+
+
+def _variables(text: str | None) -> dict[str, str] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        wrong = {"field": "query.variables", "message": "must be a JSON object of texts"}
+        raise HttpProblem("invalid-request", "query.variables: must be a JSON object of texts", {"errors": [wrong]})
+    return found
+
+
+@router.get("", operation_id="list_batches", summary="Batches, newest first")
+@requires("viewer")
+async def list_batches(request: Request, limit: Limit = 50) -> list[BatchDetail]:
+    """The newest batches."""
+    return [BatchDetail.of(info) for info in await client_of(request).batches(limit)]
+
+
+@router.get("/{batch_id}", operation_id="get_batch", summary="One batch")
+@requires("viewer")
+async def get_batch(request: Request, batch_id: BatchId) -> BatchDetail:
+    """State, rows by state, usage, rate and forecast."""
+    return BatchDetail.of(await (await _batch(request, batch_id)).info())
+
+
+@router.get("/{batch_id}/errors", operation_id="list_batch_errors", summary="Why rows failed")
+@requires("viewer")
+async def list_batch_errors(request: Request, batch_id: BatchId) -> list[ErrorGroup]:
+    """Grouped by node and cause, the largest group first."""
+    return await (await _batch(request, batch_id)).errors()
+
+
+@router.get("/{batch_id}/results", operation_id="read_batch_results", summary="The ended rows", responses=LINES)
+@requires("viewer")
+async def read_batch_results(
+    request: Request,
+    batch_id: BatchId,
+    order: Annotated[Literal["row", "done"], Query(description="By row, or as they ended.")] = "row",
+    start: Annotated[int, Query(ge=0, description="The `position` of the last result that was read.")] = 0,
+    follow: Annotated[bool, Query(description="Wait for rows that have not ended.")] = False,
+) -> Response:
+    """One JSON object per line, read as it is sent. A response that is cut off has no end of its last chunk: go on with
+    `start`."""
+    batch = await _batch(request, batch_id)
+    await batch.info()
+
+    async def results() -> AsyncIterator[dict[str, Any]]:
+        async for result in batch.results(order, start=start, follow=follow):
+            yield dict(vars(result))
+
+    return JsonLines(results(), request.app.state.is_stopping)
+
+
+@router.post("/{batch_id}/pause", operation_id="pause_batch", summary="Start no more rows")
+@requires("operator")
+async def pause_batch(request: Request, batch_id: BatchId, body: BatchPause | None = None) -> PausedRows:
+    """Active rows go on; with `timeout_s` they are paused too."""
+    batch = await _batch(request, batch_id)
+    steered = await batch.pause(timeout=(body or BatchPause()).timeout_s)
+    return PausedRows(rows=steered.requested)
+
+
+@router.post("/{batch_id}/resume", operation_id="resume_batch", summary="Resume a batch")
+@requires("operator")
+async def resume_batch(request: Request, batch_id: BatchId, body: BatchResume | None = None) -> BatchDetail:
+    """Resume a batch that is paused, has run its canary rows, or is over its budget."""
+    batch = await _batch(request, batch_id)
+    await batch.resume(**(body or BatchResume()).model_dump())
+    return BatchDetail.of(await batch.info())
+
+
+@router.post("/{batch_id}/parallel", operation_id="set_batch_parallel", summary="How many rows may be active at once")
+@requires("operator")
+async def set_batch_parallel(request: Request, batch_id: BatchId, body: Parallel) -> BatchDetail:
+    """Active rows go on."""
+    batch = await _batch(request, batch_id)
+    await batch.set_parallel(body.parallel)
+    return BatchDetail.of(await batch.info())
+
+
+@router.post("/{batch_id}/retry-failed", operation_id="retry_failed_rows", summary="Continue all failed rows")
+@requires("operator")
+async def retry_failed_rows(request: Request, batch_id: BatchId) -> RetriedRows:
+    """From where they failed, after the waiting rows."""
+    return RetriedRows(rows=await (await _batch(request, batch_id)).retry_failed())
+
+
+@router.post("/{batch_id}/cancel", operation_id="cancel_batch", summary="Cancel a batch")
+@requires("operator")
+async def cancel_batch(request: Request, batch_id: BatchId) -> Cancelled:
+    """Start no more rows, and cancel active ones."""
+    return Cancelled(cancelled=await (await _batch(request, batch_id)).cancel())
+
+
+async def _batch(request: Request, batch_id: str) -> AsyncBatch:
+    return await client_of(request).open_batch(batch_id)

@@ -1,0 +1,161 @@
+"""The fleet: queues, workers, model limits, cached results, signals, and pausing everything."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from sleipnir.models.limits import LimitUse
+from sleipnir.runs.run import Hold
+from sleipnir.runs.signals import SignalInfo, SignalReceipt
+from sleipnir.runs.views import WorkerInfo
+from sleipnir_console.connection import client_of
+from sleipnir_console.permissions import GuardedRoute, requires
+from sleipnir_console.strict_model import AgentName, Limit, Reason, StrictModel
+
+router = APIRouter(tags=["fleet"], route_class=GuardedRoute)
+
+
+class QueueInfo(BaseModel):
+    """A queue: its messages in the broker, and the live workers that consume it."""
+
+    name: str
+    length: int
+    workers: int
+
+
+class CachedResults(BaseModel):
+    """The cached results of a node: how many, how large, and until when the last one is kept."""
+
+    agent: str
+    node: str
+    entries: int
+    size_bytes: int
+    until_ms: int
+
+
+class Removed(BaseModel):
+    """How many there were."""
+
+    removed: int
+
+
+class Signal(StrictModel):
+    """A named event for all visits that wait for it."""
+
+    name: str = Field(description="Letters, digits and `_ . : / @ -`.", examples=["payment/4711"])
+    data: Any = Field(default=None, description="JSON that the visits get.")
+    id: str | None = Field(
+        default=None, description="Makes a repetition safe: a signal whose id is known changes nothing."
+    )
+
+
+class DeploymentPause(StrictModel):
+    """Why everything is paused."""
+
+    reason: Reason = None
+
+
+class DeploymentHold(BaseModel):
+    """Who paused the deployment; null: it is not paused."""
+
+    held: Hold | None
+
+
+@router.get("/queues", operation_id="list_queues", summary="Queues with their lengths")
+@requires("viewer")
+async def list_queues(request: Request) -> list[QueueInfo]:
+    """Queues that have messages or workers. A broker that cannot be asked reports no lengths."""
+    health = await client_of(request).health()
+    names = sorted({*health.queues, *(queue for worker in health.workers for queue in worker.queues)})
+    return [
+        QueueInfo(
+            name=name,
+            length=health.queues.get(name, 0),
+            workers=sum(name in worker.queues for worker in health.workers),
+        )
+        for name in names
+    ]
+
+
+@router.get("/workers", operation_id="list_workers", summary="Workers that announced themselves")
+@requires("viewer")
+async def list_workers(request: Request) -> list[WorkerInfo]:
+    """As they last announced themselves."""
+    return list((await client_of(request).health()).workers)
+
+
+@router.get("/limits", operation_id="list_limits", summary="The use of model limits")
+@requires("viewer")
+async def list_limits(request: Request) -> list[LimitUse]:
+    """Requests and tokens of the last minute, held permits, and waiting callers, of the limits in the server's
+    limits.yaml."""
+    return await client_of(request).limits()
+
+
+@router.get("/cache", operation_id="list_cached_results", summary="Cached results by node")
+@requires("viewer")
+async def list_cached_results(
+    request: Request,
+    agent: Annotated[AgentName | None, Query(description="Only of this agent.")] = None,
+    node: Annotated[str | None, Query(description="Only of this node.")] = None,
+) -> list[CachedResults]:
+    """Nodes that have some, with number and size."""
+    return [
+        CachedResults(
+            agent=use.agent, node=use.node, entries=use.entries, size_bytes=use.bytes_, until_ms=use.until_ms
+        )
+        for use in await client_of(request).cached_results(agent, node)
+    ]  # fmt: skip
+
+
+@router.delete("/cache", operation_id="clear_cache", summary="Remove cached results")
+@requires("operator", everywhere=True)
+async def clear_cache(
+    request: Request,
+    agent: Annotated[AgentName | None, Query(description="Only of this agent.")] = None,
+    node: Annotated[str | None, Query(description="Only of this node; needs `agent`.")] = None,
+) -> Removed:
+    """Those of one node, of all nodes of an agent, or all."""
+    return Removed(removed=await client_of(request).clear_cache(agent, node))
+
+
+@router.post("/signals", operation_id="send_signal", summary="Send an event to all visits that wait for it")
+@requires("operator")
+async def send_signal(request: Request, body: Signal) -> SignalReceipt:
+    """`reached` is how many waiting visits it has reached so far."""
+    return await client_of(request).signal(body.name, body.data, id=body.id)
+
+
+@router.get("/signals", operation_id="list_signals", summary="Events that were sent last")
+@requires("viewer")
+async def list_signals(request: Request, limit: Limit = 50) -> list[SignalInfo]:
+    """The newest first. `data` is JSON text; null: it is not kept any more."""
+    return await client_of(request).signals(limit)
+
+
+@router.get("/deployment/hold", operation_id="get_deployment_hold", summary="Is the deployment paused?")
+@requires("viewer")
+async def get_deployment_hold(request: Request) -> DeploymentHold:
+    """Who paused it, when and why."""
+    return DeploymentHold(held=await client_of(request).held())
+
+
+@router.post("/deployment/pause", status_code=202, operation_id="pause_deployment", summary="Pause everything")
+@requires("operator", everywhere=True)
+async def pause_deployment(request: Request, body: DeploymentPause | None = None) -> Response:
+    """No visit starts on any worker, also of runs that are submitted later. Active visits finish; answers and cancels
+    are accepted."""
+    await client_of(request).pause_all(reason=(body or DeploymentPause()).reason)
+    return Response(status_code=202)
+
+
+@router.post("/deployment/resume", status_code=202, operation_id="resume_deployment", summary="Resume everything")
+@requires("operator", everywhere=True)
+async def resume_deployment(request: Request) -> Response:
+    """Ends the pause of the deployment; pauses of single runs stay."""
+    await client_of(request).resume_all()
+    return Response(status_code=202)

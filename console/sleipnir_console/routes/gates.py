@@ -1,0 +1,113 @@
+"""Gates: the open questions of runs to people, and their answers."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, Field
+
+from sleipnir.client.async_client import AsyncRun
+from sleipnir.errors import GateError
+from sleipnir.runs.views import GateInfo, StepInfo
+from sleipnir_console.connection import client_of
+from sleipnir_console.permissions import GuardedRoute, requires
+from sleipnir_console.problems import HttpProblem
+from sleipnir_console.strict_model import Limit, RunId, StrictModel
+
+router = APIRouter(tags=["gates"], route_class=GuardedRoute)
+
+_GATE: Final = re.compile(r"(\d{1,15})(?:\.(\d{1,9}))?", re.ASCII)
+GateId: TypeAlias = Annotated[
+    str, Path(pattern=_GATE.pattern, description="The number of the visit that asks, or `VISIT.ATTEMPT`.")
+]
+
+
+class Answer(StrictModel):
+    """An answer. That to an interrupt is any JSON which fits its `schema`, that to another question a text."""
+
+    answer: Any = Field(description="The answer.", examples=["yes"])
+
+
+class Answered(BaseModel):
+    """The question has this answer: given now, or the same one before."""
+
+    run: str
+    seq: int
+    outcome: Literal["accepted"] = "accepted"
+
+
+class GatePage(BaseModel):
+    """Open questions, the oldest first; `count` is how many there are."""
+
+    items: list[GateInfo]
+    count: int
+
+
+@router.get("/gates", operation_id="list_gates", summary="The open questions of all runs")
+@requires("viewer")
+async def list_gates(
+    request: Request, limit: Limit = 100, skip: Annotated[int, Query(ge=0, description="Leave out so many.")] = 0
+) -> GatePage:
+    """What waits for a person, the oldest question first."""
+    gates = await client_of(request).gates()
+    return GatePage(items=gates[skip : skip + limit], count=len(gates))
+
+
+@router.get("/runs/{run_id}/gates", operation_id="list_run_gates", summary="The open questions of a run")
+@requires("viewer")
+async def list_run_gates(request: Request, run_id: RunId) -> list[GateInfo]:
+    """Its questions and those of runs below it, in the order in which they were asked."""
+    return await (await client_of(request).run(run_id)).gates()
+
+
+@router.get("/gates/{run_id}/{gate}", operation_id="get_gate", summary="One open question")
+@requires("viewer")
+async def get_gate(request: Request, run_id: RunId, gate: GateId) -> GateInfo:
+    """409 with who answered and when, if it is not open any more."""
+    run = await client_of(request).run(run_id)
+    return await _open(run, gate)
+
+
+@router.post("/gates/{run_id}/{gate}/answer", operation_id="answer_gate", summary="Answer a question")
+@requires("approver")
+async def answer_gate(request: Request, run_id: RunId, gate: GateId, body: Answer) -> Answered:
+    """One answer counts. The same one may be repeated; for another one: 409 with who answered, when, and what."""
+    run = await client_of(request).run(run_id)
+    seq, _ = _numbers(gate)
+    try:
+        await run.answer(body.answer, await _open(run, gate))
+    except GateError as error:
+        raise await _closed(run, seq, str(error)) from None
+    except HttpProblem as problem:
+        if problem.more.get("answer") != body.answer or problem.type != "already-answered":
+            raise
+    return Answered(run=run.id, seq=seq)
+
+
+def _numbers(gate: str) -> tuple[int, int | None]:
+    match = _GATE.fullmatch(gate)
+    assert match is not None, "the path has this pattern"
+    return int(match[1]), int(match[2]) if match[2] else None
+
+
+async def _open(run: AsyncRun, gate: str) -> GateInfo:
+    """The open question of the run itself. Raises HttpProblem."""
+    seq, attempt = _numbers(gate)
+    for found in await run.gates():
+        if (found.run, found.seq) == (run.id, seq) and attempt in (None, found.attempt):
+            return found
+    raise await _closed(run, seq, f"run {run.id!r} has no open question {gate}")
+
+
+async def _closed(run: AsyncRun, seq: int, detail: str) -> HttpProblem:
+    """Why a question is not open, with who answered it."""
+    step = await run.answered(seq)
+    if step is None:
+        return HttpProblem("no-question", detail)
+    return HttpProblem("already-answered", f"question {seq} of run {run.id!r} was answered by {step.by}", _facts(step))
+
+
+def _facts(step: StepInfo) -> dict[str, Any]:
+    return {"answered_by": step.by, "answered_at_ms": step.at_ms, "answer": step.answer, "reason": step.reason}

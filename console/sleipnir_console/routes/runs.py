@@ -1,0 +1,236 @@
+"""Runs: submit, find, look at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final, TypeAlias
+
+from fastapi import APIRouter, Header, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from sleipnir.graph.draw import Direction, Theme, svg
+from sleipnir.messages import RunStatus
+from sleipnir.runs.comparison import Comparison
+from sleipnir.runs.execution_trace import Trace
+from sleipnir.runs.run_progress import progress_of
+from sleipnir.runs.state_differences import StateDifference
+from sleipnir.runs.views import LateResult, Lineage, RunInfo, RunTree, StepInfo
+from sleipnir_console.connection import client_of
+from sleipnir_console.drawing import SVG, drawing
+from sleipnir_console.permissions import GuardedRoute, requires
+from sleipnir_console.run_pages import RunPage, page_of
+from sleipnir_console.strict_model import AgentName, Limit, RunId, StrictModel, Values
+
+router = APIRouter(prefix="/runs", tags=["runs"], route_class=GuardedRoute)
+
+MOST_DRAWN: Final = 4_000
+"""The journal steps that a drawing shows: the last ones."""
+
+Step: TypeAlias = Annotated[int, Query(ge=0, description="A step of the journal; 0: as submitted.")]
+
+
+class Submission(StrictModel):
+    """A run to be submitted, as `sleipnir submit` does. Its commands work in a scratch folder of the run."""
+
+    agent: AgentName = Field(description="The name of an agent that the server knows.", examples=["log-triage"])
+    prompt: str = Field(default="", description="It becomes `{{initial_prompt}}`.", examples=["the build is red"])
+    state: Values | None = Field(
+        default=None, description="Initial values, which override the graph's `initial_state`."
+    )
+    variables: dict[str, str] | None = Field(default=None, description="Values of variables that the agent declares.")
+    session: str | None = Field(
+        default=None, description="The conversation of a config.yaml agent that the run continues."
+    )
+    thread: str | None = Field(default=None, description="The series of runs of a graph agent whose next turn this is.")
+    max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(
+        default=None, gt=0, description="Above it the run is paused, and asks whether it may continue."
+    )
+    max_tokens: int | None = Field(default=None, gt=0, description="The same for tokens of prompts and answers.")
+    strict: bool | None = Field(
+        default=None, description="The run fails at every failed visit. null: as the server is set."
+    )
+    config: Values | None = Field(default=None, description="What nodes of a graph in Python get as `config`.")
+    context: Any = Field(default=None, description="What these nodes get as `runtime.context`.")
+    interrupt_before: list[str] | None = Field(default=None, description="Nodes before which the run stops; `*`: all.")
+    interrupt_after: list[str] | None = Field(default=None, description="Nodes after which the run stops; `*`: all.")
+    overrides: dict[str, Values] | None = Field(
+        default=None, description="Other settings of llm nodes, by paths of nodes."
+    )
+    patches: Values | None = Field(default=None, description="What nodes say and may call instead, by surfaces.")
+
+
+class Submitted(BaseModel):
+    """A run that was accepted, now or by an earlier request with the same `Idempotency-Key`."""
+
+    id: str
+
+
+class RunDetail(BaseModel):
+    """A run with its result text, which is null before its end."""
+
+    run: RunInfo
+    output: str | None
+
+
+class History(BaseModel):
+    """A page of a journal, oldest first. `after` is the step after which the next page begins; null: it is the end."""
+
+    items: list[StepInfo]
+    after: int | None
+
+
+class RunState(BaseModel):
+    """The state of a run after a step; `step` null: now."""
+
+    step: int | None
+    state: Values
+
+
+@router.post("", status_code=201, operation_id="submit_run", summary="Submit a run")
+@requires("operator")
+async def submit_run(
+    request: Request,
+    response: Response,
+    body: Submission,
+    idempotency_key: Annotated[
+        str | None,
+        Header(min_length=1, max_length=200, description="The same key again, with the same body, is the same run."),
+    ] = None,
+) -> Submitted:
+    """Submit a run of an agent. Missing knowledge bases are built first, which may take long."""
+    given = body.model_dump(exclude={"agent", "prompt"}, exclude_none=True)
+    run = await client_of(request).submit(body.agent, body.prompt, request_id=idempotency_key, scratch=True, **given)
+    response.headers["Location"] = f"/api/v1/runs/{run.id}"
+    return Submitted(id=run.id)
+
+
+@router.get("", operation_id="list_runs", summary="Runs, newest first")
+@requires("viewer")
+async def list_runs(
+    request: Request,
+    status: Annotated[list[RunStatus] | None, Query(description="Only these; repeatable.")] = None,
+    agent: Annotated[list[str] | None, Query(description="Only of these agents; repeatable.")] = None,
+    batch: Annotated[str | None, Query(description="Only started rows of this batch.")] = None,
+    children: Annotated[bool, Query(description="Also runs that other runs have started.")] = False,
+    rows: Annotated[bool, Query(description="Also rows of batches.")] = True,
+    since_ms: Annotated[int | None, Query(ge=0, description="Submitted at this time or later.")] = None,
+    before_ms: Annotated[int | None, Query(ge=0, description="Submitted before this time.")] = None,
+    after: Annotated[str | None, Query(max_length=100, description="The cursor of the page before.")] = None,
+    limit: Limit = 50,
+) -> RunPage:
+    """A page of runs. Without `status` also those that have ended."""
+    chosen = {
+        "status": set(status) if status else None, "agents": agent or (), "batch": batch, "children": children,
+        "rows": rows, "since_ms": since_ms, "before_ms": before_ms,
+    }  # fmt: skip
+    return await page_of(client_of(request), limit, after, chosen)
+
+
+@router.get("/{run_id}", operation_id="get_run", summary="One run")
+@requires("viewer")
+async def get_run(request: Request, run_id: RunId) -> RunDetail:
+    """Its status, where it is and why, usage, changes by people, and its result."""
+    run = await client_of(request).run(run_id)
+    info = await run.info()
+    return RunDetail(run=info, output=await run.output() if info.is_final else None)
+
+
+@router.get("/{run_id}/history", operation_id="get_run_history", summary="The journal of a run")
+@requires("viewer")
+async def get_run_history(
+    request: Request,
+    run_id: RunId,
+    after: Annotated[int | None, Query(ge=0, description="Begin after this step.")] = None,
+    limit: Limit = 100,
+) -> History:
+    """A page of its journal: visits that ended, and requests of people."""
+    run = await client_of(request).run(run_id)
+    steps = await run.history(after=after, limit=limit)
+    return History(items=steps, after=steps[-1].step if len(steps) == limit else None)
+
+
+@router.get("/{run_id}/state", operation_id="get_run_state", summary="The state of a run")
+@requires("viewer")
+async def get_run_state(
+    request: Request,
+    run_id: RunId,
+    at: Annotated[int | None, Query(ge=0, description="After this step of the journal; 0: as submitted.")] = None,
+) -> RunState:
+    """Its committed state now, or after a step."""
+    run = await client_of(request).run(run_id)
+    return RunState(step=at, state=await run.state() if at is None else await run.state_at(at))
+
+
+@router.get("/{run_id}/state/difference", operation_id="compare_run_states", summary="What distinguishes two states")
+@requires("viewer")
+async def compare_run_states(request: Request, run_id: RunId, first: Step, second: Step) -> StateDifference:
+    """The keys that differ between the state after the step `second` and that after `first`."""
+    run = await client_of(request).run(run_id)
+    return await run.state_difference(first, second)
+
+
+@router.get("/{run_id}/trace", operation_id="get_run_trace", summary="What the visits of a run did")
+@requires("viewer")
+async def get_run_trace(
+    request: Request,
+    run_id: RunId,
+    depth: Annotated[int, Query(ge=0, le=16, description="Levels of runs below.")] = 16,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Visits in all.")] = 1_000,
+) -> Trace:
+    """One step for each visit, of the run and of those below it."""
+    run = await client_of(request).run(run_id)
+    return await run.trace(depth=depth, limit=limit)
+
+
+@router.get("/{run_id}/tree", operation_id="get_run_tree", summary="A run and the runs below it")
+@requires("viewer")
+async def get_run_tree(request: Request, run_id: RunId) -> RunTree:
+    """The run and all runs that it and its children have started."""
+    run = await client_of(request).run(run_id)
+    return await run.tree()
+
+
+@router.get("/{run_id}/lineage", operation_id="get_run_lineage", summary="The sources and the forks of a run")
+@requires("viewer")
+async def get_run_lineage(request: Request, run_id: RunId, limit: Limit = 20) -> Lineage:
+    """The runs that it was forked from, and the forks of all of them."""
+    run = await client_of(request).run(run_id)
+    return await run.lineage(limit=limit)
+
+
+@router.get("/{run_id}/late-results", operation_id="list_late_results", summary="Results that were refused")
+@requires("viewer")
+async def list_late_results(request: Request, run_id: RunId) -> list[LateResult]:
+    """Results that arrived when their visit had ended or belonged to another attempt."""
+    run = await client_of(request).run(run_id)
+    return await run.late_results()
+
+
+@router.get("/{run_id}/compare/{other_id}", operation_id="compare_runs", summary="Two runs side by side")
+@requires("viewer")
+async def compare_runs(request: Request, run_id: RunId, other_id: RunId) -> Comparison:
+    """Status, output, error, state, path, tokens, cost and time of both; `changed` names what differs."""
+    return await client_of(request).compare(run_id, other_id)
+
+
+@router.get("/{run_id}/drawing", operation_id="draw_run", summary="The progress of a run as SVG", responses=SVG)
+@requires("viewer")
+async def draw_run(
+    request: Request,
+    run_id: RunId,
+    direction: Annotated[Direction, Query(description="Top-down, or left to right.")] = "TB",
+    theme: Annotated[Theme, Query(description="`auto` follows the theme of the viewer.")] = "auto",
+) -> Response:
+    """Its graph, with the nodes coloured by their status. Of a long run the last 4,000 steps are shown."""
+    client = client_of(request)
+    run = await client.run(run_id)
+    info, now_ms, graph = await run.info(), await client.now_ms(), await run.graph()
+    skipped = max(0, info.step - MOST_DRAWN)
+    steps = await run.history(after=skipped or None, limit=2 * MOST_DRAWN)
+    past = await run.past_steps() if info.forked_from and (info.forked_at or 0) <= MOST_DRAWN else []
+
+    def drawn() -> str:
+        return svg(graph, progress=progress_of(info, steps, now_ms, past), direction=direction, theme=theme)
+
+    return drawing(await asyncio.to_thread(drawn))
