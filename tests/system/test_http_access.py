@@ -26,6 +26,7 @@ from tests.tls import make_certificates
 from tests.waiting import wait_until
 
 PASSWORD = "correct horse battery"
+NO_RUN = "z" * 12
 UNSEEN = "there is nothing here that you may see"
 
 
@@ -50,6 +51,66 @@ ROWS: Mapping[str, Row] = {
     "get_me": Row("user", "GET", "/me", 200),
     "log_out": Row("user", "POST", "/logout", 204),
     "get_health": Row("viewer", "GET", "/health", 200),
+    "list_agents": Row("viewer", "GET", "/agents", 200),
+    "get_agent": Row("viewer", "GET", "/agents/nobody", 404),
+    "get_agent_source": Row("viewer", "GET", "/agents/nobody/source", 404),
+    "get_agent_structure": Row("viewer", "GET", "/agents/nobody/structure", 404),
+    "draw_agent": Row("viewer", "GET", "/agents/nobody/drawing", 404),
+    "submit_run": Row("operator", "POST", "/runs", 404, {"agent": "nobody"}),
+    "list_runs": Row("viewer", "GET", "/runs", 200),
+    **{
+        name: Row("viewer", "GET", f"/runs/{NO_RUN}{path}", 404)
+        for name, path in {
+            "get_run": "",
+            "get_run_history": "/history",
+            "get_run_state": "/state",
+            "get_run_trace": "/trace",
+            "compare_run_states": "/state/difference?first=0&second=1",
+            "get_run_tree": "/tree",
+            "get_run_lineage": "/lineage",
+            "list_late_results": "/late-results",
+            "draw_run": "/drawing",
+            "compare_runs": f"/compare/{NO_RUN}",
+            "list_run_gates": "/gates",
+        }.items()
+    },
+    "cancel_run": Row("operator", "POST", f"/runs/{NO_RUN}/cancel", 404),
+    "pause_run": Row("operator", "POST", f"/runs/{NO_RUN}/pause", 404),
+    "resume_run": Row("operator", "POST", f"/runs/{NO_RUN}/resume", 404),
+    "retry_run": Row("operator", "POST", f"/runs/{NO_RUN}/retry", 404),
+    "skip_visit": Row("operator", "POST", f"/runs/{NO_RUN}/skip", 404, {"node": "a"}),
+    "fork_run": Row("operator", "POST", f"/runs/{NO_RUN}/fork", 404),
+    "rewind_run": Row("operator", "POST", f"/runs/{NO_RUN}/rewind", 404, {}),
+    "list_gates": Row("viewer", "GET", "/gates", 200),
+    "get_gate": Row("viewer", "GET", f"/gates/{NO_RUN}/1", 404),
+    "answer_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/answer", 404, {"answer": "yes"}),
+    "submit_batch": Row("operator", "POST", "/batches?agent=nobody", 415),
+    "list_batches": Row("viewer", "GET", "/batches", 200),
+    "get_batch": Row("viewer", "GET", "/batches/nothing", 404),
+    "list_batch_errors": Row("viewer", "GET", "/batches/nothing/errors", 404),
+    "read_batch_results": Row("viewer", "GET", "/batches/nothing/results", 404),
+    "pause_batch": Row("operator", "POST", "/batches/nothing/pause", 404),
+    "resume_batch": Row("operator", "POST", "/batches/nothing/resume", 404),
+    "set_batch_parallel": Row("operator", "POST", "/batches/nothing/parallel", 404, {"parallel": 1}),
+    "retry_failed_rows": Row("operator", "POST", "/batches/nothing/retry-failed", 404),
+    "cancel_batch": Row("operator", "POST", "/batches/nothing/cancel", 404),
+    "list_threads": Row("viewer", "GET", "/threads", 200),
+    "get_thread": Row("viewer", "GET", "/threads/nobody/none", 404),
+    "list_thread_runs": Row("viewer", "GET", "/threads/nobody/none/runs", 404),
+    "remove_thread": Row("operator", "DELETE", "/threads/nobody/none", 404),
+    "list_sessions": Row("viewer", "GET", "/sessions/nobody", 200),
+    "get_session": Row("viewer", "GET", "/sessions/nobody/none", 404),
+    "remove_session": Row("operator", "DELETE", "/sessions/nobody/none", 404),
+    "list_queues": Row("viewer", "GET", "/queues", 200),
+    "list_workers": Row("viewer", "GET", "/workers", 200),
+    "list_limits": Row("viewer", "GET", "/limits", 200),
+    "list_cached_results": Row("viewer", "GET", "/cache", 200),
+    "clear_cache": Row("operator", "DELETE", "/cache", 200, everywhere=True),
+    "send_signal": Row("operator", "POST", "/signals", 200, {"name": "paid"}),
+    "list_signals": Row("viewer", "GET", "/signals", 200),
+    "get_deployment_hold": Row("viewer", "GET", "/deployment/hold", 200),
+    "pause_deployment": Row("operator", "POST", "/deployment/pause", 202, everywhere=True),
+    "resume_deployment": Row("operator", "POST", "/deployment/resume", 202, everywhere=True),
     "export_audit": Row("admin", "GET", "/audit", 200, everywhere=True),
 }
 """One row for each route, by its operation id. The permission is not read from the code: this is what it must be."""

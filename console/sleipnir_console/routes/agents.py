@@ -55,7 +55,7 @@ class AgentFinding(BaseModel):
     hint: str | None = None
 
 
-class AgentSource(BaseModel):
+class AgentFile(BaseModel):
     """The file that defines an agent, as it is now, and the findings of its checks."""
 
     agent: str
@@ -81,7 +81,7 @@ async def get_agent(request: Request, agent: AgentPath) -> AgentSummary:
 
 @router.get("/{agent}/source", operation_id="get_agent_source", summary="The definition of an agent")
 @requires("viewer")
-async def get_agent_source(request: Request, agent: AgentPath) -> AgentSource:
+async def get_agent_source(request: Request, agent: AgentPath) -> AgentFile:
     """The text of its graph.yaml, config.yaml or graph.py, with the findings of its checks. Of a graph.py, which is not
     executed for this, only the text."""
     return await asyncio.to_thread(_source, agent, _settings(request))
@@ -114,7 +114,7 @@ def _settings(request: Request) -> Settings:
     return settings
 
 
-def _source(name: str, settings: Settings) -> AgentSource:
+def _source(name: str, settings: Settings) -> AgentFile:
     agent = look_up(name, settings)
     try:
         with agent.file.open("rb") as file:
@@ -131,4 +131,4 @@ def _source(name: str, settings: Settings) -> AgentSource:
         )
         for each in found
     ]  # fmt: skip
-    return AgentSource(agent=name, file=agent.file.name, text=raw.decode("utf-8", "replace"), findings=findings)
+    return AgentFile(agent=name, file=agent.file.name, text=raw.decode("utf-8", "replace"), findings=findings)

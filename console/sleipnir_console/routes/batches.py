@@ -71,20 +71,20 @@ class BatchSubmitted(BaseModel):
     bad_rows: list[RefusedRow]
 
 
-class BatchPause(StrictModel):
+class BatchPauseRequest(StrictModel):
     """How a batch is paused."""
 
     timeout_s: PauseTimeout = None
 
 
-class BatchResume(StrictModel):
+class BatchResumeRequest(StrictModel):
     """A larger budget, for a batch that has used its own."""
 
     max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(default=None, gt=0)
     max_tokens: int | None = Field(default=None, gt=0)
 
 
-class Parallel(StrictModel):
+class ParallelRequest(StrictModel):
     """How many rows may be active at once; null: the default."""
 
     parallel: int | None = Field(gt=0)
@@ -102,7 +102,7 @@ class PausedRows(BaseModel):
     rows: int
 
 
-class Cancelled(BaseModel):
+class CancelledBatch(BaseModel):
     """false: all rows had already ended, and nothing was changed."""
 
     cancelled: bool
@@ -211,25 +211,25 @@ async def read_batch_results(
 
 @router.post("/{batch_id}/pause", operation_id="pause_batch", summary="Start no more rows")
 @requires("operator")
-async def pause_batch(request: Request, batch_id: BatchId, body: BatchPause | None = None) -> PausedRows:
+async def pause_batch(request: Request, batch_id: BatchId, body: BatchPauseRequest | None = None) -> PausedRows:
     """Active rows go on; with `timeout_s` they are paused too."""
     batch = await _batch(request, batch_id)
-    steered = await batch.pause(timeout=(body or BatchPause()).timeout_s)
+    steered = await batch.pause(timeout=(body or BatchPauseRequest()).timeout_s)
     return PausedRows(rows=steered.requested)
 
 
 @router.post("/{batch_id}/resume", operation_id="resume_batch", summary="Resume a batch")
 @requires("operator")
-async def resume_batch(request: Request, batch_id: BatchId, body: BatchResume | None = None) -> BatchDetail:
+async def resume_batch(request: Request, batch_id: BatchId, body: BatchResumeRequest | None = None) -> BatchDetail:
     """Resume a batch that is paused, has run its canary rows, or is over its budget."""
     batch = await _batch(request, batch_id)
-    await batch.resume(**(body or BatchResume()).model_dump())
+    await batch.resume(**(body or BatchResumeRequest()).model_dump())
     return BatchDetail.of(await batch.info())
 
 
 @router.post("/{batch_id}/parallel", operation_id="set_batch_parallel", summary="How many rows may be active at once")
 @requires("operator")
-async def set_batch_parallel(request: Request, batch_id: BatchId, body: Parallel) -> BatchDetail:
+async def set_batch_parallel(request: Request, batch_id: BatchId, body: ParallelRequest) -> BatchDetail:
     """Active rows go on."""
     batch = await _batch(request, batch_id)
     await batch.set_parallel(body.parallel)
@@ -245,9 +245,9 @@ async def retry_failed_rows(request: Request, batch_id: BatchId) -> RetriedRows:
 
 @router.post("/{batch_id}/cancel", operation_id="cancel_batch", summary="Cancel a batch")
 @requires("operator")
-async def cancel_batch(request: Request, batch_id: BatchId) -> Cancelled:
+async def cancel_batch(request: Request, batch_id: BatchId) -> CancelledBatch:
     """Start no more rows, and cancel active ones."""
-    return Cancelled(cancelled=await (await _batch(request, batch_id)).cancel())
+    return CancelledBatch(cancelled=await (await _batch(request, batch_id)).cancel())
 
 
 async def _batch(request: Request, batch_id: str) -> AsyncBatch:

@@ -53,13 +53,13 @@ class Signal(StrictModel):
     )
 
 
-class DeploymentPause(StrictModel):
+class DeploymentPauseRequest(StrictModel):
     """Why everything is paused."""
 
     reason: Reason = None
 
 
-class DeploymentHold(BaseModel):
+class DeploymentState(BaseModel):
     """Who paused the deployment; null: it is not paused."""
 
     held: Hold | None
@@ -139,17 +139,17 @@ async def list_signals(request: Request, limit: Limit = 50) -> list[SignalInfo]:
 
 @router.get("/deployment/hold", operation_id="get_deployment_hold", summary="Is the deployment paused?")
 @requires("viewer")
-async def get_deployment_hold(request: Request) -> DeploymentHold:
+async def get_deployment_hold(request: Request) -> DeploymentState:
     """Who paused it, when and why."""
-    return DeploymentHold(held=await client_of(request).held())
+    return DeploymentState(held=await client_of(request).held())
 
 
 @router.post("/deployment/pause", status_code=202, operation_id="pause_deployment", summary="Pause everything")
 @requires("operator", everywhere=True)
-async def pause_deployment(request: Request, body: DeploymentPause | None = None) -> Response:
+async def pause_deployment(request: Request, body: DeploymentPauseRequest | None = None) -> Response:
     """No visit starts on any worker, also of runs that are submitted later. Active visits finish; answers and cancels
     are accepted."""
-    await client_of(request).pause_all(reason=(body or DeploymentPause()).reason)
+    await client_of(request).pause_all(reason=(body or DeploymentPauseRequest()).reason)
     return Response(status_code=202)
 
 

@@ -24,13 +24,13 @@ GateId: TypeAlias = Annotated[
 ]
 
 
-class Answer(StrictModel):
+class AnswerRequest(StrictModel):
     """An answer. That to an interrupt is any JSON which fits its `schema`, that to another question a text."""
 
     answer: Any = Field(description="The answer.", examples=["yes"])
 
 
-class Answered(BaseModel):
+class AnswerReceipt(BaseModel):
     """The question has this answer: given now, or the same one before."""
 
     run: str
@@ -72,7 +72,7 @@ async def get_gate(request: Request, run_id: RunId, gate: GateId) -> GateInfo:
 
 @router.post("/gates/{run_id}/{gate}/answer", operation_id="answer_gate", summary="Answer a question")
 @requires("approver")
-async def answer_gate(request: Request, run_id: RunId, gate: GateId, body: Answer) -> Answered:
+async def answer_gate(request: Request, run_id: RunId, gate: GateId, body: AnswerRequest) -> AnswerReceipt:
     """One answer counts. The same one may be repeated; for another one: 409 with who answered, when, and what."""
     run = await client_of(request).run(run_id)
     seq, _ = _numbers(gate)
@@ -83,7 +83,7 @@ async def answer_gate(request: Request, run_id: RunId, gate: GateId, body: Answe
     except HttpProblem as problem:
         if problem.more.get("answer") != body.answer or problem.type != "already-answered":
             raise
-    return Answered(run=run.id, seq=seq)
+    return AnswerReceipt(run=run.id, seq=seq)
 
 
 def _numbers(gate: str) -> tuple[int, int | None]:

@@ -10,26 +10,26 @@ from starlette.responses import Response
 
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, caller_of, requires
-from sleipnir_console.routes.runs import Submitted
+from sleipnir_console.routes.runs import SubmittedRun
 from sleipnir_console.strict_model import AgentName, PauseTimeout, Reason, RunId, StrictModel, Values
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["runs"], route_class=GuardedRoute)
 
 
-class Pause(StrictModel):
+class PauseRequest(StrictModel):
     """How a run is paused."""
 
     reason: Reason = None
     timeout_s: PauseTimeout = None
 
 
-class Retry(StrictModel):
+class RetryRequest(StrictModel):
     """How a failed run goes on."""
 
     fresh_children: bool = Field(default=False, description="Start new child runs in the place of failed ones.")
 
 
-class Skip(StrictModel):
+class SkipRequest(StrictModel):
     """A visit that ends with a given value."""
 
     node: str | int = Field(description="The node, or the number of its visit.", examples=["fetch"])
@@ -38,13 +38,13 @@ class Skip(StrictModel):
     reason: Reason = None
 
 
-class Skipped(BaseModel):
+class SkippedVisit(BaseModel):
     """The number of the visit."""
 
     seq: int
 
 
-class Fork(StrictModel):
+class ForkRequest(StrictModel):
     """Where a fork begins, and what it has in the place of what its source has."""
 
     at: int | None = Field(
@@ -71,10 +71,10 @@ async def cancel_run(request: Request, run_id: RunId) -> Response:
 
 @router.post("/pause", status_code=202, operation_id="pause_run", summary="Pause a run")
 @requires("operator")
-async def pause_run(request: Request, run_id: RunId, body: Pause | None = None) -> Response:
+async def pause_run(request: Request, run_id: RunId, body: PauseRequest | None = None) -> Response:
     """Active visits finish and are committed, and no visit starts. With `timeout_s`, visits that still run after so
     many seconds are stopped, and run again after `resume`."""
-    wanted = body or Pause()
+    wanted = body or PauseRequest()
     await (await client_of(request).run(run_id)).pause(reason=wanted.reason, timeout=wanted.timeout_s)
     return Response(status_code=202)
 
@@ -89,37 +89,39 @@ async def resume_run(request: Request, run_id: RunId) -> Response:
 
 @router.post("/retry", status_code=202, operation_id="retry_run", summary="Continue a failed run")
 @requires("operator")
-async def retry_run(request: Request, run_id: RunId, body: Retry | None = None) -> Response:
+async def retry_run(request: Request, run_id: RunId, body: RetryRequest | None = None) -> Response:
     """It goes on from the failed visit, with the current state. Refused for a run that did not fail."""
-    wanted = body or Retry()
+    wanted = body or RetryRequest()
     await (await client_of(request).run(run_id)).retry(fresh_children=wanted.fresh_children)
     return Response(status_code=202)
 
 
 @router.post("/skip", operation_id="skip_visit", summary="Finish a visit with a value")
 @requires("operator")
-async def skip_visit(request: Request, run_id: RunId, body: Skip) -> Skipped:
+async def skip_visit(request: Request, run_id: RunId, body: SkipRequest) -> SkippedVisit:
     """The visit ends as if its node had returned `value`. The same request counts once."""
     run = await client_of(request).run(run_id)
     by = str(caller_of(request).by)
-    return Skipped(seq=await run.skip(body.node, body.value, to=body.to, by=by, reason=body.reason))
+    return SkippedVisit(seq=await run.skip(body.node, body.value, to=body.to, by=by, reason=body.reason))
 
 
 @router.post("/fork", status_code=201, operation_id="fork_run", summary="Go on from an earlier step in a new run")
 @requires("operator")
-async def fork_run(request: Request, response: Response, run_id: RunId, body: Fork | None = None) -> Submitted:
+async def fork_run(
+    request: Request, response: Response, run_id: RunId, body: ForkRequest | None = None
+) -> SubmittedRun:
     """The source stays as it is. Nothing before the checkpoint runs again."""
     run = await client_of(request).run(run_id)
-    fork = await run.fork(**(body or Fork()).model_dump())
+    fork = await run.fork(**(body or ForkRequest()).model_dump())
     response.headers["Location"] = f"/api/v1/runs/{fork.id}"
-    return Submitted(id=fork.id)
+    return SubmittedRun(id=fork.id)
 
 
 @router.post("/rewind", status_code=201, operation_id="rewind_run", summary="Go on from an earlier step, and cancel")
 @requires("operator")
-async def rewind_run(request: Request, response: Response, run_id: RunId, body: Fork) -> Submitted:
+async def rewind_run(request: Request, response: Response, run_id: RunId, body: ForkRequest) -> SubmittedRun:
     """As `fork`, and in the same step this run is cancelled."""
     run = await client_of(request).run(run_id)
     fork = await run.rewind(**body.model_dump())
     response.headers["Location"] = f"/api/v1/runs/{fork.id}"
-    return Submitted(id=fork.id)
+    return SubmittedRun(id=fork.id)

@@ -60,7 +60,7 @@ class Submission(StrictModel):
     patches: Values | None = Field(default=None, description="What nodes say and may call instead, by surfaces.")
 
 
-class Submitted(BaseModel):
+class SubmittedRun(BaseModel):
     """A run that was accepted, now or by an earlier request with the same `Idempotency-Key`."""
 
     id: str
@@ -97,12 +97,12 @@ async def submit_run(
         str | None,
         Header(min_length=1, max_length=200, description="The same key again, with the same body, is the same run."),
     ] = None,
-) -> Submitted:
+) -> SubmittedRun:
     """Submit a run of an agent. Missing knowledge bases are built first, which may take long."""
     given = body.model_dump(exclude={"agent", "prompt"}, exclude_none=True)
     run = await client_of(request).submit(body.agent, body.prompt, request_id=idempotency_key, scratch=True, **given)
     response.headers["Location"] = f"/api/v1/runs/{run.id}"
-    return Submitted(id=run.id)
+    return SubmittedRun(id=run.id)
 
 
 @router.get("", operation_id="list_runs", summary="Runs, newest first")
