@@ -1,4 +1,8 @@
-"""Entries of the audit: what was changed, by whom, from where, what it was before and after, and why."""
+"""Entries of the audit: what was changed, by whom, from where, what it was before and after, and why.
+
+The entry of a change is written by the script that makes it, into a stream beside what is changed: one for users and
+tokens, and one for the runs of each partition. Readers merge them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from sleipnir.graph.plain import compact_json
 
 MOST_ENTRIES: Final = 100_000
 """Of one stream of the audit. With more the oldest go, also within the retention."""
+KEEP_MS: Final = 365 * 24 * 3600 * 1000
+"""How long an entry is kept if no setting says so."""
 MOST_REASON: Final = 1_000
 """Characters of a reason."""
 

@@ -41,6 +41,11 @@ class Actor:
         return cls(user, socket.gethostname(), via)
 
 
+def is_actor(by: str) -> bool:
+    """Whether this is the text of an actor: not a breakpoint, a model, or a run that passes on what it was asked."""
+    return by.endswith(")") and not by.startswith("run ")
+
+
 @dataclass(frozen=True)
 class Change:
     """The last change of a kind by a person to a run or a batch: `paused`, `resumed`, `retried`, `cancelled`,

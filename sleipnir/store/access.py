@@ -1,4 +1,4 @@
-"""Users, access tokens and logins in Redis, failed logins, and the audit of what is no run's.
+"""Users, access tokens and logins in Redis, failed logins, and all entries of the audit.
 
 A change is made of a record that was read: if another one came first, the caller reads again. What is stored of a
 secret is its hash.
@@ -6,11 +6,12 @@ secret is its hash.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from sleipnir.access.audit import MOST_ENTRIES, AuditEntry
+from sleipnir.access.audit import AuditEntry
 from sleipnir.access.records import LOGIN_MS, AccessToken, Login, User
 from sleipnir.decoding import decoded_object, read, read_text
 from sleipnir.errors import RecordUnreadable
@@ -30,7 +31,7 @@ ADDRESS_MOST_MS: Final = 15 * 60_000
 FAILED_MS: Final = 3600 * 1000
 """Failures are forgotten so long after the last attempt."""
 
-_PAGE = 500
+_PAGE = 200
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class AccessRecords:
 
     def __init__(self, client: Client, keys: Keys, *, keep_ms: int) -> None:
         self._client, self._keys, self._keep_ms = client, keys.access, keep_ms
+        self._audits = [self._keys.audit, *(keys.of_partition(number).audit for number in range(keys.partitions))]
 
     def now_ms(self) -> int:
         return clock_ms(self._client)
@@ -152,13 +154,17 @@ class AccessRecords:
     def entries(self, *, oldest_ms: int = 0, newest_first: bool = False) -> Iterator[AuditEntry]:
         """The entries within their retention, from a time on. One that cannot be read is `unreadable`."""
         first = str(max(0, oldest_ms, self.now_ms() - self._keep_ms))
+        streams = [self._entries_of(stream, first, newest_first) for stream in self._audits]
+        return heapq.merge(*streams, key=lambda entry: entry.at_ms, reverse=newest_first)
+
+    def _entries_of(self, stream: str, first: str, newest_first: bool) -> Iterator[AuditEntry]:
         page: list[tuple[str, Mapping[str, str]]]
         edge = "+" if newest_first else first
         while True:
             if newest_first:
-                page = self._client.xrevrange(self._keys.audit, edge, first, count=_PAGE)
+                page = self._client.xrevrange(stream, edge, first, count=_PAGE)
             else:
-                page = self._client.xrange(self._keys.audit, edge, "+", count=_PAGE)
+                page = self._client.xrange(stream, edge, "+", count=_PAGE)
             for id_, fields in page:
                 yield _entry(id_, fields)
             if len(page) < _PAGE:
@@ -182,7 +188,7 @@ class AccessRecords:
         args: dict[str, Arg] = {
             "name": name, "before": before, "after": after, "user": "" if user_text is None else user,
             "user_text": user_text or "", "revoke": int(revoke), "ttl_ms": ttl_ms, "entry": entry,
-            "keep_ms": self._keep_ms, "most": MOST_ENTRIES,
+            "keep_ms": self._keep_ms,
         }  # fmt: skip
         keys = {
             "records": records, "users": self._keys.users, "logins": self._keys.logins(user), "audit": self._keys.audit

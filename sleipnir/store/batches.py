@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
 
+from sleipnir.access.audit import KEEP_MS, audit_text
 from sleipnir.batches.records import (
     ROW_STATES,
     BatchCounts,
@@ -113,9 +114,10 @@ class AdmissionView:
 class Batches:
     """The operations of clients and the scheduler on batches."""
 
-    def __init__(self, client: Client, keys: Keys, *, retention_ms: int, by: str = "") -> None:
-        """`by` is who acts through this client (by.By, as text)."""
+    def __init__(self, client: Client, keys: Keys, *, retention_ms: int, by: str = "", audit_ms: int = KEEP_MS) -> None:
+        """`by` is who acts through this client (by.By, as text), and the audit keeps an entry for `audit_ms`."""
         self._client, self._keys, self._retention_ms, self._by = client, keys, retention_ms, by
+        self._audit_ms = audit_ms
         self._first = keys.of_partition(0)
         self._looked_at = 0
 
@@ -247,9 +249,13 @@ class Batches:
     def _change(
         self, batch: str, wish: Literal["seal", "set", "cancel"], fields: Mapping[str, str] | None = None
     ) -> int:
-        args: dict[str, Arg] = {"id": batch, "wish": wish, **self._ending()}
+        entry = _audit_entry(batch, fields, self._by) if fields and self._by else ""
+        args: dict[str, Arg] = {
+            "id": batch, "wish": wish, **self._ending(), "entry": entry, "keep_ms": self._audit_ms,
+        }  # fmt: skip
         rest = [part for pair in (fields or {}).items() for part in pair]
-        reply = int(_CHANGE(self._client, self._changing(batch), args, rest))
+        keys = {**self._changing(batch), "audit": self._first.audit}
+        reply = int(_CHANGE(self._client, keys, args, rest))
         if reply == -1:
             raise _not_found(batch)
         if reply == -2:
@@ -534,6 +540,13 @@ def _places(page: str, byte: str) -> Iterator[int]:
     while at >= 0:
         yield at
         at = page.find(byte, at + 1)
+
+
+def _audit_entry(batch: str, fields: Mapping[str, str], by: str) -> str:
+    """What is said of a change: the field `by:` names it, the others are what is set."""
+    what = next(name.removeprefix("by:") for name in fields if name.startswith("by:"))
+    after = {name: text for name, text in fields.items() if not name.startswith("by:")}
+    return audit_text(f"batch {what}", f"batch {batch}", by, after=after or None)
 
 
 def _not_found(batch: str) -> BatchNotFound:

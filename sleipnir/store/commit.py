@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from sleipnir.access.audit import audit_text
 from sleipnir.messages import overlay_text
-from sleipnir.runs.actor import Change, change_text
+from sleipnir.runs.actor import Change, change_text, is_actor
 from sleipnir.runs.run import Gate, RunView
 from sleipnir.runs.sessions import SessionName, instructions_of
 from sleipnir.runs.transitions import (
@@ -21,6 +22,7 @@ from sleipnir.runs.transitions import (
     SetValue,
     SplitCommands,
     StartChild,
+    Step,
     TakeResult,
     Transition,
     Write,
@@ -51,6 +53,7 @@ def control(
     publish_after_ms: int,
     retention_ms: int,
     session_messages: int = 10_000,
+    audit_ms: int = 0,
 ) -> tuple[str, list[Arg]]:
     """The control JSON of one commit and the texts that go with it. `after` is the run after the transition.
 
@@ -92,6 +95,7 @@ def control(
         "revives": transition.revives,
         "session": _session(run, after, now_ms, session_messages, revives=transition.revives),
         **_reports(transition, texts),
+        **_audited(run, after, transition, audit_ms, texts),
     }
     body |= {name: value for name, value in seldom.items() if value}
     if after.is_final and (transition.revives or not run.is_final):
@@ -162,6 +166,25 @@ def _reports(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
         "events": bool(transition.notices),
         "effects": len(transition.effects),
     }
+
+
+def _audited(run: RunView, after: RunView, transition: Transition, audit_ms: int, texts: list[Arg]) -> dict[str, Any]:
+    """The entries of the audit: what people have asked for. What follows from it in other runs is not repeated."""
+    asked = [write.step for write in transition.writes if write.step.by and is_actor(write.step.by)]
+    for step in asked:
+        texts.append(_audit_entry(run, after, step))
+    return {"audit": len(asked), "audit_ms": audit_ms} if asked else {}
+
+
+def _audit_entry(run: RunView, after: RunView, step: Step) -> str:
+    what = step.kind if step.seq is None else "answered" if step.skipped is None else "skipped"
+    visit = {"node": step.node, "visit": step.seq, "question": step.gate, "answer": step.answer, "gave": step.skipped}
+    return audit_text(
+        f"run {what}", f"run {run.id}", step.by,
+        before={"status": run.status},
+        after={"status": after.status, **{name: value for name, value in visit.items() if value is not None}},
+        reason=step.reason,
+    )  # fmt: skip
 
 
 def _unset(run: RunView, after: RunView) -> list[str]:
@@ -328,6 +351,7 @@ def shared_keys(partition: PartitionKeys) -> Mapping[str, str]:
         "effects": partition.effects,
         "expiring": partition.expiring,
         "ended": partition.ended,
+        "audit": partition.audit,
     }
 
 

@@ -291,6 +291,12 @@ class PartitionKeys:
         return f"{self.tag}:leases"
 
     @property
+    def audit(self) -> str:
+        """STREAM e (JSON, access/audit.py): what people have changed of runs, with the commit of the change; at most
+        MOST_ENTRIES, each as long as the setting audit_retention_s."""
+        return f"{self.tag}:audit"
+
+    @property
     def late(self) -> str:
         """STRING the number of results that were refused as late since the last read. The owner of the partition reads
         and deletes it for metrics."""

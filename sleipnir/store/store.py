@@ -121,7 +121,8 @@ class Store:
         self._retention_ms = int(settings.retention_s * 1000)
         self._making = threading.RLock()  # reentrant: some parts use others
         self._first: Store | None = None
-        self.runs = Runs(self._client, self.keys, by, self._retention_ms)
+        self._audit_ms = int(settings.audit_retention_s * 1000)
+        self.runs = Runs(self._client, self.keys, by, self._retention_ms, self._audit_ms)
         self.generations = Generations(self._client, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
 
@@ -168,7 +169,7 @@ class Store:
     def batches(self) -> Batches:
         from sleipnir.store.batches import Batches
 
-        return Batches(self._client, self.keys, retention_ms=self._retention_ms, by=self._by)
+        return Batches(self._client, self.keys, retention_ms=self._retention_ms, by=self._by, audit_ms=self._audit_ms)
 
     @_Part
     def bundles(self) -> Bundles:
@@ -226,7 +227,7 @@ class Store:
     def access(self) -> AccessRecords:
         from sleipnir.store.access import AccessRecords
 
-        return AccessRecords(self._client, self.keys, keep_ms=int(self._settings.audit_retention_s * 1000))
+        return AccessRecords(self._client, self.keys, keep_ms=self._audit_ms)
 
     @_Part
     def garbage(self) -> Garbage:
@@ -245,6 +246,7 @@ class Store:
             redispatch_after_ms=int(self._settings.redispatch_after_s * 1000),
             retention_ms=self._retention_ms,
             session_messages=self._settings.max_session_messages,
+            audit_ms=self._audit_ms,
         )
 
     def _single_connection(self, **options: Any) -> Any:
@@ -269,7 +271,7 @@ class Store:
         first = other._first = self._first or self
         for name in ("threads", "batches"):
             other.__dict__.pop(name, None)
-        other._by, other.runs = by, Runs(first._client, first.keys, by, first._retention_ms)
+        other._by, other.runs = by, Runs(first._client, first.keys, by, first._retention_ms, first._audit_ms)
         return other
 
     def errors(self) -> Any:

@@ -13,14 +13,14 @@
 -- ARGV[7] ttl_ms     int   `records` dies after this time; 0: never
 -- ARGV[8] entry      JSON  access/audit.py; opaque here; '' for none
 -- ARGV[9] keep_ms    int   how long entries are kept
--- ARGV[10] most      int   entries of the stream
 --
 -- Returns  1  changed, now or by an earlier call
 --          0  a record is not as it was read: nothing changed. Calling twice is safe.
+-- shared: audit
 local records, users, logins, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, before, after, user, user_text = unpack(ARGV, 1, 5)
 local revoke, ttl_ms, entry = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local keep_ms, most = tonumber(ARGV[9]), tonumber(ARGV[10])
+local keep_ms = tonumber(ARGV[9])
 
 local now = redis.call('HGET', records, name) or ''
 if now == after then return 1 end
@@ -34,9 +34,5 @@ else
   redis.call('HSET', records, name, after)
 end
 if ttl_ms > 0 then redis.call('PEXPIRE', records, ttl_ms) end
-if entry ~= '' then
-  local id = redis.call('XADD', audit, 'MAXLEN', '~', most, '*', 'e', entry)
-  local at_ms = tonumber(string.match(id, '^%d+'))
-  redis.call('XTRIM', audit, 'MINID', '~', string.format('%.0f', math.max(0, at_ms - keep_ms)))
-end
+if entry ~= '' then add_to_audit(audit, entry, keep_ms) end
 return 1

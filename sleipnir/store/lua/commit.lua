@@ -25,6 +25,7 @@
 -- KEYS[23] session     HASH    slp:{p07}:session:<agent>/<name>, or slp:{p07}:thread:<agent>/<name>; of a run in neither a
 --                              key that does not exist
 -- KEYS[24] messages    LIST    ...:messages; the same
+-- KEYS[25] audit       STREAM  slp:{p07}:audit
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
 --                        `gone` are visits to close without claims and questions, `drops` fields of items. With
@@ -37,7 +38,8 @@
 --                   key, JSON text, ...; state key, JSON text, ... of control.folded; key, JSON text, ... of
 --                   control.windows; if control.cost_of, a child run, its total cost as JSON, by fields of
 --                   `run`; the output if control.output; the events if control.events; for each of control.effects the
---                   effect, and the id and the record of the child that it starts, or '' and ''
+--                   effect, and the id and the record of the child that it starts, or '' and ''; the control.audit entries of the
+--                   audit, which are kept for control.audit_ms
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version, or another entry brought it there than control.last (Redis went back in
@@ -47,9 +49,10 @@
 --         -1  control.epoch does not own this partition any more
 --         error  a step writes more than about 3,500 state keys; nothing changed
 -- shared: turn_queue
+-- shared: audit
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
 local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended, spec = unpack(KEYS, 9, 18)
-local items, windows, children, effects, session, messages = unpack(KEYS, 19, 24)
+local items, windows, children, effects, session, messages, audit = unpack(KEYS, 19, 25)
 local control = cjson.decode(ARGV[1])
 local none, taken = {}, 1
 local OVERLAYS, OVERLAY_END, SAID = '_next', '\30', '_said'  -- as in messages.py
@@ -330,6 +333,7 @@ for scope, keys in pairs(shared) do
   local effect = {['do'] = 'share_values', v = 1, scope = scope, keys = listed}
   redis.call('XADD', effects, '*', 'run', control.run, 'e', cjson.encode(effect))
 end
+for _ = 1, control.audit or 0 do add_to_audit(audit, text(), control.audit_ms) end
 redis.call('XDEL', inbox, control.event)
 
 if control.stops then

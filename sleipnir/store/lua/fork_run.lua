@@ -26,6 +26,7 @@
 -- KEYS[23] last_windows  HASH  ...:windows of the last run
 -- KEYS[24] last_children  HASH  ...:children of the last run
 -- KEYS[25] items    HASH   ...:items of the run
+-- KEYS[26] audit    STREAM  slp:{p07}:audit
 -- ARGV[1] run_id   str
 -- ARGV[2] spec     JSON    runs.RunSpec; opaque here
 -- ARGV[3] step     JSON    header of journal step 0; gets the time here. Its `overlays` are the updates of commands
@@ -40,7 +41,9 @@
 -- ARGV[12] expire_ms int    how long that is kept from now on, if its end did not say
 -- ARGV[13] fields  int     number of pairs of fields of `run` that follow, then number of pairs of `values`
 -- ARGV[14] values  int
--- ARGV[15...] texts  field, value, ... of `run`; state key, JSON text, ... of values; state key, JSON text, ... of the
+-- ARGV[15] entry    JSON    of the audit, access/audit.py; '' for none
+-- ARGV[16] keep_ms  int     how long entries are kept
+-- ARGV[17...] texts  field, value, ... of `run`; state key, JSON text, ... of values; state key, JSON text, ... of the
 --                  changes that the fork begins with, which are the writes of its step 0
 --
 -- Returns {1, ''}    created
@@ -50,13 +53,15 @@
 --         {-3, run}  its last run is gone; nothing changed
 --         {-4, ''}   the source is gone, or its state was to be copied and it has gone on; nothing changed
 -- shared: turns
+-- shared: audit
 local source, past, run, state, journal, inbox, runs, specs, forks, timers, source_inbox = unpack(KEYS, 1, 11)
 local thread, threads, expiring, last_state, last_run, last_spec, last_journal, last_events = unpack(KEYS, 12, 19)
-local last_output, last_frontier, last_items, last_windows, last_children, items = unpack(KEYS, 20, 25)
+local last_output, last_frontier, last_items, last_windows, last_children, items, audit = unpack(KEYS, 20, 26)
 local run_id, spec, step, source_id, cancel_by, cancel_why = unpack(ARGV, 1, 6)
 local at, reference, due_ms = tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local name, before, expire_ms = unpack(ARGV, 10, 12)
-local fields, values = tonumber(ARGV[13]), tonumber(ARGV[14])
+local fields, values, audit_entry, keep_ms = tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15], tonumber(ARGV[16])
+local FIRST = 17  -- of the texts
 local FORKS_PAGE = 100  -- as in store/keys.py
 local OVERLAY_END = '\30'  -- as in messages.py
 local FINAL = {completed = true, failed = true, cancelled = true}
@@ -85,8 +90,8 @@ redis.call('HSET', run, 'status', 'submitted', 'version', 0, 'seq', 0, 'step', 0
 local header = cjson.decode(step)
 header.at_ms = now_ms
 local entry = {cjson.encode(header)}
-for i = 15, #ARGV, 2 do
-  local number = (i - 15) / 2
+for i = FIRST, #ARGV, 2 do
+  local number = (i - FIRST) / 2
   if number < fields then
     redis.call('HSET', run, ARGV[i], ARGV[i + 1])
   elseif reference == '' then
@@ -119,6 +124,7 @@ if cancel_why ~= '' and (was[2] or not FINAL[was[1]]) then
   redis.call('XADD', source_inbox, '*', 't', 'cancelled', 'run', source_id, 'by', cancel_by, 'reason', cancel_why)
 end
 redis.call('XADD', inbox, '*', 't', 'forked', 'run', run_id)
+if audit_entry ~= '' then add_to_audit(audit, audit_entry, keep_ms) end
 
 if name ~= '' then
   if before ~= '' then

@@ -5,12 +5,17 @@
 -- KEYS[1] paused   STRING  slp:{p07}:paused
 -- KEYS[2] outbox   ZSET    slp:{p07}:outbox
 -- KEYS[3] resumed  HASH    slp:{p07}:resumed
+-- KEYS[4] audit    STREAM  slp:{p07}:audit
 -- ARGV[1] by       str     who resumes it
+-- ARGV[2] entry    JSON    of the audit, access/audit.py; '' for none
+-- ARGV[3] keep_ms  int     how long entries are kept
 --
 -- Returns  1  there is more to do: call again
 --          0  nothing is held, and all queued visits were due when the hold ended
 -- Calling twice is safe: it does the next piece, or nothing.
-local paused, outbox, resumed, by = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+-- shared: audit
+local paused, outbox, resumed, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local by, entry, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local VISITS = 2000
 
 if redis.call('EXISTS', paused) == 0 then return 0 end
@@ -27,4 +32,5 @@ if #found == VISITS then return 1 end
 redis.call('DEL', paused)
 local time = redis.call('TIME')
 redis.call('HSET', resumed, 'by', by, 'at_ms', time[1] * 1000 + math.floor(time[2] / 1000))
+if entry ~= '' then add_to_audit(audit, entry, keep_ms) end
 return 0

@@ -186,6 +186,7 @@ class Commits(PartitionConnection):
             publish_after_ms=self._redispatch_after_ms,
             retention_ms=self._retention_ms,
             session_messages=self._session_messages,
+            audit_ms=self._audit_ms,
         )
         session = self._keys.of_session_of(commit.run.spec)
         keys = {**commit_keys(run, delta_key(run, entry.event), session), **shared_keys(partition)}

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import structlog
 
+from sleipnir.access.audit import KEEP_MS
 from sleipnir.store.connect import Client, clock_ms
 from sleipnir.store.keys import Keys, PartitionKeys, is_member
 
 
 class PartitionConnection:
-    """`redispatch_after_ms` and `retention_ms` are settings; a session keeps about `session_messages` messages."""
+    """`redispatch_after_ms` and `retention_ms` are settings; a session keeps about `session_messages` messages, and the
+    audit an entry for `audit_ms`."""
 
     def __init__(
         self,
@@ -22,10 +24,11 @@ class PartitionConnection:
         redispatch_after_ms: int,
         retention_ms: int,
         session_messages: int = 10_000,
+        audit_ms: int = KEEP_MS,
     ) -> None:
         self._client, self._keys = client, keys
         self._redispatch_after_ms, self._retention_ms = redispatch_after_ms, retention_ms
-        self._session_messages = session_messages
+        self._session_messages, self._audit_ms = session_messages, audit_ms
 
     def now_ms(self) -> int:
         return clock_ms(self._client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sleipnir.access.audit import KEEP_MS
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 
@@ -9,7 +10,11 @@ PAGE = 200  # runs that are read in one round trip
 
 
 class RunConnection:
-    """`by` is the actor, as text (runs/actor.py), and `retention_ms` is how long ended runs are kept at least."""
+    """`by` is the actor, as text (runs/actor.py), and `retention_ms` is how long ended runs are kept at least,
+    `audit_ms` an entry of the audit."""
 
-    def __init__(self, client: Client, keys: Keys, by: str = "", retention_ms: int = 0) -> None:
+    def __init__(
+        self, client: Client, keys: Keys, by: str = "", retention_ms: int = 0, audit_ms: int = KEEP_MS
+    ) -> None:
         self._client, self._keys, self._by, self._retention_ms = client, keys, by, retention_ms
+        self._audit_ms = audit_ms

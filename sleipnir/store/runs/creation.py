@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.access.audit import audit_text
 from sleipnir.errors import SessionBusy
 from sleipnir.runs.run import Checkpoint, Fork, PastState, RunSpec, limited_from
 from sleipnir.runs.sessions import SessionName, instructions_of
@@ -87,6 +88,7 @@ class RunCreation(RunConnection):
                 "at": past.last, "reference": "" if due_ms is None else record(past), "due_ms": due_ms or 0,
                 "name": str(thread or ""), "before": "" if thread is None else spec.previous or "",
                 "expire_ms": self._retention_ms, "fields": len(fields), "values": len(texts),
+                "entry": "" if place else _fork_entry(run_id, fork, self._by), "keep_ms": self._audit_ms,
             },
             [part for pairs in (fields, texts, begin) for pair in pairs.items() for part in pair],
         )  # fmt: skip
@@ -105,7 +107,7 @@ class RunCreation(RunConnection):
             "inbox": partition.inbox, "runs": partition.runs, "specs": run.spec, "forks": source.children,
             "timers": partition.timers, "source_inbox": keys.of_partition(keys.partition_of(source_id)).inbox,
             "thread": run.run if thread is None else keys.of_thread(thread), "threads": partition.threads,
-            "expiring": partition.expiring, **last_run_keys(last), "items": run.items,
+            "expiring": partition.expiring, **last_run_keys(last), "items": run.items, "audit": partition.audit,
         }  # fmt: skip
 
     def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
@@ -155,6 +157,12 @@ def _first_step(spec: RunSpec, fork: Fork, by: str, overlays: Mapping[str, str] 
         why += f", with {', '.join(in_words(spec.of_nodes))}"[:MOST_REASON]
     past = (fork.run, fork.checkpoint.step)
     return Step(step=0, kind="forked", at_ms=0, by=by, reason=why, past=past, overlays=overlays or None)
+
+
+def _fork_entry(run_id: str, fork: Fork, by: str) -> str:
+    """The entry of the audit; '' where nobody is known."""
+    after = {"fork": run_id, "step": fork.checkpoint.step}
+    return audit_text("run forked", f"run {fork.run}", by, after=after) if by else ""
 
 
 def _fields(spec: RunSpec, point: Checkpoint, place: str, *, with_counts: bool) -> dict[str, Arg]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from sleipnir.access.audit import MOST_ENTRIES, audit_text
 from sleipnir.decoding import read_text
 from sleipnir.runs.actor import Change
 from sleipnir.runs.run import Hold
 from sleipnir.store.record_text import record
 from sleipnir.store.runs.connection import RunConnection
-from sleipnir.store.scripts import LuaScript, checked, run_batch
+from sleipnir.store.scripts import Arg, LuaScript, checked, run_batch
 
 _RESUME_ALL = LuaScript("resume_all")
 
@@ -17,18 +18,29 @@ class DeploymentHold(RunConnection):
 
     def pause_all(self, pause: Hold) -> None:
         """Hold the deployment: no visit is claimed until `resume_all`. An existing hold is kept unchanged."""
+        was_held = self.held() is not None
         pipe = self._client.pipeline(transaction=False)
-        for partition in range(self._keys.partitions):
+        for partition in range(1, self._keys.partitions):
             pipe.set(self._keys.of_partition(partition).paused, record(pause), nx=True)
         pipe.execute()
+        with self._client.pipeline(transaction=True) as first:  # of one partition: the entry is in the audit with it
+            part = self._keys.of_partition(0)
+            first.set(part.paused, record(pause), nx=True)
+            if not was_held and pause.by:
+                entry = audit_text("deployment paused", "deployment", pause.by, reason=pause.reason)
+                first.xadd(part.audit, {"e": entry}, maxlen=MOST_ENTRIES, approximate=True)
+            first.execute()
 
     def resume_all(self) -> bool:
         """Resume a held deployment; queued visits are published at once. False: it was not held."""
         was_held = self.held() is not None
-        pending = []
+        pending: list[list[Arg]] = []
+        entry = audit_text("deployment resumed", "deployment", self._by) if self._by else ""
         for partition in map(self._keys.of_partition, range(self._keys.partitions)):
             keys = {"paused": partition.paused, "outbox": partition.outbox, "resumed": partition.resumed}
-            pending.append(_RESUME_ALL.vector(keys, {"by": self._by}))
+            keys["audit"] = partition.audit
+            args: dict[str, Arg] = {"by": self._by, "entry": "" if pending else entry, "keep_ms": self._audit_ms}
+            pending.append(_RESUME_ALL.vector(keys, args))
         while pending:
             replies = list(map(checked, run_batch(self._client, _RESUME_ALL, pending)))
             pending = [vector for vector, reply in zip(pending, replies, strict=True) if reply == 1]
