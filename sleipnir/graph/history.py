@@ -3,6 +3,10 @@
 `history: request` begins without them. `session: {max_history: N}` keeps the newest N: whole turns, and at least the
 last one. A turn begins with a message of the user. System messages at the front always stay. With a summary the turn
 begins with all messages: those that the summary covers are not sent.
+
+The isolated modes begin without them too, and llm nodes send no messages that nodes of other agents have added
+(`isolated_request`), or nodes of other runs (`isolated_invocation`), and that were mapped into the state. The last
+message of a user is always sent.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sleipnir.graph.message_keys import MESSAGES
+from sleipnir.graph.message_keys import MESSAGES, Author, author_of
 from sleipnir.graph.model import Graph, Json
 
 _USER: Final = "user"
@@ -41,6 +45,19 @@ def kept(graph: Graph, messages: Sequence[Json]) -> list[Json]:
     least = len(earlier) - graph.max_history
     begin = next((place for place in turns if place >= least), turns[-1] if turns else least)
     return [*messages[:first], *earlier[begin:]]
+
+
+def sent_of(graph: Graph, messages: Sequence[Mapping[str, Any]], own: Author, agent: str) -> list[Mapping[str, Any]]:
+    """The messages of the state that an llm node of this author sends; `agent` is the name of its agent."""
+    if not graph.history.startswith("isolated"):
+        return list(messages)
+    last = max((place for place, each in enumerate(messages) if _role(each) == _USER), default=None)
+    by_run, names = graph.history == "isolated_invocation", {own.agent} if own.agent else {"", agent}
+
+    def is_own(author: Author | None) -> bool:
+        return author is None or (author.run == own.run if by_run else author.agent in names)
+
+    return [each for place, each in enumerate(messages) if place == last or is_own(author_of(each))]
 
 
 def _role(message: Json) -> str:

@@ -7,10 +7,12 @@ have one of two forms: that of OpenAI's protocol, and that of messages in Python
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sleipnir.graph.agent_names import folder_of
 from sleipnir.graph.model import Json, StateField
 
 MESSAGES: Final = "messages"
@@ -47,6 +49,34 @@ class MessageCall:
     id: str
     name: str
     arguments: str = "{}"
+
+
+_ID: Final = re.compile(r"([^/]+)/\d+/(?:user|reply|\d+)(?:/(.+))?")
+
+
+@dataclass(frozen=True)
+class Author:
+    """Who added a message: a node of the run `run`, of the child agent `agent`; empty: of the agent at the top."""
+
+    run: str
+    agent: str = ""
+
+    @classmethod
+    def of(cls, run: str, agent: str, depth: int) -> Author:
+        """`depth` is the number of runs above. Graphs that nodes of an agent run are part of the agent."""
+        return cls(run, folder_of(agent) if depth else "")
+
+
+def message_id(author: Author, seq: int, what: str) -> str:
+    """The id of a message that the visit `seq` adds; `what` is `user`, `reply`, or the number of a tool call."""
+    return f"{author.run}/{seq}/{what}" + (f"/{author.agent}" if author.agent else "")
+
+
+def author_of(message: Json) -> Author | None:
+    """Who added a message, by its id. None: a person, a script, or a function."""
+    id_ = message.get("id") if isinstance(message, dict) else None
+    found = _ID.fullmatch(id_) if isinstance(id_, str) else None
+    return None if found is None else Author(found[1], found[2] or "")
 
 
 def responses(node: str, text: str, response_id: str = "") -> dict[str, Json]:

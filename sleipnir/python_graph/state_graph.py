@@ -315,7 +315,7 @@ class StateGraph:
         max_steps: int | None = None,
         errors: Mapping[str, Any] | None = None,
         session: Mapping[str, Any] | None = None,
-        history: Literal["full", "request"] | None = None,
+        history: Literal["full", "request", "isolated_request", "isolated_invocation"] | None = None,
         before: Callbacks = None,
         after: Callbacks = None,
         on_error: Callbacks = None,

@@ -107,8 +107,9 @@ class Graph(SkillKeys):
     """Added, in sleipnir/1 only. None: no failure is recorded or recovered from."""
     session: SessionRules | None = None
     """Added, in sleipnir/1 only. None: the defaults."""
-    history: Literal["full", "request"] = "full"
-    """Added, in sleipnir/1 only: whether a turn of a thread begins with the messages of earlier turns."""
+    history: Literal["full", "request", "isolated_request", "isolated_invocation"] = "full"
+    """Added, in sleipnir/1 only: whether a turn of a thread begins with the messages of earlier turns (`full`), and
+    whether llm nodes send those of other agents (not if isolated)."""
     loop: LoopAgent | None = None
     """Set for a config.yaml agent; None for a graph.yaml."""
 

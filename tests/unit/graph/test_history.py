@@ -11,8 +11,9 @@ from sleipnir import InMemorySaver, StateGraph
 from sleipnir.commands import START
 from sleipnir.graph.cache_key import state_wanted
 from sleipnir.graph.check import check
-from sleipnir.graph.history import at_start
+from sleipnir.graph.history import at_start, sent_of
 from sleipnir.graph.load import load_graph, parse
+from sleipnir.graph.message_keys import Author, author_of, message_id
 from sleipnir.graph.model import Graph, NodeCache
 from sleipnir.runs.initial_state import state_of_turn
 
@@ -50,7 +51,9 @@ def test_the_newest_messages_stay_by_whole_turns(most: int, before: str, left: s
     assert "".join(each["content"] for each in begin["messages"]) == left
 
 
-@pytest.mark.parametrize(("keys", "left"), [("history: full", 4), ("history: request", 0), ("", 4)])
+@pytest.mark.parametrize(
+    ("keys", "left"), [("history: full", 4), ("history: request", 0), ("history: isolated_request", 0), ("", 4)]
+)
 def test_a_turn_begins_with_all_messages_or_with_none(keys: str, left: int) -> None:
     read, before = graph(keys), {"messages": messages("uaua"), "last_response": "x"}
     begin = state_of_turn(read, "next", {}, before, 10_000)
@@ -99,7 +102,8 @@ def test_calls_in_process_begin_with_the_same_messages(options: dict[str, Any], 
         (
             "history: none",
             "{messages: messages}",
-            "5:1 SLP201 'history' must be `full` or `request`, got the text 'none'",
+            "5:1 SLP201 'history' must be `full`, `request`, `isolated_request` or `isolated_invocation`, got the text "
+            "'none'",
         ),
         (
             "session: {max_history: 0}",
@@ -193,3 +197,32 @@ def test_only_nodes_of_graphs_with_summaries_read_them() -> None:
         read = parse(sending.replace("{KEYS}", keys), "graph.yaml").graph
         assert read is not None
         assert ("_summary" in (state_wanted(NodeCache(), read.nodes["a"], read) or ())) == reads
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "sent"),
+    [
+        ("full", Author("r"), "0123456"), ("request", Author("r"), "0123456"),
+        ("isolated_request", Author("r"), "01256"), ("isolated_invocation", Author("r"), "0156"),
+        ("isolated_request", Author("c", "critic"), "0345"), ("isolated_invocation", Author("c", "critic"), "035"),
+    ],
+)  # fmt: skip
+def test_isolated_nodes_send_their_own_messages_and_the_last_one_of_a_user(mode: str, own: Author, sent: str) -> None:
+    ids = ["by-hand", "r/1/user", "x/9/reply", "c/1/reply/critic", "d/2/0/critic", "r/2/user", "r/12/reply"]
+    before = [{"role": "user" if "user" in id_ else "assistant", "id": id_} for id_ in ids]
+    kept = sent_of(graph(f"history: {mode}"), before, own, "g")
+    assert "".join(str(before.index(dict(each))) for each in kept) == sent
+
+
+def test_the_author_of_a_message_is_in_its_id() -> None:
+    for author in (
+        Author.of("r", "a", 0),
+        Author.of("r", "a", 1),
+        Author.of("r", "a/sub", 2),
+        Author.of("r", "a/sub", 0),
+    ):
+        assert author_of({"id": message_id(author, 12, "reply")}) == author
+    assert message_id(Author.of("r", "a", 0), 3, "0") == "r/3/0"
+    assert message_id(Author.of("r", "a/sub", 2), 3, "user") == "r/3/user/a"
+    for other in ({"id": "r/3/other"}, {"id": "3"}, {"id": 4}, {}, "text"):
+        assert author_of(other) is None

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sleipnir.errors import NodeFailed
+from sleipnir.graph.history import sent_of
 from sleipnir.graph.message_keys import (
     MESSAGES,
     ONE_SHOT,
     ONE_SHOT_BY_NODE,
+    Author,
     as_openai,
+    message_id,
     responses,
     with_repaired_calls,
 )
@@ -47,7 +50,7 @@ def chosen(node: LlmNode, execution: Execution) -> ModelInput:
     """What the node sends, without its instructions. Raises NodeFailed (`state`)."""
     if node.input in ("auto", "one_shot") and (one_shot := _one_shot(node, execution)) is not None:
         return one_shot
-    history = _messages(execution, MESSAGES)
+    history = sent_of(execution.graph, _messages(execution, MESSAGES), _author(execution), execution.agent)
     user = _value(execution, node.user_input_key) if node.input in ("auto", "user") else None
     if not isinstance(user, str | None):
         raise NodeFailed(f"state key '{node.user_input_key}' holds the user's input, so it must be text", "state")
@@ -155,4 +158,8 @@ def _value(execution: Execution, key: str) -> Any:
 
 
 def _id(execution: Execution, what: str) -> str:
-    return f"{execution.run}/{execution.seq}/{what}"
+    return message_id(_author(execution), execution.seq, what)
+
+
+def _author(execution: Execution) -> Author:
+    return Author.of(execution.run, execution.agent, execution.depth)

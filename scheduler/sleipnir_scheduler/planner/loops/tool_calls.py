@@ -20,10 +20,12 @@ from sleipnir.graph.message_keys import (
     LAST_TOOL_RESPONSE,
     MESSAGES,
     NODE_RESPONSES,
+    Author,
     MessageCall,
     as_openai,
     calls_of,
     last_with_calls,
+    message_id,
 )
 from sleipnir.graph.model import Json, ToolsNode
 from sleipnir.graph.plain import compact_json
@@ -266,7 +268,8 @@ def _arguments(call: MessageCall) -> Json:
 def _outcome(context: Context, tool_loop: ModelLoop, calls: list[MessageCall]) -> VisitOutcome:
     """What the node writes: a message for each call that it has executed, in call order."""
     visit, loop = tool_loop
-    node, run = _node(context, visit), context.run.id
+    node, spec = _node(context, visit), context.run.spec
+    author = Author.of(context.run.id, spec.agent, spec.depth)
     results = dict(_results(context, loop))
     messages = [
         {
@@ -274,7 +277,7 @@ def _outcome(context: Context, tool_loop: ModelLoop, calls: list[MessageCall]) -
             "tool_call_id": calls[number].id,
             "name": calls[number].name,
             "content": compact_json(result),
-            "id": f"{run}/{visit.seq}/{number}",
+            "id": message_id(author, visit.seq, str(number)),
         }
         for number, result in results.items()
     ]
