@@ -11,9 +11,11 @@ from typing import Any
 import anyio
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.context import ClientRequestContext
+from mcp.client.session import ElicitationFnT
 from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult
 
 from tests.processes import Stack
+from tests.waiting import wait_until
 
 Answering = Callable[[ElicitRequestParams], ElicitResult]
 
@@ -27,9 +29,11 @@ async def serving(
     *words: str,
     mode: str = "auto",
     answering: Answering | None = None,
+    eliciting: ElicitationFnT | None = None,
     env: dict[str, str] | None = None,
 ) -> AsyncIterator[Client]:
-    """A client of a server that it has started; `answering` is its user."""
+    """A client of a server that it has started; `answering` is its user, or
+    `eliciting` in the event loop."""
 
     async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
         assert answering is not None
@@ -45,7 +49,7 @@ async def serving(
         async with Client(
             stdio_client(parameters, errlog=log),
             mode=mode,
-            elicitation_callback=None if answering is None else elicit,
+            elicitation_callback=eliciting if answering is None else elicit,
             read_timeout_seconds=120,
         ) as client:
             yield client
@@ -69,8 +73,6 @@ def content_of(result: CallToolResult) -> dict[str, Any]:
 
 async def until(condition: Callable[[], Any], description: str) -> Any:
     """As wait_until, while other tasks go on."""
-    from tests.waiting import wait_until
-
     return await anyio.to_thread.run_sync(wait_until, condition, description)
 
 
