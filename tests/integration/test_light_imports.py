@@ -34,6 +34,22 @@ StateGraph(State).add_node(node).add_edge(START, "node").compile().{call}
     assert [name for name in loaded_after(program) if name in ("celery", "kombu", "redis")] == []
 
 
+@pytest.mark.parametrize("words", [["mcp", "--help"], ["mcp", "serve", "--help"]])
+def test_the_help_of_the_mcp_server_does_without_its_libraries(words: list[str]) -> None:
+    names = ["mcp", "pydantic", "redis", "sleipnir.graph.model"]
+    program = f"""
+import sys
+from sleipnir.cli import main
+try:
+    main({words})
+finally:
+    print([name for name in {names} if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "Usage:" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
 def loaded_after(program: str) -> list[str]:
     """Those of HEAVY that a new process has imported after this program."""
     report = f"import json, sys; print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
