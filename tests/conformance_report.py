@@ -72,7 +72,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("TT-", range(1, 8)),
     *_ids("RY-", range(1, 15)),
     *_ids("CA-", range(1, 14)),
-    *_ids("CB-", range(1, 11), 12, 14, 15),
+    *_ids("CB-", range(1, 11), 12, range(13, 16)),
     *_ids("VZ-", range(1, 5)),
     *_ids("TR-", range(1, 8)),
     *_ids("SX-", range(1, 7)),
@@ -103,9 +103,9 @@ have no form here, as the journal is the only place of checkpoints, and a step t
 (CK-05, CK-06, CK-10, IN-08, IN-11, SV-03 to SV-05, SV-08, SV-10); nor has a message that means a resumption (IN-09). A
 limit of super-steps is that of one call (CK-09). Of the examples (EX), those of remote agents (EX-48 to EX-50) come
 later. Callbacks come from plugins, the graph and its nodes, not from the state: CB-09 and TL-22 are held for those of
-the graph. Those of events (CB-11) and codes of errors (CB-13) come later. Whether the text of a child is streamed is a
-matter of who watches (AG-20). A list of the agents below one at run time (SE-08) comes later. So do final texts without
-duplicates (EV-09), whole texts by mode (SM-10) and ids of responses at the ends of tools (TL-31).
+the graph. Those of events of children (CB-11) come later. Whether the text of a child is streamed is a matter of who
+watches (AG-20). A list of the agents below one at run time (SE-08) comes later. So do final texts without duplicates
+(EV-09), whole texts by mode (SM-10) and ids of responses at the ends of tools (TL-31).
 
 Of the third, these are left out: of skills what the application's configuration, workspaces and MCP servers have to do
 with them (CY33, CY34, CY36, CY48, CY49), memory (CY57 to CY66), workspaces with a configuration of their own (CY03,

@@ -79,6 +79,7 @@ class CacheLease:
     place: CachePlace
     token: str
     epoch: str
+    begun_ms: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
    and lets people list and clear it; it dies with its last entry.
 2. One execution at a time makes the result of a key in the whole deployment: it holds a lease, and renews it. If it
    dies, the lease lapses, and exactly one of those that wait takes it.
-3. Clearing begins an epoch: a result whose execution began before is not kept.
+3. Clearing begins an epoch of each listed node: a result whose execution began before is not kept. A node is listed
+   with its first result; so clearing an agent, or all, is noted with its time too, which listing a node reads.
 4. Everything here may be lost, and any call may be repeated.
 
 All times are of Redis' clock.
@@ -52,7 +53,7 @@ class CacheStore:
 
     def take(self, place: CachePlace, token: str, *, fresh: bool = False) -> CacheAnswer:
         keys = self._of(place)
-        kind, answer = _TAKE(
+        kind, answer, *begun_ms = _TAKE(
             self._client,
             {"entry": keys.entry(place.digest), "lease": keys.lease(place.digest), "use": keys.use},
             {"token": token, "lease_ms": self._lease_ms, "fresh": int(fresh)},
@@ -61,13 +62,16 @@ class CacheStore:
             case 2:
                 return CacheHit(answer)
             case 1:
-                return CacheLease(place, token, answer)
+                return CacheLease(place, token, answer, *begun_ms)
         return CacheBusy(int(answer))
 
     def put(self, lease: CacheLease, text: str, ttl_ms: int | None) -> bool:
         place, keys = lease.place, self._of(lease.place)
         ttl_ms = min(ttl_ms or self._longest_ms, self._longest_ms)
-        others = self._list(place, ttl_ms, len(text.encode()))
+        others, cleared_ms = self._list(place, ttl_ms, len(text.encode()))
+        if cleared_ms >= lease.begun_ms:
+            self.release(lease)
+            return False
         kept = _PUT(
             self._client,
             [keys.entry(place.digest), keys.lease(place.digest), keys.index, keys.sizes, keys.use]
@@ -85,10 +89,10 @@ class CacheStore:
         )
         return bool(kept)
 
-    def _list(self, place: CachePlace, ttl_ms: int, more_bytes: int) -> list[str]:
+    def _list(self, place: CachePlace, ttl_ms: int, more_bytes: int) -> tuple[list[str], int]:
         """List the node for people. Before there is a result: afterwards, a repeated call would not know of it. Returns
-        the digests of entries that may make room for one of so many bytes, those that expire first at the front; if
-        too few are found, the next result finds more."""
+        the digests of entries that may make room for one of so many bytes, those that expire first at the front (if
+        too few are found, the next result finds more), and when its agent, or all, were cleared last."""
         now_ms, keys = self.now_ms(), self._of(place)
         pipe = self._client.pipeline(transaction=False)
         pipe.zadd(self._keys.caches, {cache_name(place.agent, place.node): now_ms + ttl_ms}, gt=True)
@@ -96,10 +100,12 @@ class CacheStore:
         pipe.zrangebyscore(keys.index, "-inf", now_ms, start=0, num=_MOST_OTHERS)
         pipe.zcard(keys.index)
         pipe.hget(keys.use, "bytes")
-        _, _, expired, entries, bytes_ = pipe.execute()
+        pipe.zmscore(self._keys.caches_cleared, [cache_name("", ""), cache_name(place.agent, "")])
+        _, _, expired, entries, bytes_, cleared = pipe.execute()
+        cleared_ms = int(max((score for score in cleared if score is not None), default=-1))
         if entries >= MOST_ENTRIES or int(bytes_ or 0) + more_bytes > self._node_bytes:
-            return list(self._client.zrange(keys.index, 0, _MOST_OTHERS))
-        return list(expired)
+            return list(self._client.zrange(keys.index, 0, _MOST_OTHERS)), cleared_ms
+        return list(expired), cleared_ms
 
     def release(self, lease: CacheLease) -> None:
         self._leases([lease], 0)
@@ -159,8 +165,18 @@ class CacheStore:
         is not kept. Safe to repeat."""
         if agent is not None and node is not None:
             return self._clear(self._keys.of_cache(agent, node))
+        self._note_cleared(agent or "")
         names = [name for page in self._names() for name in page if _is_of(name, agent, node)]
         return sum(self._clear(self._keys.of_cache(*name)) for name in names)
+
+    def _note_cleared(self, agent: str) -> None:
+        """First results that are being made now, of nodes that are not listed yet, will not be kept."""
+        now_ms, key = self.now_ms(), self._keys.caches_cleared
+        pipe = self._client.pipeline(transaction=False)
+        pipe.zadd(key, {cache_name(agent, ""): now_ms})
+        pipe.zremrangebyscore(key, "-inf", now_ms - _DAY_MS)
+        pipe.pexpire(key, _DAY_MS)
+        pipe.execute()
 
     def _clear(self, keys: CacheKeys) -> int:
         """The first call begins the epoch: what is put into the index afterwards is of executions that began later."""

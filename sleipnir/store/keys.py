@@ -161,6 +161,12 @@ class Keys:
         return f"{self.prefix}:caches"
 
     @property
+    def caches_cleared(self) -> str:
+        """ZSET cache_name of an agent, or of all, whose nodes with cached results were cleared, by the time; it has no
+        node then. It dies a day after the last time."""
+        return f"{self.prefix}:caches:cleared"
+
+    @property
     def broker_prefix(self) -> str:
         """The prefix of Celery's keys: a queue's list is `<prefix>:broker:<queue>`, and for batches as of `line_of`."""
         return f"{self.prefix}:broker:"

@@ -138,3 +138,24 @@ def test_losing_all_of_it_loses_only_the_results(store: Store) -> None:
     assert store.cache.uses() == []
     keep(store.cache, "d1")
     assert isinstance(store.cache.take(PLACE, "x"), CacheHit)
+
+
+@pytest.mark.parametrize("agent", ["agent", None])
+def test_clearing_an_agent_keeps_no_first_result_that_is_still_being_made(store: Store, agent: str | None) -> None:
+    first = leased(store.cache)
+    assert store.cache.clear(agent) == 0
+    assert not store.cache.put(first, "{}", 60_000)
+    wait_until(lambda: keep_next(store), "a result that was begun later is kept")
+    assert isinstance(store.cache.take(PLACE, "other"), CacheHit)
+
+
+def keep_next(store: Store) -> bool:
+    """Whether a result that is begun now is kept: in the millisecond of a clearing none is."""
+    lease = store.cache.take(PLACE, "next")
+    return isinstance(lease, CacheLease) and store.cache.put(lease, "{}", 60_000)
+
+
+def test_clearing_another_agent_changes_nothing(store: Store) -> None:
+    first = leased(store.cache)
+    store.cache.clear("another")
+    assert store.cache.put(first, "{}", 60_000)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import redis
@@ -469,7 +470,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "cache_clear": (cache_clear, 0),
     "cache_lease": (cache_lease, 0),
     "cache_put": (cache_put, 0),
-    "cache_take": (cache_take, [1, "0"]),
+    "cache_take": (cache_take, [1, "0", ANY]),
     "change_session": (change_session, [1, ""]),
     "change_access": (change_access, 1),
     "child_ended": (child_ended, 1),

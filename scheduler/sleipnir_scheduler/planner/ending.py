@@ -52,6 +52,7 @@ def end_run(
         error=error,
         took_ms=draft.now_ms - (draft.clock.started_ms or draft.now_ms),
         output_bytes=len(draft.output.encode()) if draft.output is not None else 0,
+        **({} if failure is None or failure.code is None else {"code": failure.code}),
         **({"failed_visits": draft.failed_visits.count} if draft.failed_visits.count else {}),
     )
 

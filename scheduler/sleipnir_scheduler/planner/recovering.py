@@ -61,11 +61,16 @@ def with_place(context: Context, visit: Visit, failure: Failure, outcome: VisitO
     return changed(failure, node=visit.node, step=visit.group, error_type=failure.error_type or type_)
 
 
+def code_of(outcome: VisitOutcome) -> str | None:
+    """The code of a failure, or of that of the run that the visit waited for; None: it has none."""
+    return outcome.error_code or (None if outcome.failure is None else outcome.failure.code)
+
+
 def _about(outcome: VisitOutcome) -> tuple[str | None, str | None, str | None]:
     """The kind, the exception and the code of a failure, or of that of the run that the visit waited for."""
     below = outcome.failure or Failure("")
     type_ = stable_type(outcome.error_type or below.error_type)
-    return outcome.error_kind or below.kind or None, type_, outcome.error_code or below.code
+    return outcome.error_kind or below.kind or None, type_, code_of(outcome)
 
 
 def _names(outcome: VisitOutcome) -> set[Any]:

@@ -8,7 +8,7 @@
 -- ARGV[3] fresh     int     1: the caller cannot read the entry, and makes another
 --
 -- Returns  {2, text}   the cached result
---          {1, epoch}  the caller has the lease; cache_put takes its result in this epoch only
+--          {1, epoch, now_ms}  the caller has the lease; cache_put takes its result in this epoch only
 --          {0, ms}     another execution has the lease, for so long if it is not renewed; nothing changed
 -- Calling twice is safe. A lapsed lease goes to the first caller.
 local entry, lease, use = unpack(KEYS)
@@ -21,4 +21,5 @@ end
 local holder = redis.call('GET', lease)
 if holder and holder ~= token then return {0, redis.call('PTTL', lease)} end
 redis.call('SET', lease, token, 'PX', lease_ms)
-return {1, redis.call('HGET', use, 'epoch') or '0'}
+local time = redis.call('TIME')
+return {1, redis.call('HGET', use, 'epoch') or '0', time[1] * 1000 + math.floor(time[2] / 1000)}

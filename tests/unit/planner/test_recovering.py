@@ -179,3 +179,21 @@ def test_planning_twice_records_the_same_once() -> None:
     driver.try_(event)
     driver.try_(event)
     assert len(errors(driver)) == 1
+
+
+@both
+@pytest.mark.conformance("CB-13")
+@pytest.mark.parametrize("block", [True, False])
+def test_the_code_of_a_fatal_failure_is_the_same_in_the_events_of_its_node_and_of_its_run(
+    engine: str, block: bool
+) -> None:
+    text = GRAPH.replace("MORE", "").replace("ENGINE", engine)
+    driver = Driver(text if block else text.replace("errors: {", "# {"), {}).start()
+    fails(driver, error_kind="exception", error_type="builtins:KeyError", error_code="E7")
+    assert driver.last is not None and driver.last.failure is not None
+    events = {notice.type: notice.data for notice in driver.last.notices}
+    assert (events["visit_closed"]["code"], events["run_ended"]["code"], driver.last.failure.code) == ("E7",) * 3
+    driver = started(engine=engine)
+    fails(driver, error_kind="exception")
+    assert driver.last is not None
+    assert not any("code" in notice.data for notice in driver.last.notices)

@@ -72,10 +72,11 @@ class EventRecord:
         values: Mapping[str, Json] | None = None,
         keys: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
+        code: str | None = None,
         **how: Any,
     ) -> int:
-        """Write the step of a visit that has ended; its number. `keys` are all that it writes; `how` fields of the
-        step."""
+        """Write the step of a visit that has ended; its number. `keys` are all that it writes, `code` is that of its
+        failure, for watchers; `how` fields of the step."""
         self.last_step += 1
         how.setdefault("took_ms", self.now_ms - visit.opened_ms)
         if self.answer is not None and self.answer[0] == visit.seq:
@@ -114,6 +115,7 @@ class EventRecord:
                 "took_ms": step.took_ms,
                 "notes": list(notes),
                 "error": step.error,
+                **({"code": code} if code is not None else {}),
                 **({"failed_visit": True} if step.failed_visit else {}),
                 **({"cached": True} if step.cached else {}),
             }

@@ -235,6 +235,7 @@ def journal(context: Context, visit: Visit, outcome: VisitOutcome, *, held: bool
         values=outcome.values,
         keys=outcome.written,
         notes=outcome.notes,
+        code=None if outcome.ok else recovering.code_of(outcome),
         ok=outcome.ok,
         error=outcome.error,
         held=held,
