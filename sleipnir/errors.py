@@ -5,6 +5,7 @@ SleipnirError
 │   ├── AgentNotFound     no agent folder of that name
 │   ├── RunNotFound       no run of that id (it may have expired)
 │   ├── BatchNotFound     no batch of that id (it may have expired)
+│   ├── ScheduleNotFound  no schedule of that name
 │   ├── GateError         no such open question, or it was answered already
 │   ├── SessionBusy       the session has a run that is not over; one at a time
 │   ├── ThreadBusy        the same of a thread
@@ -57,6 +58,10 @@ class RunNotFound(UsageError):
 
 class BatchNotFound(UsageError):
     """No batch of that id: never submitted, or ended longer ago than the retention."""
+
+
+class ScheduleNotFound(UsageError):
+    """No schedule of that name."""
 
 
 class RunFailure(SleipnirError):

@@ -28,6 +28,7 @@ from sleipnir_scheduler.services.generation import GenerationWatch
 from sleipnir_scheduler.services.loop import ServiceRounds
 from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
+from sleipnir_scheduler.services.schedules import ScheduleFires
 from sleipnir_scheduler.services.unindexed import UnindexedVisits
 
 ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between checks of batches; shorter after a check that admitted rows
@@ -81,6 +82,7 @@ class Instance:
         self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)
         self._forgotten = UnindexedVisits(store.partitions, lease_ms=self.watch.lease_ms)
+        self._schedules = ScheduleFires(store.schedules, tally=self.tally)
         self._archiver = _archiver(settings, store)
 
     def begin(self) -> None:
@@ -97,6 +99,7 @@ class Instance:
             "announce": (self._announce, 5.0),
             "reaper": (self._reap, 0.5),
             "timers": (lambda: timers.run_once(self._store.partitions, self.ownership.epochs), 0.25),
+            "schedules": (lambda: self._schedules.run_once(self.ownership.epochs, self.ownership.held), 0.25),
             "outbox": (self._publish_again, 1.0),
             "effects": (self._deliver, 0.0),
             "admission": (self._admit, 0.0),

@@ -18,7 +18,7 @@ from sleipnir.graph.plain import compact_json
 from sleipnir.messages import Usage
 from sleipnir.runs.actor import Change
 from sleipnir.runs.budgets import Budget, BudgetUse, check_budget
-from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
+from sleipnir.runs.run import id_letters
 
 PRIORITIES: Final = range(1, 6)
 """A batch of this priority gets so many rows for each row of a batch with priority 1, while both have rows."""
@@ -192,22 +192,17 @@ class ErrorGroup:
 
 def row_run_id(batch: str, row: int) -> str:
     """The id of the run of a row: always the same, so that it cannot be started twice."""
-    return _id_of(f"batch/{batch}/{row}")
+    return id_letters(f"batch/{batch}/{row}")
 
 
 def request_run_id(request_id: str, number: int) -> str:
     """The id of the run of a caller's request; `number` counts the ids that it may have."""
-    return _id_of(json.dumps(["request", request_id, number]))
+    return id_letters(json.dumps(["request", request_id, number]))
 
 
 def submission_id(agent: str, *what: str) -> str:
     """The id of a batch, derived from its submission: the same submission again is the same batch."""
-    return _id_of(json.dumps(["submission", agent, *what]))
-
-
-def _id_of(text: str) -> str:
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest())
-    return "".join(ID_ALPHABET[number >> 5 * place & 31] for place in range(ID_LENGTH))
+    return id_letters(json.dumps(["submission", agent, *what]))
 
 
 def row_digest(text: str) -> str:

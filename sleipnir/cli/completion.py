@@ -1,5 +1,5 @@
-"""Tab completion: the scripts for the shells, and the names of agents, runs, threads, steps, batches, dead letters,
-users, access tokens, state keys, tools and rag nodes.
+"""Tab completion: the scripts for the shells, and the names of agents, runs, threads, steps, batches, schedules, dead
+letters, users, access tokens, state keys, tools and rag nodes.
 
 Rules. A key press must never hang, print an error or start a server. Files are read without a time limit. Redis has
 TIME_LIMIT_S to answer, and its answer is cached in a file below the home, which is used if it does not answer in time
@@ -132,6 +132,18 @@ def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: st
 def complete_batch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids and names of the newest batches, with agent and state as help."""
     return _matching(_kept("batches", _batches), ctx, incomplete)
+
+
+def complete_schedule(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of schedules, with agent and state as help."""
+    return _matching(_kept("schedules", _schedules), ctx, incomplete)
+
+
+def complete_time_zone(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of time zones."""
+    from zoneinfo import available_timezones
+
+    return [CompletionItem(name) for name in sorted(available_timezones()) if name.startswith(incomplete)]
 
 
 def complete_batch_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -363,6 +375,14 @@ def _batches(options: GlobalOptions) -> Iterator[CompletionItem]:
     for info in batches:
         for word in filter(None, (info.id, info.name)):
             yield CompletionItem(word, help=f"{info.agent}, {info.state}")
+
+
+def _schedules(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        if client is None:
+            raise _NotAsked
+        found = client.schedules()
+    return (CompletionItem(info.name, help=f"{info.agent}, {info.state}") for info in found)
 
 
 def _batch_nodes(options: GlobalOptions, batch: str) -> Iterator[CompletionItem]:

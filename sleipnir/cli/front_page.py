@@ -12,6 +12,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "chat": ("sleipnir.cli.chat.chat:chat", "Chat with an agent."),
         "submit": ("sleipnir.cli.runs.run:submit", "Start a run and print its id without waiting."),
         "batch": ("sleipnir.cli.batches.batch:batch", "Run an agent on each row of a file; watch and steer."),
+        "schedule": ("sleipnir.cli.schedules.schedule:schedule", "Run an agent at certain times."),
         "watch": ("sleipnir.cli.runs.watch:watch", "Show a run from its beginning and follow it to its end."),
         "wait": ("sleipnir.cli.runs.watch:wait", "Wait until runs have ended."),
         "pause": ("sleipnir.cli.runs.steering:pause", "Pause runs, or a whole deployment."),

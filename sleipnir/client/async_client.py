@@ -23,6 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sleipnir.client.access import Access
 from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
+from sleipnir.client.schedule import Schedule
 from sleipnir.messages import RunStatus
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.runs.actor import Actor
@@ -209,6 +210,28 @@ class AsyncAccess:
     audit = _iterator(Access.audit)
 
 
+class AsyncSchedule:
+    """One schedule, as `Schedule`."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.name = schedule, schedule.name
+
+    def __repr__(self) -> str:
+        return f"Async{self.schedule!r}"
+
+    async def _opened(self) -> Schedule:
+        return self.schedule
+
+    info = _coroutine(Schedule.info)
+    fires = _coroutine(Schedule.fires)
+    runs = _coroutine(Schedule.runs)
+    pause = _coroutine(Schedule.pause)
+    resume = _coroutine(Schedule.resume)
+    remove = _coroutine(Schedule.remove)
+    run_now = _coroutine_of(Schedule.run_now, AsyncRun)
+    edit = _coroutine(Schedule.edit)
+
+
 class _LoopClient(Client):
     """A client whose calls are made by in_loop."""
 
@@ -267,6 +290,9 @@ class AsyncClient:
     fork_batch = _coroutine_of(Client.fork_batch, AsyncBatch)
     open_batch = _coroutine_of(Client.open_batch, AsyncBatch)
     batches = _coroutine(Client.batches)
+    schedule = _coroutine_of(Client.schedule, AsyncSchedule)
+    open_schedule = _coroutine_of(Client.open_schedule, AsyncSchedule)
+    schedules = _coroutine(Client.schedules)
     prepare_knowledge = _coroutine(Client.prepare_knowledge)
     definition = _coroutine(Client.definition)
     structure = _coroutine(Client.structure)

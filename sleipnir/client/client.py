@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.client.run import Run, pause_ms, wait_all
-from sleipnir.errors import AgentNotFound, BatchNotFound, Problem, RunNotFound, SessionBusy, ThreadBusy, UsageError
+from sleipnir.errors import (
+    AgentNotFound,
+    BatchNotFound,
+    Problem,
+    RunNotFound,
+    ScheduleNotFound,
+    SessionBusy,
+    ThreadBusy,
+    UsageError,
+)
 from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
@@ -56,6 +65,7 @@ if TYPE_CHECKING:
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.options import RunOptions
     from sleipnir.client.preparation import Preparation, PreparedRun
+    from sleipnir.client.schedule import Schedule
     from sleipnir.graph.model import Graph
     from sleipnir.graph.structure import Structure
     from sleipnir.knowledge import preparing as knowledge
@@ -67,6 +77,7 @@ if TYPE_CHECKING:
     from sleipnir.runs.comparison import Comparison
     from sleipnir.runs.shared_values import SharedInfo
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
+    from sleipnir.schedules.records import Overlap, ScheduleInfo
 
 PREFIX_LENGTH = 6
 UNFINISHED = STATUSES - FINAL
@@ -305,6 +316,66 @@ class Client:
         """Batches, the newest first."""
         with self.store.errors():
             return self.store.batches.recent(limit)
+
+    def schedule(
+        self,
+        name: str,
+        agent: str | Path | CompiledGraph,
+        prompt: Any = "",
+        *,
+        cron: str | None = None,
+        every: float | str | None = None,
+        at: str | None = None,
+        tz: str = "UTC",
+        overlap: Overlap = "skip",
+        catch_up: float | str | None = None,
+        jitter: float | str = 0,
+        state: Mapping[str, Any] | None = None,
+        max_cost_usd: float | None = None,
+        max_tokens: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Schedule:
+        """Add a schedule: runs of `agent` start by themselves, with the definition that it has now.
+
+        The times are those of one of: `cron`, an expression with five fields, read in the time zone `tz`; `every`, an
+        interval from now on (seconds, or a text such as `90s`, `2h`, `1d`); `at`, one date and time
+        (`2026-12-01T07:00`) in `tz`. A scheduler fires each once, whatever dies.
+
+        `overlap` says what happens if the run of the fire before is not over: `skip` the new one, `queue` it (one at
+        most), `allow` both, `cancel` the old one. Fires that no scheduler made for more than a minute are missed: only
+        the last one is made up for; with a window `catch_up`, all in that. Each fire is put off by a part of `jitter`,
+        which depends on the name and the time only.
+
+        The other parameters are those of `submit`. Raises like that, and UsageError for a name that is taken and for
+        times that are wrong or never come; nothing is stored then.
+        """
+        from sleipnir.client.schedule import WantedPlan, added
+
+        wanted = WantedPlan(cron, every, at, tz, overlap, catch_up, jitter)
+        budget = Budget(max_cost_usd, max_tokens)
+        given: dict[str, Any] = {"state": state, "options": options, "by": self.by}
+        added(self._preparation, self.store, name, agent, prompt, wanted=wanted, budget=budget, **given)
+        return self._schedule(name)
+
+    def open_schedule(self, name: str) -> Schedule:
+        """The schedule of that name. Raises ScheduleNotFound."""
+        with self.store.errors():
+            [info] = self.store.schedules.infos([name])
+        if info is None:
+            raise ScheduleNotFound(f"no schedule {name!r:.80}; `sleipnir schedule ls` lists them")
+        return self._schedule(name)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """All schedules, by name."""
+        with self.store.errors():
+            names = self.store.schedules.names()
+            pages = (names[at : at + _PAGE] for at in range(0, len(names), _PAGE))
+            return [info for page in pages for info in self.store.schedules.infos(page) if info is not None]
+
+    def _schedule(self, name: str) -> Schedule:
+        from sleipnir.client.schedule import Schedule
+
+        return Schedule(self.store, lambda: self._preparation, self.settings, name, self.by)
 
     def prepare_knowledge(
         self,

@@ -325,6 +325,8 @@ class Preparation:
             depth=0,
             path=[],
             fork=None,
+            schedule=None,
+            fired_ms=0,
         )
         if agent is None:
             with self._store.errors():

@@ -157,7 +157,8 @@ class RunSpec:
     and `previous` is the run before. A run that an agent node started with `map_out` `returns` the values of these
     state keys to it, and is of version 2. `event_scope` names it among the runs of its tree. Its
     text goes to the node stream `stream` of its parent, if its node says so. Of a run with shared values, which is of
-    version 2, `scopes` says which ones (graph/key_scopes.py): those of its agent, and with a `user` those of that.
+    version 2, `scopes` says which ones (graph/key_scopes.py): those of its agent, and with a `user` those of that. It
+    was started by the fire of the time `fired_ms` of the schedule `schedule`.
     """
 
     agent: str
@@ -196,6 +197,8 @@ class RunSpec:
     stream: str | None = None
     user: str | None = None
     scopes: tuple[str, ...] = ()
+    schedule: str | None = None
+    fired_ms: int = 0
     v: int = VERSION
 
     def stopping(self, before: Sequence[str] | None, after: Sequence[str] | None) -> RunSpec:
@@ -248,11 +251,11 @@ def child_id(parent: str, seq: int, session: str | None = None) -> str:
     """The id of the run that a visit starts: always the same, so that it starts only once. With the name of a session
     (as SessionName is written) the id has the CRC16 of that name, so that the run is in the session's partition, for
     any number of partitions."""
-    first = _letters(f"{parent}/{seq}", ID_LENGTH)
+    first = id_letters(f"{parent}/{seq}", ID_LENGTH)
     if session is None:
         return first
     for attempt in itertools.count():  # the first one fits, except for one in millions
-        head = _letters(f"{parent}/{seq}/{attempt}", ID_LENGTH - 4)
+        head = id_letters(f"{parent}/{seq}/{attempt}", ID_LENGTH - 4)
         if (tail := _tail(head, binascii.crc_hqx(session.encode(), 0))) is not None:
             return head + tail
     raise AssertionError("count() does not end")
@@ -273,7 +276,8 @@ def _tail(head: str, crc: int) -> str | None:
     return None
 
 
-def _letters(text: str, count: int) -> str:
+def id_letters(text: str, count: int = ID_LENGTH) -> str:
+    """The id that follows from a text, or so many letters of one."""
     number = int.from_bytes(hashlib.sha256(text.encode()).digest())
     return "".join(ID_ALPHABET[number >> 5 * place & 31] for place in range(count))
 

@@ -398,10 +398,21 @@ class ShareValues:
     keys: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class StartScheduled:
+    """Start the run of a fire of a schedule. `token` is that of the schedule (schedules.ScheduleOrigin): one that was
+    removed starts nothing more. The store of schedules owes this, not a run."""
+
+    schedule: str
+    token: str
+    run: str
+    at_ms: int
+
+
 Effect: TypeAlias = (
     StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | ForkRow | RetryRow
     | TellBatch | AskSlot | FreeSlot | AwaitSignal | LeaveSignal | DeclineSignal | PassSignal
-    | SpreadSignals | ShareValues
+    | SpreadSignals | ShareValues | StartScheduled
 )  # fmt: skip
 """An effect that a commit owes to another run, which may be in another partition, or to a batch. It is delivered after
 the commit, in order, at least once."""
@@ -412,7 +423,7 @@ _EFFECTS: Final[Mapping[str, type[Effect]]] = {
     "tell_root": TellRoot, "tell_run": TellRun, "start_row": StartRow, "fork_row": ForkRow, "retry_row": RetryRow,
     "tell_batch": TellBatch, "ask_slot": AskSlot, "free_slot": FreeSlot, "await_signal": AwaitSignal,
     "leave_signal": LeaveSignal, "decline_signal": DeclineSignal, "pass_signal": PassSignal,
-    "spread_signals": SpreadSignals, "share_values": ShareValues,
+    "spread_signals": SpreadSignals, "share_values": ShareValues, "start_scheduled": StartScheduled,
 }  # fmt: skip
 _NAMES: Final[Mapping[type[Effect], str]] = {kind: name for name, kind in _EFFECTS.items()}
 

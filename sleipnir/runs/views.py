@@ -182,8 +182,8 @@ class RunInfo:
     `forked_from`, with other values of `fork_keys`, with the definition of `fork_agent` and the model `fork_model`
     (None: those of its source), and `as_node` began with an update of the state as that node. It is the run number
     `turn` of the `thread`, after the run `previous`; `is_queued`: it waits for the end of that. `event_scope`
-    is its name among the runs of its tree, if a node gave one. `overrides` are its overrides and patches of nodes, by
-    path (graph/node_overrides.py)."""
+    is its name among the runs of its tree, if a node gave one. `schedule` is the one that has
+    started it. `overrides` are its overrides and patches of nodes, by path (graph/node_overrides.py)."""
 
     id: str
     agent: str
@@ -221,6 +221,7 @@ class RunInfo:
     fork_agent: str | None = None
     fork_model: str | None = None
     as_node: str | None = None
+    schedule: str | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     parked: Parked | None = None

@@ -1,5 +1,5 @@
-"""Effects of commits on other runs (start a child; notify a child, a parent or a batch) and of batches (start a run for
-a row). The owner of the partition delivers them.
+"""Effects of commits on other runs (start a child; notify a child, a parent or a batch), of batches (start a run for a
+row) and of schedules (start the run of a fire). The owner of the partition delivers them.
 
 Entries of a partition are delivered in order, each at least once; every delivery may be repeated. Many are delivered in
 few round trips: read their inputs, check that they are still owed, deliver, and delete.
@@ -30,6 +30,7 @@ from sleipnir.store.keys import Keys, session_keys
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs import Runs
 from sleipnir.store.runs.requests import NO_FENCE, Fence
+from sleipnir.store.schedules import Schedules
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_in_order
 from sleipnir.store.shared_values import SharedValues
 from sleipnir.store.signals import Signals
@@ -93,7 +94,8 @@ class Delivery:
 
 class Effects:
     """`runs` is how runs are created and told, `batches` how batches are, `slots` how slots are asked for, `signals`
-    how signals are awaited, `shared` how shared values are written."""
+    how signals are awaited, `shared` how shared values are written; `schedules` has what their runs are submitted
+    with."""
 
     def __init__(
         self,
@@ -104,8 +106,10 @@ class Effects:
         slots: Slots,
         signals: Signals,
         shared: SharedValues,
+        schedules: Schedules,
     ) -> None:
         self._client, self._keys, self.runs, self._batches = client, keys, runs, batches
+        self.schedules = schedules
         self.slots, self.signals, self.dead_letters = slots, signals, DeadLetters(client, keys)
         self._shared = shared
 

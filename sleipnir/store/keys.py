@@ -67,6 +67,11 @@ class Keys:
         """All batches are in the first partition, whose owner divides the fleet among them."""
         return BatchKeys(f"{self._tag(0)}:batch:{batch}")
 
+    def of_schedule(self, name: str) -> ScheduleKeys:
+        """A schedule is in the partition of its name."""
+        partition = self.partition_of(name)
+        return ScheduleKeys(f"{self._tag(partition)}:schedule:{name}", partition)
+
     def of_slots(self, agent: str, key: str) -> SlotKeys:
         """The keys of the slots that runs of an agent with this key share."""
         return self.of_slot_set(hashlib.sha256(f"{agent}\n{key}".encode()).hexdigest()[:24])
@@ -382,6 +387,12 @@ class PartitionKeys:
         return f"{self.tag}:signals"
 
     @property
+    def schedules(self) -> str:
+        """ZSET name of a schedule by the time when it is looked at next, infinity if never. An entry dies with its
+        schedule."""
+        return f"{self.tag}:schedules"
+
+    @property
     def batches(self) -> str:
         """ZSET batch id by the time it began, in the first partition only. The janitor drops expired ones."""
         return f"{self.tag}:batches"
@@ -587,6 +598,24 @@ class BatchKeys:
             "batch": self.batch, "rows": self.rows, "numbers": self.numbers, "names": self.names,
             "states": self.states, "failures": self.failures, "ends": self.ends,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScheduleKeys:
+    """The keys of one schedule. They live until the schedule is removed."""
+
+    schedule: str
+    """HASH rev (a random token of the last change), plan (JSON, schedules.SchedulePlan), progress (JSON,
+    schedules.ScheduleProgress), origin (JSON, schedules.ScheduleOrigin), spec (JSON, runs.RunSpec: that of all its
+    runs), inputs (JSON, schedules.ScheduleInputs), begin (JSON, the state that its runs begin with), effect (the stream
+    id of the last effect)."""
+
+    partition: int
+
+    @property
+    def log(self) -> str:
+        """LIST of JSON schedules.Fire, the newest first, at most schedules.MOST_FIRES."""
+        return f"{self.schedule}:log"
 
 
 @dataclass(frozen=True)

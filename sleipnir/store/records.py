@@ -58,6 +58,17 @@ class PinnedDigests:
     bundles: frozenset[str]
     bases: frozenset[str]
 
+    @classmethod
+    def of_spec(cls, text: str) -> PinnedDigests:
+        """Those of a stored spec; of one that cannot be read every possible digest in it, because what it belongs to
+        may continue."""
+        try:
+            spec = read_text(RunSpec, text, "spec")
+        except RecordUnreadable:
+            found = frozenset(_DIGEST.findall(text))
+            return cls(found, found)
+        return cls(frozenset((spec.bundle, *spec.agents.values())), frozenset(spec.knowledge.values()))
+
     def __or__(self, other: PinnedDigests) -> PinnedDigests:
         return PinnedDigests(self.bundles | other.bundles, self.bases | other.bases)
 
@@ -109,12 +120,7 @@ class Records:
                 for run_id in run_ids[at : at + SPECS]:
                     pipe.get(self._keys.of_run(run_id).spec)
                 for text in filter(None, pipe.execute()):
-                    try:
-                        spec = read_text(RunSpec, text, "spec")
-                    except RecordUnreadable:  # a parked run may continue: every possible digest in its spec is kept
-                        bundles.update(_DIGEST.findall(text))
-                        bases.update(_DIGEST.findall(text))
-                    else:
-                        bundles.update((spec.bundle, *spec.agents.values()))
-                        bases.update(spec.knowledge.values())
+                    of_run = PinnedDigests.of_spec(text)
+                    bundles.update(of_run.bundles)
+                    bases.update(of_run.bases)
         return PinnedDigests(frozenset(bundles), frozenset(bases))

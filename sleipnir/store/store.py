@@ -6,6 +6,7 @@ partitions  schedulers: own, read, commit; leases, timers, outbox
 effects     schedulers: deliver what commits owe to other runs and to batches
 records     complete stored runs, for export and archive
 batches     clients: submit many runs at once; schedulers: admit rows
+schedules   clients: add and change schedules; schedulers: fire them
 dead_letters  schedulers: move undeliverable effects aside; clients: read them
 slots       schedulers: slots of agents with a limit of concurrent runs
 signals     clients: send and list signals; schedulers: tell the visits that wait for them
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from sleipnir.store.node_streams import RedisStreams
     from sleipnir.store.partitions import Partitions
     from sleipnir.store.records import PinnedDigests, Records
+    from sleipnir.store.schedules import Schedules
     from sleipnir.store.sessions import Sessions
     from sleipnir.store.shared_values import SharedValues
     from sleipnir.store.signals import Signals
@@ -172,6 +174,12 @@ class Store:
         return Batches(self._client, self.keys, retention_ms=self._retention_ms, by=self._by, audit_ms=self._audit_ms)
 
     @_Part
+    def schedules(self) -> Schedules:
+        from sleipnir.store.schedules import Schedules
+
+        return Schedules(self._client, self.keys, self.shared_values)
+
+    @_Part
     def bundles(self) -> Bundles:
         from sleipnir.store.bundles import Bundles
 
@@ -199,7 +207,8 @@ class Store:
     def effects(self) -> Effects:
         from sleipnir.store.effects import Effects
 
-        return Effects(self._client, self.keys, self.runs, self.batches, self.slots, self.signals, self.shared_values)
+        parts = (self.runs, self.batches, self.slots, self.signals, self.shared_values, self.schedules)
+        return Effects(self._client, self.keys, *parts)
 
     @_Part
     def dead_letters(self) -> DeadLetters:
@@ -285,8 +294,8 @@ class Store:
             return self.bundles.get(digest)
 
     def pinned(self) -> PinnedDigests:
-        """The digests that runs and batches need. Reads every spec: some seconds for a million."""
-        return self.records.pinned() | self.batches.pinned()
+        """The digests that runs, batches and schedules need. Reads every spec: some seconds for a million."""
+        return self.records.pinned() | self.batches.pinned() | self.schedules.pinned()
 
     def now_ms(self) -> int:
         """Redis' clock."""

@@ -32,6 +32,8 @@ from sleipnir.runs.threads import ThreadName
 from sleipnir.runs.transitions import AwaitSignal, Transition
 from sleipnir.runs.values import WantedTurn
 from sleipnir.runs.visits import Question, Visit, Work
+from sleipnir.schedules.firing import decide_now
+from sleipnir.schedules.records import ScheduleInputs, ScheduleOrigin, SchedulePlan
 from sleipnir.store import scripts
 from sleipnir.store.access import USER_FREE
 from sleipnir.store.keys import lines_of
@@ -39,6 +41,7 @@ from sleipnir.store.live import Piece
 from sleipnir.store.partitions.commits import IgnoredEntry
 from sleipnir.store.runs.journal_entries import ValuePlace
 from sleipnir.store.runs.requests import NO_FENCE, Fence
+from sleipnir.store.schedules import ScheduleDefinition
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
 from tests.store.test_batches import ID, SPEC, rows
@@ -455,6 +458,15 @@ def login_attempt(store: Store) -> Act:
     return lambda: store.access.attempt("ann", "10.0.0.1", "the last")
 
 
+def schedule_write(store: Store) -> Act:
+    plan = SchedulePlan(every_ms=60_000, anchor_ms=T)
+    definition = ScheduleDefinition("t", RunSpec("agent", "digest"), {}, ScheduleInputs())
+    store.schedules.add("s", plan, ScheduleOrigin("t", "me", T), definition, T)
+    stored = store.schedules.get("s")
+    decision = decide_now("s", "t", plan, stored.progress, T, request="r", by="me")
+    return lambda: store.schedules.apply(stored, decision)
+
+
 CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "add_pieces": (add_pieces, 1),
     "answer": (answer, [1]),
@@ -502,6 +514,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "resume_all": (resume_all, 0),
     "retry_child": (retry_child, 1),
     "share_values": (share_values, [0, 0, 0]),
+    "schedule_write": (schedule_write, 1),
     "signals": (signals, None),
     "slots": (slots, 0),
     "start_turn": (start_turn, [0, ""]),

@@ -12,6 +12,8 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,6 +29,8 @@ from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.claims import Claim
 from sleipnir.runs.transitions import AwaitSignal
+from sleipnir.schedules.firing import begun
+from sleipnir.schedules.records import fire_run_id
 from sleipnir.store.keys import lines_of
 from sleipnir.store.runs.requests import NO_FENCE
 from sleipnir.store.scripts import run_in_order
@@ -41,7 +45,7 @@ OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
     "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "copy_values",
     "begin_turn", "await_signal", "decline_signal", "leave_signal", "spread_signals",
-    "pass_signal", "withdraw", "share_values",
+    "pass_signal", "withdraw", "share_values", "schedule_write",
 )  # fmt: skip
 OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal")
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals")}
@@ -278,6 +282,17 @@ def waiting_row(world: Deployment) -> Run:
     return Run(world.client.store, batch.run_id(0), world.client.settings)
 
 
+def fire_that_is_due(world: Deployment) -> Run:
+    """Of a schedule that fires once."""
+    schedule = world.client.schedule("once", world.two, at=str(datetime.now(UTC) + timedelta(hours=1)))
+    stored = world.client.store.schedules.get("once")
+    at_ms = world.client.now_ms()  # as if an hour had passed
+    plan = replace(stored.plan, at_ms=at_ms)
+    world.client.store.schedules.change(stored, plan, begun(plan, None, at_ms - 1), stored.origin)
+    assert schedule.info().state == "active"
+    return Run(world.client.store, fire_run_id("once", stored.origin.token, at_ms), world.client.settings)
+
+
 def ending_row(world: Deployment) -> Run:
     run = waiting_row(world)
     world.with_a_scheduler(lambda: world.work() or run.gates(), "the row asks")
@@ -409,6 +424,7 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "pass_signal": parked_wait_with_an_old_offer,
     "withdraw": parked_wait_with_an_old_offer,
     "share_values": run_of_a_user,
+    "schedule_write": fire_that_is_due,
 }
 
 
@@ -456,6 +472,9 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
     is_well(client, run, deployment.effects)
     # What the victim has told may be told again after the end of the run, and is dropped then.
     wait_until(lambda: list(verdict.leaks(client, deployment.redis)) == [], "nothing is left")
+    if point == "schedule_write":
+        [info] = client.schedules()
+        assert (info.state, info.progress.fires, len(client.open_schedule("once").fires())) == ("over", 1, 1)
 
 
 # Workers and clients share a scheduler: each worker's visits have a queue of their own.

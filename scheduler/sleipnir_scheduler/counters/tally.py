@@ -100,6 +100,16 @@ class Tally:
         self.effects = Counter(
             "sleipnir_effects_delivered_total", "Effects of commits that were delivered to other runs."
         )
+        self.fires = Counter(
+            "sleipnir_schedule_fires_total", "Fires of schedules, by what became of them: started, queued, skipped by "
+            "the overlap policy, or missed (a series of times that came while no scheduler fired).", "outcome",
+        )  # fmt: skip
+        for outcome_ in ("started", "skipped", "missed"):  # an alert sees the first one only if there was a 0 before
+            self.fires.add(outcome_, by=0)
+        self.fires_late = Histogram(
+            "sleipnir_schedule_late_seconds",
+            "Seconds from the time that a fire was due, jitter included, to its start.",
+        )
         self.calls = Counter("sleipnir_model_calls_total", "Calls of models, failed ones included.", "model")
         self.tokens = Counter(
             "sleipnir_model_tokens_total", "Tokens of models' calls, by direction.", "model", "direction"

@@ -1,6 +1,6 @@
 """Delivers effects of commits on other runs (start and retry child runs; notify children, parents and batches; ask for
-and free slots of agents), on shared values (write them back), and of batches (start runs for rows). Without it no child
-would start.
+and free slots of agents), on shared values (write them back), of batches (start runs for rows) and of schedules (start
+the runs of fires). Without it no child would start.
 
 An effect stays in its partition's stream until it is delivered, so a crash loses none. A repeated delivery, however
 late, changes nothing: a child's id is derived from its parent's visit, a child is retried once per visit, and a run
@@ -41,6 +41,7 @@ from sleipnir.runs.transitions import (
     SpreadSignals,
     StartChild,
     StartRow,
+    StartScheduled,
     TellBatch,
     TellChild,
     TellParent,
@@ -49,6 +50,7 @@ from sleipnir.runs.transitions import (
 )
 from sleipnir.store.connect import is_lasting
 from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect, RowBeginning
+from sleipnir.store.schedules import ScheduleDefinition
 from sleipnir.store.scripts import RedisCommand
 from sleipnir_scheduler.child_run import child_run
 from sleipnir_scheduler.graphs import Graphs
@@ -67,7 +69,8 @@ _FIRST = "0-0"
 @dataclass(frozen=True)
 class Found:
     """What was read for some effects: specs and ends by run, the row of each parent (RunView.batch), where the rows of
-    batches of forks begin, the shared values that the rows of a batch begin with, and what runs write back."""
+    batches of forks begin, the shared values that the rows of a batch begin with, what runs write back, and what the
+    runs of schedules are submitted with."""
 
     specs: Mapping[str, RunSpec]
     ends: Mapping[str, EndedRun]
@@ -75,6 +78,7 @@ class Found:
     begins: Mapping[str, RowBeginning]
     shared: Mapping[str, Mapping[str, Any]]
     written: Mapping[tuple[int, str], Mapping[str, str]]
+    fires: Mapping[str, ScheduleDefinition]
 
 
 class Deliveries:
@@ -162,7 +166,9 @@ class Deliveries:
         begins = self._store.forks_of_rows({each.run for each in known if isinstance(each.effect, ForkRow)})
         rows = {each.run for each in known if isinstance(each.effect, StartRow)}
         shared = {run: self._store.shared_by(specs[run]) for run in rows if run in specs}
-        found = Found(specs, ends, batches, begins, shared, self._store.written(known))
+        fired = {each.effect.schedule for each in known if isinstance(each.effect, StartScheduled)}
+        fires = self._store.schedules.definitions(fired)
+        found = Found(specs, ends, batches, begins, shared, self._store.written(known), fires)
         return [Delivery(each, self._command(each, found)) for each in known]
 
     def _bury(self, owed: OwedEffect, why: str, passed: list[OwedEffect]) -> bool:
@@ -191,6 +197,10 @@ class Deliveries:
                 return self._start_row(spec, owed.effect, found.shared[owed.run])
             case ForkRow() if spec is not None and owed.run in found.begins:
                 return self._fork_row(spec, owed.effect, found.begins[owed.run])
+            case StartScheduled(schedule, token, run, at_ms):
+                definition = found.fires.get(schedule)
+                if definition is not None and definition.token == token:
+                    return self._store.start(run, *self._store.schedules.run_of(schedule, definition, at_ms))
             case RetryRow(batch, row, version):
                 return self._store.retry_row(batch, row, version)
             case TellBatch(place, version) if owed.run in ends:

@@ -81,6 +81,8 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     if info.thread:
         after = f", after run {info.previous}" if info.previous else ""
         yield "thread", f"{info.thread}, turn {info.turn:,}{after}"
+    if info.schedule:
+        yield "schedule", info.schedule
     if info.forked_from:
         yield "forked", f"from {info.forked_from} {fork_in_words(info)}"
     if info.overrides:

@@ -227,6 +227,7 @@ def _info(
         parent=submitted.parent,
         session=submitted.session,
         event_scope=submitted.event_scope,
+        schedule=submitted.schedule,
         root=submitted.root,
         retries=int(record_["retries"] or 0),
         batch=record_["batch"],

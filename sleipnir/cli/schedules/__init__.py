@@ -1,0 +1,1 @@
+"""Commands on schedules: how do runs start by themselves?"""
