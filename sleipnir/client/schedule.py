@@ -142,13 +142,17 @@ class Schedule:
         """Start a run of it now, whatever its times, its pause and its overlap policy say."""
         request = new_token()
         with self._store.errors():
+            definition = self._store.schedules.definition(self.name)
             for _ in range(MOST_TRIES):
                 stored, now_ms = self._read()
                 decision = firing.decide_now(
                     self.name, stored.origin.token, stored.plan, stored.progress, now_ms, request=request, by=self._by
                 )
                 if self._store.schedules.apply(stored, decision):
-                    return Run(self._store, decision.starts[0].run, self._settings)
+                    [started] = decision.starts
+                    spec = replace(definition.spec, schedule=self.name, fired_ms=started.at_ms)
+                    self._store.runs.create(started.run, spec, definition.begin)  # so that it is there: it is owed too
+                    return Run(self._store, started.run, self._settings)
         raise self._busy()
 
     def edit(
