@@ -37,7 +37,7 @@ from sleipnir.schedules.records import (
     checked_plan,
 )
 from sleipnir.schedules.times import moment_ms, zone
-from sleipnir.store.schedules import ScheduleDefinition, StoredSchedule, new_token
+from sleipnir.store.schedules import ScheduledSpec, StoredSchedule, new_token
 
 if TYPE_CHECKING:
     from sleipnir.client.options import RunOptions
@@ -150,8 +150,8 @@ class Schedule:
                 )
                 if self._store.schedules.apply(stored, decision):
                     [started] = decision.starts
-                    spec = replace(definition.spec, schedule=self.name, fired_ms=started.at_ms)
-                    self._store.runs.create(started.run, spec, definition.begin)  # so that it is there: it is owed too
+                    first = self._store.schedules.run_of(self.name, definition, started.at_ms)
+                    self._store.runs.create(started.run, *first)  # so that it is there: it is owed too
                     return Run(self._store, started.run, self._settings)
         raise self._busy()
 
@@ -196,7 +196,7 @@ class Schedule:
 
     def _redefined(
         self, agent: str | Path | CompiledGraph | None, prompt: Any, state: Mapping[str, Any] | None
-    ) -> ScheduleDefinition:
+    ) -> ScheduledSpec:
         with self._store.errors():
             old = self._store.schedules.definition(self.name)
         return redefined(self._preparation(), self._store, old, agent, prompt, state)
@@ -249,17 +249,17 @@ def added(
         inputs = ScheduleInputs(prompt, dict(state or {}), tuple(state or {}))
     with store.errors():
         preparation.offer(run.roster)
-        store.schedules.add(name, plan, origin, ScheduleDefinition(origin.token, run.spec, run.state, inputs), now_ms)
+        store.schedules.add(name, plan, origin, ScheduledSpec(origin.token, run.spec, run.state, inputs), now_ms)
 
 
 def redefined(
     preparation: Preparation,
     store: Store,
-    old: ScheduleDefinition,
+    old: ScheduledSpec,
     agent: str | Path | CompiledGraph | None,
     prompt: Any,
     state: Mapping[str, Any] | None,
-) -> ScheduleDefinition:
+) -> ScheduledSpec:
     """What later runs are submitted with; its bundles are offered."""
     from sleipnir.client.options import ForkChanges
 
@@ -281,7 +281,7 @@ def redefined(
         inputs = ScheduleInputs(text, dict(given), tuple(given))
     with store.errors():
         preparation.offer(roster)
-    return ScheduleDefinition(old.token, spec, begin, inputs)
+    return ScheduledSpec(old.token, spec, begin, inputs)
 
 
 def _of_program(preparation: Preparation, graph: CompiledGraph, prompt: Any) -> ScheduleInputs:

@@ -34,7 +34,7 @@ class StartedRun:
 
 
 @dataclass(frozen=True)
-class Decision:
+class DueFires:
     """The progress after a decision, the new entries of the log, and its effects in order: runs to start, and the ids
     of runs to cancel. `look_ms` is when the schedule is looked at again; None: never."""
 
@@ -97,15 +97,15 @@ class _Draft:
             self.progress = replace(self.progress, waiting_ms=None)
             self.fire(waiting_ms)
 
-    def decided(self) -> Decision:
-        return Decision(
+    def decided(self) -> DueFires:
+        return DueFires(
             self.progress, look_ms(self.name, self.plan, self.progress, self.now_ms), (*self.log,), (*self.effects,)
         )
 
 
 def decide(
     name: str, token: str, plan: SchedulePlan, progress: ScheduleProgress, now_ms: int, *, active: bool
-) -> Decision | None:
+) -> DueFires | None:
     """What is due. `active`: the run that started last is not over. None: nothing changes."""
     if progress.paused is not None:
         return None
@@ -118,12 +118,12 @@ def decide(
 
 def decide_now(
     name: str, token: str, plan: SchedulePlan, progress: ScheduleProgress, now_ms: int, *, request: str, by: str
-) -> Decision:
+) -> DueFires:
     """A fire on a person's request, whatever runs."""
     run = manual_run_id(name, token, request)
     after = replace(progress, last_run=run, last_ms=now_ms, fires=progress.fires + 1)
     log = (Fire(now_ms, now_ms, "started", run, f"by {by}"),)
-    return Decision(after, look_ms(name, plan, after, now_ms), log, (StartedRun(run, now_ms),))
+    return DueFires(after, look_ms(name, plan, after, now_ms), log, (StartedRun(run, now_ms),))
 
 
 def begun(plan: SchedulePlan, progress: ScheduleProgress | None, now_ms: int) -> ScheduleProgress:

@@ -14,7 +14,7 @@ from sleipnir.runs.run import id_letters
 
 if TYPE_CHECKING:
     from sleipnir.messages import RunStatus
-    from sleipnir.schedules.times import Timing
+    from sleipnir.schedules.times import FireTimes
 
 Overlap: TypeAlias = Literal["skip", "queue", "allow", "cancel"]
 """What a fire does while the run of an earlier one is not over: nothing; it waits, one at most; it starts; it starts
@@ -37,9 +37,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """When a schedule fires, and what a fire does. `cron`, `every_ms`, `at_ms`, `tz` and `anchor_ms` are as in Timing.
-    Fires that no scheduler has made for more than a minute are made up for if they are at most `catch_up_ms` old; None:
-    only the last one, however old. Each fire is put off by up to `jitter_ms`."""
+    """When a schedule fires, and what a fire does. `cron`, `every_ms`, `at_ms`, `tz` and `anchor_ms` are as in
+    FireTimes. Fires that no scheduler has made for more than a minute are made up for if they are at most `catch_up_ms`
+    old; None: only the last one, however old. Each fire is put off by up to `jitter_ms`."""
 
     cron: str | None = None
     every_ms: int | None = None
@@ -52,10 +52,10 @@ class SchedulePlan:
     v: int = VERSION
 
     @property
-    def timing(self) -> Timing:
-        from sleipnir.schedules.times import Timing
+    def timing(self) -> FireTimes:
+        from sleipnir.schedules.times import FireTimes
 
-        return Timing(self.cron, self.every_ms, self.at_ms, self.tz, self.anchor_ms)
+        return FireTimes(self.cron, self.every_ms, self.at_ms, self.tz, self.anchor_ms)
 
 
 @dataclass(frozen=True)

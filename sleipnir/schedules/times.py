@@ -29,7 +29,7 @@ _FIRST_WINDOW_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True)
-class Timing:
+class FireTimes:
     """One of `cron`, `every_ms` and `at_ms` is set. `tz` is the name of a time zone, for `cron`; an interval is counted
     from `anchor_ms`."""
 
@@ -75,7 +75,7 @@ class Timing:
             window_ms *= 2
 
 
-def checked(timing: Timing, now_ms: int) -> Timing:
+def checked(timing: FireTimes, now_ms: int) -> FireTimes:
     """Raises UsageError for a timing that is wrong, or that never fires."""
     given = [each for each in (timing.cron, timing.every_ms, timing.at_ms) if each is not None]
     if len(given) != 1:

@@ -23,7 +23,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.runs.shared_values import names_of
 from sleipnir.runs.transitions import StartScheduled, TellChild, effect_fields
 from sleipnir.schedules import firing
-from sleipnir.schedules.firing import Decision, StartedRun
+from sleipnir.schedules.firing import DueFires, StartedRun
 from sleipnir.schedules.records import (
     MOST_FIRES,
     Fire,
@@ -68,7 +68,7 @@ class StoredSchedule:
 
 
 @dataclass(frozen=True)
-class ScheduleDefinition:
+class ScheduledSpec:
     """What the runs of a schedule are submitted with: the spec, and the state that they begin with, as it was computed
     from `inputs`. `token` is that of the schedule."""
 
@@ -90,7 +90,7 @@ class Schedules:
     # Clients
 
     def add(
-        self, name: str, plan: SchedulePlan, origin: ScheduleOrigin, definition: ScheduleDefinition, now_ms: int
+        self, name: str, plan: SchedulePlan, origin: ScheduleOrigin, definition: ScheduledSpec, now_ms: int
     ) -> None:
         """Raises UsageError if there is a schedule of this name."""
         progress = firing.begun(plan, None, now_ms)
@@ -105,7 +105,7 @@ class Schedules:
         plan: SchedulePlan,
         progress: ScheduleProgress,
         origin: ScheduleOrigin,
-        definition: ScheduleDefinition | None = None,
+        definition: ScheduledSpec | None = None,
     ) -> bool:
         """False: it has changed since it was read."""
         fields = {"plan": record(plan), "progress": record(progress), "origin": record(origin)}
@@ -127,14 +127,14 @@ class Schedules:
             raise _not_found(name)
         return _stored(name, reply)
 
-    def definition(self, name: str) -> ScheduleDefinition:
+    def definition(self, name: str) -> ScheduledSpec:
         """Raises ScheduleNotFound and RecordUnreadable."""
         found = self.definitions([name])
         if name not in found:
             raise _not_found(name)
         return found[name]
 
-    def definitions(self, names: Collection[str]) -> dict[str, ScheduleDefinition]:
+    def definitions(self, names: Collection[str]) -> dict[str, ScheduledSpec]:
         """What the runs of schedules are submitted with; removed ones are left out. One round trip. Raises
         RecordUnreadable."""
         if not names:
@@ -145,7 +145,7 @@ class Schedules:
         replies = zip(names, pipe.execute(), strict=True)
         return {name: _definition(name, reply) for name, reply in replies if reply[0] is not None}
 
-    def run_of(self, name: str, definition: ScheduleDefinition, at_ms: int) -> tuple[RunSpec, dict[str, Any]]:
+    def run_of(self, name: str, definition: ScheduledSpec, at_ms: int) -> tuple[RunSpec, dict[str, Any]]:
         """What the run of a fire is submitted with: with the shared values of now, where it was given none."""
         spec = replace(definition.spec, schedule=name, fired_ms=at_ms)
         shared = self._shared.for_state(names_of(spec)) if spec.scopes else {}
@@ -267,7 +267,7 @@ class Schedules:
             if (status is None and owed) or (status is not None and status not in FINAL)
         ]
 
-    def apply(self, of: StoredSchedule, decision: Decision) -> bool:
+    def apply(self, of: StoredSchedule, decision: DueFires) -> bool:
         """Make the fires of a decision. False: the schedule has changed since it was read, and nothing is done."""
         effects = [_effect(of, effect) for effect in decision.effects]
         fields = {"progress": record(decision.progress)}
@@ -310,7 +310,7 @@ def _not_found(name: str) -> ScheduleNotFound:
     return ScheduleNotFound(f"no schedule {name!r}; `sleipnir schedule ls` lists them")
 
 
-def _definition_fields(definition: ScheduleDefinition) -> dict[str, str]:
+def _definition_fields(definition: ScheduledSpec) -> dict[str, str]:
     inputs = definition.inputs
     return {
         "spec": record(definition.spec),
@@ -319,14 +319,14 @@ def _definition_fields(definition: ScheduleDefinition) -> dict[str, str]:
     }
 
 
-def _definition(name: str, reply: Sequence[str | None]) -> ScheduleDefinition:
+def _definition(name: str, reply: Sequence[str | None]) -> ScheduledSpec:
     """Raises RecordUnreadable."""
     origin, spec, begin, inputs = (part or "" for part in reply)
     where = f"schedule {name!r}"
     values = decoded(begin, "state", where)  # whose keys are the user's: a `v` is no version
     if type(values) is not dict:
         raise RecordUnreadable("state", where, "damaged: a JSON object is needed")
-    return ScheduleDefinition(
+    return ScheduledSpec(
         read_text(ScheduleOrigin, origin, "origin", where).token,
         read_text(RunSpec, spec, "spec", where),
         values,

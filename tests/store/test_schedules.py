@@ -15,7 +15,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import StartScheduled, effect_fields
 from sleipnir.schedules.firing import begun
 from sleipnir.schedules.records import ScheduleInputs, ScheduleOrigin, SchedulePlan, fire_run_id
-from sleipnir.store.schedules import ScheduleDefinition
+from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.store import Store
 from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.services.deliveries import Deliveries
@@ -52,7 +52,7 @@ class World:
     def add(self, name: str, token: str = "t1") -> None:
         origin = ScheduleOrigin(token, "me", self.now_ms)
         begin = {"initial_prompt": "well", "v": 7}
-        definition = ScheduleDefinition(token, SPEC, begin, ScheduleInputs("well", {"v": 7}))
+        definition = ScheduledSpec(token, SPEC, begin, ScheduleInputs("well", {"v": 7}))
         self.schedules.add(name, self.plan, origin, definition, self.now_ms - HOUR + 1)
 
     def fire(self, fires: ScheduleFires | None = None) -> int:

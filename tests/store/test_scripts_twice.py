@@ -41,7 +41,7 @@ from sleipnir.store.live import Piece
 from sleipnir.store.partitions.commits import IgnoredEntry
 from sleipnir.store.runs.journal_entries import ValuePlace
 from sleipnir.store.runs.requests import NO_FENCE, Fence
-from sleipnir.store.schedules import ScheduleDefinition
+from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
 from tests.store.test_batches import ID, SPEC, rows
@@ -460,7 +460,7 @@ def login_attempt(store: Store) -> Act:
 
 def schedule_write(store: Store) -> Act:
     plan = SchedulePlan(every_ms=60_000, anchor_ms=T)
-    definition = ScheduleDefinition("t", RunSpec("agent", "digest"), {}, ScheduleInputs())
+    definition = ScheduledSpec("t", RunSpec("agent", "digest"), {}, ScheduleInputs())
     store.schedules.add("s", plan, ScheduleOrigin("t", "me", T), definition, T)
     stored = store.schedules.get("s")
     decision = decide_now("s", "t", plan, stored.progress, T, request="r", by="me")

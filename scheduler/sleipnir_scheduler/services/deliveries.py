@@ -50,7 +50,7 @@ from sleipnir.runs.transitions import (
 )
 from sleipnir.store.connect import is_lasting
 from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect, RowBeginning
-from sleipnir.store.schedules import ScheduleDefinition
+from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.scripts import RedisCommand
 from sleipnir_scheduler.child_run import child_run
 from sleipnir_scheduler.graphs import Graphs
@@ -78,7 +78,7 @@ class Found:
     begins: Mapping[str, RowBeginning]
     shared: Mapping[str, Mapping[str, Any]]
     written: Mapping[tuple[int, str], Mapping[str, str]]
-    fires: Mapping[str, ScheduleDefinition]
+    fires: Mapping[str, ScheduledSpec]
 
 
 class Deliveries:

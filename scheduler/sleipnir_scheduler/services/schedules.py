@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import structlog
 
 from sleipnir.errors import RecordUnreadable, SleipnirError
-from sleipnir.schedules.firing import Decision, begun, decide, look_ms, set_back
+from sleipnir.schedules.firing import DueFires, begun, decide, look_ms, set_back
 from sleipnir.schedules.records import due_ms
 from sleipnir.store.connect import is_lasting
 from sleipnir.store.schedules import PAGE, Schedules, StoredSchedule
@@ -68,7 +68,7 @@ class ScheduleFires:
         else:
             self._log.error("a schedule cannot be fired", schedule=name, exc_info=error)
 
-    def _count(self, schedule: StoredSchedule, decision: Decision, now_ms: int) -> None:
+    def _count(self, schedule: StoredSchedule, decision: DueFires, now_ms: int) -> None:
         for fire in decision.log:
             self._tally.fires.add(fire.outcome)
             if fire.outcome == "started":
@@ -90,7 +90,7 @@ class ScheduleFires:
         try:
             progress = begun(schedule.plan, schedule.progress, now_ms)
             again_ms = look_ms(schedule.name, schedule.plan, progress, now_ms)
-            self._store.apply(schedule, Decision(progress, again_ms))
+            self._store.apply(schedule, DueFires(progress, again_ms))
         except Exception as error:
             if not is_lasting(error):
                 raise
@@ -99,11 +99,11 @@ class ScheduleFires:
         self._log.warning("the clock was set back, and a schedule counts from now on", schedule=schedule.name)
 
 
-def _decision(schedule: StoredSchedule, now_ms: int) -> Decision:
+def _decision(schedule: StoredSchedule, now_ms: int) -> DueFires:
     """What is due; if nothing is, when to look again."""
     name, plan, progress = schedule.name, schedule.plan, schedule.progress
     decision = decide(name, schedule.origin.token, plan, progress, now_ms, active=schedule.active)
-    return decision or Decision(progress, look_ms(name, plan, progress, now_ms))
+    return decision or DueFires(progress, look_ms(name, plan, progress, now_ms))
 
 
 def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sleipnir.errors import UsageError
-from sleipnir.schedules.times import Timing, checked, moment_ms, zone
+from sleipnir.schedules.times import FireTimes, checked, moment_ms, zone
 
 NOW = 1_790_000_000_000  # 2026-09-21
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
 
 def times(expression: str, tz: str, after: str, count: int = 3) -> list[str]:
-    found = islice(Timing(cron=expression, tz=tz).times_after(moment_ms(after, tz)), count)
+    found = islice(FireTimes(cron=expression, tz=tz).times_after(moment_ms(after, tz)), count)
     return [f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(tz)):%m-%d %H:%M%z}" for ms in found]
 
 
@@ -46,7 +46,7 @@ def test_cron_follows_the_clock_over_its_changes(tz: str, expression: str, after
 
 
 def test_a_time_that_came_does_not_come_again_in_the_repeated_hour() -> None:
-    timing = Timing(cron="30 2 * * *", tz=BERLIN)
+    timing = FireTimes(cron="30 2 * * *", tz=BERLIN)
     repeated = datetime(2026, 10, 25, 2, 10, tzinfo=ZoneInfo(BERLIN), fold=1)
     next_ms = timing.first_after(int(repeated.timestamp() * 1000))
     assert next_ms == moment_ms("2026-10-26T02:30", BERLIN)
@@ -58,7 +58,7 @@ def test_a_time_that_came_does_not_come_again_in_the_repeated_hour() -> None:
     tz=st.sampled_from([BERLIN, NEW_YORK, "UTC", "Australia/Lord_Howe", "Asia/Kolkata"]),
 )
 def test_times_increase_and_do_not_depend_on_where_one_begins(after: int, cron: str, tz: str) -> None:
-    timing = Timing(cron=cron, tz=tz)
+    timing = FireTimes(cron=cron, tz=tz)
     found = list(islice(timing.times_after(after), 5))
     assert found == sorted(set(found)) and found[0] > after
     assert [timing.first_after(time) for time in found[:-1]] == found[1:]
@@ -69,7 +69,7 @@ def test_times_increase_and_do_not_depend_on_where_one_begins(after: int, cron: 
 
 @given(after=st.integers(0, 10**7), every=st.integers(1_000, 10**6), anchor=st.integers(0, 10**6))
 def test_an_interval_is_counted_from_its_beginning(after: int, every: int, anchor: int) -> None:
-    timing = Timing(every_ms=every, anchor_ms=anchor)
+    timing = FireTimes(every_ms=every, anchor_ms=anchor)
     first, second = islice(timing.times_after(after), 2)
     assert first > max(after, anchor) and (first - anchor) % every == 0 and second == first + every
     assert first - every <= max(after, anchor)
@@ -78,10 +78,10 @@ def test_an_interval_is_counted_from_its_beginning(after: int, every: int, ancho
 
 
 def test_a_year_of_minutes_is_looked_back_on_at_once() -> None:
-    timing, looked = Timing(cron="* * * * *"), []
+    timing, looked = FireTimes(cron="* * * * *"), []
     year_ago = NOW - 365 * 86_400_000
 
-    class Counting(Timing):
+    class Counting(FireTimes):
         def times_after(self, after_ms: int):  # type: ignore[no-untyped-def]
             for time_ms in super().times_after(after_ms):
                 looked.append(time_ms)
@@ -93,7 +93,7 @@ def test_a_year_of_minutes_is_looked_back_on_at_once() -> None:
 
 
 def test_a_single_time_comes_once() -> None:
-    timing = Timing(at_ms=NOW)
+    timing = FireTimes(at_ms=NOW)
     assert (timing.first_after(NOW - 1), timing.first_after(NOW)) == (NOW, None)
     assert (timing.last_between(0, NOW), timing.last_between(NOW, NOW + 10**9)) == (NOW, None)
 
@@ -126,23 +126,23 @@ def test_a_moment_that_is_none_is_refused(text: str, tz: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("timing", "why"),
     [
-        (Timing(), "has one of"),
-        (Timing(cron="* * * * *", every_ms=5_000), "has one of"),
-        (Timing(cron="* * * *"), "five fields"),
-        (Timing(cron="* * * * * *"), "five fields"),
-        (Timing(cron="61 * * * *"), "'minute'"),
-        (Timing(cron="0 7 * * MON-XXX"), "'day-of-week'"),
-        (Timing(cron="0 0 30 2 *"), "'day-of-month'"),
-        (Timing(cron="1/0 * * * *"), "'minute'"),
-        (Timing(cron="9" * 190 + " * * * *"), "'minute'"),
-        (Timing(cron="*" * 300), "at most 200"),
-        (Timing(cron="* * * * *", tz="Mars/Base"), "no time zone"),
-        (Timing(every_ms=999), "1 second"),
-        (Timing(every_ms=10**12), "1 second"),
-        (Timing(at_ms=NOW), "in the past"),
+        (FireTimes(), "has one of"),
+        (FireTimes(cron="* * * * *", every_ms=5_000), "has one of"),
+        (FireTimes(cron="* * * *"), "five fields"),
+        (FireTimes(cron="* * * * * *"), "five fields"),
+        (FireTimes(cron="61 * * * *"), "'minute'"),
+        (FireTimes(cron="0 7 * * MON-XXX"), "'day-of-week'"),
+        (FireTimes(cron="0 0 30 2 *"), "'day-of-month'"),
+        (FireTimes(cron="1/0 * * * *"), "'minute'"),
+        (FireTimes(cron="9" * 190 + " * * * *"), "'minute'"),
+        (FireTimes(cron="*" * 300), "at most 200"),
+        (FireTimes(cron="* * * * *", tz="Mars/Base"), "no time zone"),
+        (FireTimes(every_ms=999), "1 second"),
+        (FireTimes(every_ms=10**12), "1 second"),
+        (FireTimes(at_ms=NOW), "in the past"),
     ],
 )
-def test_a_timing_that_is_wrong_is_refused(timing: Timing, why: str) -> None:
+def test_a_timing_that_is_wrong_is_refused(timing: FireTimes, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         checked(timing, NOW)
 
