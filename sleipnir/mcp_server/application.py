@@ -1,7 +1,7 @@
 """The MCP server as an object: which tools there are, and what a call does. It knows no transport.
 
-    server = build(settings, ServerOptions(agents=("triage",)))     # an mcp.server.lowlevel.Server
-    server.streamable_http_app()                                     # or server.run(read, write, ...)
+    server = AgentServer(settings, ServerOptions(agents=("triage",)))    # an mcp.server.lowlevel.Server
+    server.streamable_http_app(stateless_http=True)                       # or server.run(read, write, ...)
 
 Rules. Every failure is a result that says so, for the client's model; no traceback and no secret is in it. Redis is
 connected to by the first call that needs it, and again by each later one. A call whose client is gone leaves its run
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio
@@ -53,6 +53,8 @@ INSTRUCTIONS: Final = (
 CANCEL_S: Final = 5.0  # for the request to cancel a run, when its call was cancelled
 
 Context = ServerRequestContext["Serving", Any]
+ActorOf = Callable[[Any], Actor]
+"""Whose call it is, by the HTTP request (starlette.requests.Request)."""
 
 
 @dataclass
@@ -62,20 +64,29 @@ class Serving:
     client: AsyncClient
     catalogue: AgentCatalogue
     options: ServerOptions
+    actor_of: ActorOf | None = None
     calls: str = field(default_factory=lambda: uuid.uuid4().hex)
     client_is_gone: bool = False
 
+    def acting_for(self, request: Any) -> Serving:
+        """The same in the name of the sender of an HTTP request. None: there is none."""
+        if request is None or self.actor_of is None:
+            return self
+        return replace(self, client=self.client.acting_as(self.actor_of(request)))
+
     @property
     def runs(self) -> run_tools.VisibleRuns:
+        """The runs that its clients see."""
         return run_tools.VisibleRuns(self.client, self.catalogue.titles())
 
 
 class AgentServer(Server["Serving"]):
     """The MCP server of one deployment."""
 
-    def __init__(self, settings: Settings, options: ServerOptions) -> None:
-        """Raises AgentNotFound and GraphError for agents that are named and cannot run."""
-        self._settings, self._options = settings, options
+    def __init__(self, settings: Settings, options: ServerOptions, actor_of: ActorOf | None = None) -> None:
+        """`actor_of` is whose call an HTTP request is; None: the user's of this process. Raises AgentNotFound and
+        GraphError for agents that are named and cannot run."""
+        self._settings, self._options, self._actor_of = settings, options, actor_of
         self._catalogue = AgentCatalogue(settings, None if options.agents is None else tuple(options.agents))
         self._catalogue.check()
         self.serving: Serving | None = None
@@ -93,17 +104,12 @@ class AgentServer(Server["Serving"]):
     async def opened(self) -> AsyncIterator[Serving]:
         """What calls share, while the server serves."""
         client = AsyncClient(self._settings, by=Actor.here("mcp"))
-        self.serving = Serving(client, self._catalogue, self._options)
+        self.serving = Serving(client, self._catalogue, self._options, self._actor_of)
         try:
             yield self.serving
         finally:
             with anyio.CancelScope(shield=True):
                 await client.close()
-
-
-def build(settings: Settings, options: ServerOptions) -> AgentServer:
-    """The server for the deployment of `settings`. Raises AgentNotFound and GraphError."""
-    return AgentServer(settings, options)
 
 
 @asynccontextmanager
@@ -145,50 +151,47 @@ async def _call_tool(context: Context, params: CallToolRequestParams) -> Result:
 
 
 async def _called(context: Context, params: CallToolRequestParams) -> Result:
-    serving = context.lifespan_context
+    serving = context.lifespan_context.acting_for(context.request)
     match params.name:
         case "list_runs":
             return await run_tools.list_runs(serving.runs, params.arguments)
         case "show_run":
             return await run_tools.show_run(serving.runs, params.arguments)
         case "wait_for_run":
-            return await _wait_for_run(context, params)
+            return await _wait_for_run(context, serving, params)
         case "answer_question" if serving.options.answers:
             return await run_tools.answer_question(serving.runs, params.arguments)
         case "cancel_run":
             return await run_tools.cancel_run(serving.runs, params.arguments)
-    return await _run_agent(context, params)
+    return await _run_agent(context, serving, params)
 
 
-async def _wait_for_run(context: Context, params: CallToolRequestParams) -> Result:
-    serving = context.lifespan_context
+async def _wait_for_run(context: Context, serving: Serving, params: CallToolRequestParams) -> Result:
     given = checked(run_tools.WAIT_FOR_RUN.input_schema, params.arguments)
     run = await serving.runs.run(given["run_id"])
-    return await _followed(context, run, params, since_ms=await serving.client.now_ms())
+    return await _followed(context, serving, run, params, since_ms=await serving.client.now_ms())
 
 
-async def _run_agent(context: Context, params: CallToolRequestParams) -> Result:
-    serving = context.lifespan_context
+async def _run_agent(context: Context, serving: Serving, params: CallToolRequestParams) -> Result:
     tool = await anyio.to_thread.run_sync(serving.catalogue.tool, params.name)
     given = read(tool.input_schema, params.arguments)
     if params.request_state is not None:
         run, since_ms = await serving.runs.run(RepeatedCall.of(params.request_state).run_id), None
     else:
-        run, since_ms = await _submitted(context, tool, given), 0
+        run, since_ms = await _submitted(context, serving, tool, given), 0
     try:
         since_ms = await serving.client.now_ms() if since_ms is None else since_ms
-        return await _followed(context, run, params, since_ms=since_ms)
+        return await _followed(context, serving, run, params, since_ms=since_ms)
     except SleipnirError as error:
         return error_result(f"run {run.id} was submitted and goes on, but following it failed: {error}")
     except anyio.get_cancelled_exc_class():
-        if not serving.options.detach and not serving.client_is_gone:
+        if not serving.options.detach and not context.lifespan_context.client_is_gone:
             await _cancel(run)
         raise
 
 
-async def _submitted(context: Context, tool: AgentTool, given: CallArguments) -> AsyncRun:
+async def _submitted(context: Context, serving: Serving, tool: AgentTool, given: CallArguments) -> AsyncRun:
     """Submit a run of an agent. A call that is cancelled meanwhile has either no run, or one that is cancelled."""
-    serving = context.lifespan_context
     options = serving.options
     await serving.client.prepare_knowledge(tool.agent)  # this may take long; what follows is not interrupted
     more: Mapping[str, Any] = {} if options.cwd is None else {"cwd": options.cwd}
@@ -227,8 +230,9 @@ def _request_id(context: Context) -> str | None:
     return f"mcp {hashlib.sha256(f'{connection} {context.request_id}'.encode()).hexdigest()}"
 
 
-async def _followed(context: Context, run: AsyncRun, params: CallToolRequestParams, *, since_ms: int) -> Result:
-    serving = context.lifespan_context
+async def _followed(
+    context: Context, serving: Serving, run: AsyncRun, params: CallToolRequestParams, *, since_ms: int
+) -> Result:
     before = None if params.request_state is None else RepeatedCall.of(params.request_state)
     followed = AwaitedRun(
         context, serving.client, run, serving.options.wait_s, answers=serving.options.answers, before=before

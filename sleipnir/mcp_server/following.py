@@ -30,6 +30,9 @@ from sleipnir.runs.views import GateInfo, RunEvent, RunInfo, StreamMode
 Result = CallToolResult | InputRequiredResult
 
 MODES: Final[tuple[StreamMode, ...]] = ("updates", "tools", "events", "custom")
+REPEATED_SINCE: Final = "2026-07-28"
+"""The first version of the protocol with which calls are repeated; versions are dates."""
+
 MOST_ROUNDS: Final = 8
 """Repetitions of one call with answers: clients give up after ten."""
 
@@ -99,7 +102,9 @@ class AwaitedRun:
         self._context, self._client, self._run = context, client, run
         self._left_s, self._answers = wait_s, answers
         self._before = before
-        self._elicits = questions.can_elicit(context.session.client_capabilities)
+        self._repeats = context.protocol_version >= REPEATED_SINCE
+        can_ask = self._repeats or context.session.can_send_request
+        self._elicits = can_ask and questions.can_elicit(context.session.client_capabilities)
         self._answered: set[Place] = set()
         self._declined = set(before.declined) if before is not None else set()
         self._progress = ProgressMessages(context.session.report_progress)
@@ -134,7 +139,7 @@ class AwaitedRun:
                 is_over = await self._until_it_may_wait(events, since_ms)
                 info, gates = await self._standing()
                 while self._elicits and (gate := self._next(gates)) is not None:
-                    if not self._context.session.can_send_request:
+                    if self._repeats:
                         return self._question(info, gate)
                     await self._ask(info, gate)
                     info, gates = await self._standing()

@@ -84,7 +84,7 @@ def serve(
             agents=named, wait_s=wait_s, detach=detach, answers=not no_answers, max_cost_usd=max_cost_usd,
             max_tokens=max_tokens, cwd=cwd,
         )  # fmt: skip
-        stdio_transport.serve(application.build(deployed, given))
+        stdio_transport.serve(application.AgentServer(deployed, given))
 
 
 @contextlib.contextmanager
