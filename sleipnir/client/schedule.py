@@ -267,7 +267,8 @@ def redefined(
         if prompt is None:
             raise UsageError("give the input of the graph too: it is not kept")
         budget = Budget(old.spec.max_cost_usd, old.spec.max_tokens)
-        kept: RunOptions = {"strict": old.spec.strict, "cwd": None if old.spec.cwd is None else Path(old.spec.cwd)}
+        cwd = None if old.spec.cwd is None else Path(old.spec.cwd)
+        kept: RunOptions = {"strict": old.spec.strict, "cwd": cwd, "user": old.spec.user}
         run = preparation.run(agent, prompt, state=state, session=None, thread=None, budget=budget, options=kept)
         spec, begin, roster, inputs = run.spec, run.state, run.roster, _of_program(preparation, agent, prompt)
     else:

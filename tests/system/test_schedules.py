@@ -164,6 +164,24 @@ def test_later_runs_get_the_definition_of_an_edit_and_no_other_change(own_stack:
         assert (first.output, second.output) == ("hi 1", "hi new 1")
 
 
+def test_shared_values_are_those_of_the_fire(own_stack: Stack, tmp_path: Path) -> None:
+    own_stack.start_scheduler()
+    write_agent(tmp_path / "agents" / "greets", SAYS.replace("name: says", "name: greets"))
+    with own_stack.client() as client:
+        client.set_shared_values("greets", {"tier": "tin"}, user="ann")
+        schedule = client.schedule("greeting", "greets", "hi", every="1s", user="ann", state={"app:motto": "mine"})
+        client.set_shared_values("greets", {"tier": "gold"}, user="ann")
+        client.set_shared_values("greets", {"motto": "ours"})
+        wait_until(schedule.runs, "it fires")
+        now = schedule.run_now()
+        schedule.remove()
+        ids = {info.id for info in client.runs(100)}
+        assert now.id in ids and len(ids) >= 2
+        wait_until(lambda: all(client.run(run).info().is_final for run in ids), "all runs are over")
+        states = [client.run(run).state() for run in ids]
+        assert {(state["user:tier"], state["app:motto"]) for state in states} == {("gold", "mine")}
+
+
 def test_each_fire_starts_one_run_while_schedulers_are_killed(own_stack: Stack) -> None:
     stack = own_stack
     with stack.client() as client:

@@ -30,6 +30,7 @@ from sleipnir.cli.runs.parameters import (
     RECURSION_LIMIT,
     STATE,
     STRICT,
+    USER,
     VAR,
     RunParameters,
     json_values,
@@ -68,7 +69,7 @@ _PLAN = (
 )  # fmt: skip
 _RUN = (
     VAR, AGENT_VARIABLE, STATE, CONTEXT, CWD, MAX_COST, MAX_TOKENS, RECURSION_LIMIT, BREAK_BEFORE, BREAK_AFTER,
-    OVERRIDE, PATCH, STRICT,
+    OVERRIDE, PATCH, STRICT, USER,
 )  # fmt: skip
 
 
