@@ -24,7 +24,7 @@ from sleipnir.models.limits import GrantedPermit, Limit
 from sleipnir.runs.cached_results import CacheLease, CachePlace
 from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.node_streams import StreamName, StreamWrite, TextPlace
-from sleipnir.runs.run import Checkpoint, Fork, Gate, QueuedTurn, RunSpec
+from sleipnir.runs.run import Checkpoint, Fork, Gate, Hold, QueuedTurn, RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.shared_values import SharedName
 from sleipnir.runs.signals import Signalled
@@ -371,8 +371,6 @@ def put_back(store: Store) -> Act:
 
 
 def resume_all(store: Store) -> Act:
-    from sleipnir.runs.run import Hold
-
     queued(store)
     store.runs.pause_all(Hold("me", 1))
     return lambda: store.runs.resume_all()
@@ -443,6 +441,10 @@ def tell_root(store: Store) -> Act:
     return lambda: run_in_order(store._client, [store.effects.notify_watchers(fence, RUN, "gate_opened", {})])
 
 
+def pause_all(store: Store) -> Act:
+    return lambda: store.runs.pause_all(Hold("ann@desk (cli)", 1))
+
+
 def change_access(store: Store) -> Act:
     user = User("ann", {"*": "viewer"})
     assert store.access.change_user(None, user, "{}")
@@ -507,6 +509,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "own": (own, None),
     "outline": (outline, None),
     "park": (park, 1),
+    "pause_all": (pause_all, 0),
     "places": (places, [1000, 0]),
     "pulse": (pulse, None),
     "put_back": (put_back, 0),

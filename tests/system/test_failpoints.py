@@ -64,6 +64,7 @@ OF_CLIENTS = {
     "skip": "tell",
     "pause": "tell",
     "resume": "tell",
+    "pause_all": "pause_all",
     "resume_all": "resume_all",
     "send_signal": "signals",
     "submit_batch": "batch_add",
@@ -711,6 +712,15 @@ def resume(caller: Caller) -> Run:
     return run
 
 
+def pause_all(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.pause_all('me')")
+    caller.client.pause_all("me")  # of a batch, nothing or a part may have been done
+    assert caller.client.held() is not None
+    caller.client.resume_all()
+    return run
+
+
 def resume_all(caller: Caller) -> Run:
     run = caller.asked()
     caller.client.pause_all("me")
@@ -770,6 +780,7 @@ CALLS: dict[str, Callable[[Caller], Run]] = {
         skip,
         pause,
         resume,
+        pause_all,
         resume_all,
         send_signal,
         submit_batch,

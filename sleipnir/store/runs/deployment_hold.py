@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleipnir.access.audit import MOST_ENTRIES, audit_text
+from sleipnir.access.audit import audit_text
 from sleipnir.decoding import read_text
 from sleipnir.runs.actor import Change
 from sleipnir.runs.run import Hold
@@ -10,7 +10,7 @@ from sleipnir.store.record_text import record
 from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.scripts import Arg, LuaScript, checked, run_batch
 
-_RESUME_ALL = LuaScript("resume_all")
+_PAUSE_ALL, _RESUME_ALL = LuaScript("pause_all"), LuaScript("resume_all")
 
 
 class DeploymentHold(RunConnection):
@@ -18,18 +18,14 @@ class DeploymentHold(RunConnection):
 
     def pause_all(self, pause: Hold) -> None:
         """Hold the deployment: no visit is claimed until `resume_all`. An existing hold is kept unchanged."""
-        was_held = self.held() is not None
-        pipe = self._client.pipeline(transaction=False)
-        for partition in range(1, self._keys.partitions):
-            pipe.set(self._keys.of_partition(partition).paused, record(pause), nx=True)
-        pipe.execute()
-        with self._client.pipeline(transaction=True) as first:  # of one partition: the entry is in the audit with it
-            part = self._keys.of_partition(0)
-            first.set(part.paused, record(pause), nx=True)
-            if not was_held and pause.by:
-                entry = audit_text("deployment paused", "deployment", pause.by, reason=pause.reason)
-                first.xadd(part.audit, {"e": entry}, maxlen=MOST_ENTRIES, approximate=True)
-            first.execute()
+        entry = audit_text("deployment paused", "deployment", pause.by, reason=pause.reason) if pause.by else ""
+        vectors = []
+        for number in range(self._keys.partitions):
+            partition = self._keys.of_partition(number)
+            args: dict[str, Arg] = {"hold": record(pause), "entry": "" if number else entry, "keep_ms": self._audit_ms}
+            vectors.append(_PAUSE_ALL.vector({"paused": partition.paused, "audit": partition.audit}, args))
+        for reply in run_batch(self._client, _PAUSE_ALL, vectors):
+            checked(reply)
 
     def resume_all(self) -> bool:
         """Resume a held deployment; queued visits are published at once. False: it was not held."""
