@@ -20,9 +20,12 @@ from sleipnir.runs.run import Checkpoint, Fork, Hold, PastState, RunSpec
 from sleipnir.runs.shared_values import SharedName
 from sleipnir.runs.transitions import AwaitSignal, Step, Transition, Write
 from sleipnir.runs.visits import Visit, Work
+from sleipnir.schedules.firing import MOST_AT_ONCE, decide
+from sleipnir.schedules.records import ScheduleInputs, ScheduleOrigin, SchedulePlan
 from sleipnir.settings import Settings
 from sleipnir.store.cache import CacheStore
 from sleipnir.store.runs.requests import NO_FENCE
+from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
 from tests.processes import RedisServer
@@ -112,6 +115,17 @@ def share_values(store: Store) -> None:
     store.shared_values.remove(name, None)
 
 
+def schedules(store: Store) -> None:
+    """A schedule whose runs begin with 2 MB; then as many fires as one decision makes, each of which cancels a run."""
+    plan = SchedulePlan(every_ms=1_000, anchor_ms=T, overlap="cancel", catch_up_ms=3_600_000)
+    spec = ScheduledSpec("t", RunSpec("agent", "digest"), {"a": MB, "b": MB}, ScheduleInputs())
+    store.schedules.add("s", plan, ScheduleOrigin("t", "me", T), spec, T)
+    stored = store.schedules.get("s")
+    due = decide("s", "t", plan, stored.progress, T + 3_600_000, active=False)
+    assert due is not None and len(due.starts) == MOST_AT_ONCE
+    store.schedules.apply(stored, due)
+
+
 def signals(store: Store) -> None:
     """A page of visits is told of data as large as can be; then one of thousands of visits that decline."""
     waits = [AwaitSignal("paid", seq, 1, 0) for seq in range(1_000)]
@@ -149,8 +163,8 @@ def cached_results(store: Store) -> None:
 
 
 LARGE: tuple[Callable[[Store], object], ...] = (
-    forget, fire_timers, resume_all, create_run, deliver_and_commit, batches, share_values, signals, left_signals,
-    cached_results, begin_fork,
+    forget, fire_timers, resume_all, create_run, deliver_and_commit, batches, share_values, schedules, signals,
+    left_signals, cached_results, begin_fork,
 )  # fmt: skip
 
 
