@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from sleipnir.client.async_client import AsyncClient
 from sleipnir.runs.actor import Actor
@@ -17,6 +18,7 @@ from sleipnir.settings import Settings
 from sleipnir_console import openapi, problems
 from sleipnir_console.authentication import Authentication
 from sleipnir_console.body_limits import BodyLimit
+from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.request_log import RequestLog
@@ -73,6 +75,8 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     problems.add_handlers(app)
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
+    app.state.mcp = McpEndpoint(settings, is_stopping)
+    app.router.routes.append(Route(PATH, endpoint=app.state.mcp, include_in_schema=False))
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, most_bytes=settings.console_body_bytes)
     app.add_middleware(OriginGuard, hosts=LOOPBACK if authentication.is_private else None)
@@ -84,7 +88,8 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
 async def _connected(app: FastAPI) -> AsyncIterator[None]:
     """Close the connections at the end. The first request opens them: a server starts also while Redis is away."""
     try:
-        yield
+        async with app.state.mcp.running():
+            yield
     finally:
         await app.state.client.close()
 

@@ -90,15 +90,15 @@ class GuardedRoute(APIRoute):
                 caller: Caller = await request.app.state.authenticate(request)
                 request.state.caller = caller
                 if not caller.may(permission, everywhere=everywhere):
-                    raise _refusal(caller, permission)
+                    raise refusal(caller, permission)
             response: Response = await answer(request)
             return response
 
         return guarded
 
 
-def _refusal(caller: Caller, permission: Permission) -> HttpProblem:
-    """To a caller without any role there, nothing is there."""
+def refusal(caller: Caller, permission: Permission) -> HttpProblem:
+    """What a caller gets that may not do this. To one without any role there, nothing is there."""
     if caller.permission == "user":
         return HttpProblem("not-found", "there is nothing here that you may see")
     return HttpProblem("forbidden", f"this needs the permission {permission}", {"permission": permission})

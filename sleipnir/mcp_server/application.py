@@ -33,7 +33,7 @@ from mcp.types import (
 
 from sleipnir import __version__
 from sleipnir.client.async_client import AsyncClient, AsyncRun
-from sleipnir.errors import GraphError, SleipnirError, UsageError
+from sleipnir.errors import GraphError, SleipnirError, StoreUnavailable, UsageError
 from sleipnir.mcp_server import run_tools
 from sleipnir.mcp_server.arguments import CallArguments, checked, read
 from sleipnir.mcp_server.catalogue import AgentCatalogue, AgentTool
@@ -65,6 +65,7 @@ class Serving:
     catalogue: AgentCatalogue
     options: ServerOptions
     actor_of: ActorOf | None = None
+    is_stopping: Callable[[], bool] = lambda: False
     calls: str = field(default_factory=lambda: uuid.uuid4().hex)
     client_is_gone: bool = False
 
@@ -83,10 +84,18 @@ class Serving:
 class AgentServer(Server["Serving"]):
     """The MCP server of one deployment."""
 
-    def __init__(self, settings: Settings, options: ServerOptions, actor_of: ActorOf | None = None) -> None:
-        """`actor_of` is whose call an HTTP request is; None: the user's of this process. Raises AgentNotFound and
-        GraphError for agents that are named and cannot run."""
+    def __init__(
+        self,
+        settings: Settings,
+        options: ServerOptions,
+        actor_of: ActorOf | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`actor_of` is whose call an HTTP request is; None: the user's of this process. `is_stopping`: whether the
+        process is being stopped, which ends calls and leaves their runs alone. Raises AgentNotFound and GraphError for
+        agents that are named and cannot run."""
         self._settings, self._options, self._actor_of = settings, options, actor_of
+        self._is_stopping = is_stopping
         self._catalogue = AgentCatalogue(settings, None if options.agents is None else tuple(options.agents))
         self._catalogue.check()
         self.serving: Serving | None = None
@@ -104,7 +113,7 @@ class AgentServer(Server["Serving"]):
     async def opened(self) -> AsyncIterator[Serving]:
         """What calls share, while the server serves."""
         client = AsyncClient(self._settings, by=Actor.here("mcp"))
-        self.serving = Serving(client, self._catalogue, self._options, self._actor_of)
+        self.serving = Serving(client, self._catalogue, self._options, self._actor_of, self._is_stopping)
         try:
             yield self.serving
         finally:
@@ -141,13 +150,21 @@ def _declared(tool: AgentTool) -> Tool:
 async def _call_tool(context: Context, params: CallToolRequestParams) -> Result:
     try:
         return await _called(context, params)
-    except GraphError as error:
-        return error_result("\n".join([str(error), *map(str, error.problems)]))
     except SleipnirError as error:
-        return error_result(str(error))
+        return error_result(_told(error, is_remote=context.request is not None))
     except Exception as error:  # a bug of ours must not end the server, nor reach the client's model
         structlog.get_logger().exception("a call has failed", tool=params.name)
         return error_result(f"Sleipnir's MCP server has a bug ({type(error).__name__}); its log has the details")
+
+
+def _told(error: SleipnirError, *, is_remote: bool) -> str:
+    """An error for a client. One on another machine is not told of addresses and folders of this one."""
+    if isinstance(error, GraphError):
+        return str(error).partition("\n")[0] if is_remote else "\n".join([str(error), *map(str, error.problems)])
+    if isinstance(error, StoreUnavailable) and is_remote:
+        structlog.get_logger().warning("Redis does not answer", error=str(error))
+        return "Redis does not answer, or cannot be used now"
+    return str(error)
 
 
 async def _called(context: Context, params: CallToolRequestParams) -> Result:
@@ -183,9 +200,11 @@ async def _run_agent(context: Context, serving: Serving, params: CallToolRequest
         since_ms = await serving.client.now_ms() if since_ms is None else since_ms
         return await _followed(context, serving, run, params, since_ms=since_ms)
     except SleipnirError as error:
-        return error_result(f"run {run.id} was submitted and goes on, but following it failed: {error}")
+        reason = _told(error, is_remote=context.request is not None)
+        return error_result(f"run {run.id} was submitted and goes on, but following it failed: {reason}")
     except anyio.get_cancelled_exc_class():
-        if not serving.options.detach and not context.lifespan_context.client_is_gone:
+        is_cancelled = not (context.lifespan_context.client_is_gone or serving.is_stopping())
+        if is_cancelled and not serving.options.detach:
             await _cancel(run)
         raise
 
