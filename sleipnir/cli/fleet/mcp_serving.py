@@ -73,7 +73,7 @@ def serve(
     if named == []:
         raise UsageError("--agents names no agent")
     if importlib.util.find_spec("mcp") is None:
-        raise ConfigError("the MCP server needs the package mcp: pip install 'sleipnir[llm]'")
+        raise ConfigError("the MCP server needs the package mcp, which the extra `llm` installs")
     from sleipnir import logs
     from sleipnir.mcp_server import application, stdio_transport
 
