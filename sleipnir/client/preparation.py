@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from sleipnir import waiting
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import Bundle
 from sleipnir.batches.records import BatchPlan, check_plan
@@ -52,6 +53,9 @@ NO_BATCH_ID: Final = "{!r} cannot name a batch: up to 64 letters, digits, '.', '
 OFFERED_FOR_S: Final = (
     60.0  # bundles that Redis had within this time are not checked again; it keeps recently used ones
 )
+
+
+OWED_S: Final = 2.0  # for which a turn waits for what the run before it has written
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class Preparation:
         in_session = _session(roster.agent.graph, roster.agent.folder.name, session)
         given: Mapping[str, Any] = state or {}
         spec = self._spec(agent, roster, options, name)
-        shared = self._shared(spec)
+        shared = self._shared(spec, None if last is None else last.before if isinstance(last, LiveTurn) else last.run)
         if isinstance(agent, CompiledGraph):
             if state is not None:
                 raise UsageError("a graph gets its input as the second argument; leave `state` out")
@@ -148,10 +152,16 @@ class Preparation:
         changes = {key: value for key, value in begin.items() if key not in past or value is not past[key]}
         return PreparedRun(run_id, spec, changes, roster, last)
 
-    def _shared(self, spec: RunSpec) -> dict[str, Any]:
-        """The shared values that a run begins with."""
+    def _shared(self, spec: RunSpec, before: str | None = None) -> dict[str, Any]:
+        """The shared values that a run begins with. Those that the run before it in its thread has written, which are
+        there within moments of its end, are waited for."""
+        if not spec.scopes:
+            return {}
+        values, until_s = self._store.shared_values, time.monotonic() + OWED_S
         with self._store.errors():
-            return self._store.shared_values.for_state(names_of(spec)) if spec.scopes else {}
+            while before is not None and values.is_owed_by(before) and time.monotonic() < until_s:
+                waiting.sleep(0.01)
+            return values.for_state(names_of(spec))
 
     def requested(
         self,

@@ -23,6 +23,8 @@ from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, checked, run_in
 _SHARE = LuaScript("share_values")
 
 KNOWN_MS: Final = 3_600_000
+LOOKED_AT: Final = 1_000
+_KIND: Final = '"share_values"'
 _TOO_MUCH: Final = -1
 
 
@@ -45,6 +47,15 @@ class SharedValues:
             return {}
         found = zip(names, self.read(names), strict=True)
         return {key: value for name, values in found for key, value in in_state(name, values).items()}
+
+    def is_owed_by(self, run_id: str) -> bool:
+        """Whether values that a run has written are still on their way, as far as the oldest LOOKED_AT effects of its
+        partition tell."""
+        effects = self._keys.of_partition(self._keys.partition_of(run_id)).effects
+        pipe = self._client.pipeline(transaction=False)
+        pipe.xrange(effects, count=LOOKED_AT)
+        [entries] = pipe.execute()
+        return any(fields.get("run") == run_id and _KIND in fields.get("e", "") for _, fields in entries)
 
     def write(self, name: SharedName, texts: Mapping[str, str]) -> None:
         """Set values, given as JSON text. Raises UsageError if they are too many or too large."""

@@ -78,7 +78,9 @@ def test_what_a_step_writes_goes_back_and_what_a_run_began_with_does_not(store: 
         ("app:", ["app:banner"]), ("user:", ["user:tier"]),
     ]  # fmt: skip
     assert both(store) == [{}, {}], "nothing in the commit itself"
+    assert store.shared_values.is_owed_by(RUN) and not store.shared_values.is_owed_by("run000000002")
     writer.deliver()
+    assert not store.shared_values.is_owed_by(RUN)
     assert both(store) == [{"tier": "gold"}, {"banner": [1]}]
     assert store.shared_values.for_state([ANN, AGENT]) == {"user:tier": "gold", "app:banner": [1]}
     writer.write("two", said=1)

@@ -59,6 +59,8 @@ def stack(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
 def client(stack: Stack) -> Iterator[Client]:
     with stack.client() as client:
         yield client
+        parts = [client.store.keys.of_partition(number) for number in range(client.store.keys.partitions)]
+        wait_until(lambda: not any(client.store._client.xlen(part.effects) for part in parts), "all is written back")
         for info in client.shared_value_counts():
             client.remove_shared_values(info.agent, user=info.user)
 
@@ -80,6 +82,7 @@ def test_runs_of_a_user_go_on_with_what_earlier_ones_have_written(client: Client
     second = end(client.submit("counts", user="ann"))
     assert second.state()["user:visits"] == 2 and second.state()["user:name"] == "Ann"
     assert second.state_at(0)["user:visits"] == 1, "its first state has them: no later change is seen"
+    wait_for(client, {"visits": 2}, None)
     end(client.submit("counts", "Bob", user="bob"))
     wait_for(client, {"visits": 1, "name": "Bob"}, "bob")
     wait_for(client, {"visits": 3}, None)
@@ -97,6 +100,29 @@ def test_turns_of_a_thread_have_the_values_of_their_own_user(client: Client) -> 
     wait_for(client, {"visits": 1}, "bob")
     nobody = end(client.submit("counts", thread="t"))
     assert nobody.state()["user:visits"] == 1 and len(nobody.state()["said"]) == 3
+
+
+def test_a_turn_sees_what_the_run_before_it_has_written(client: Client) -> None:
+    """Submitted in the moment when that has ended."""
+    for turn in range(1, 6):
+        run = client.submit("counts", user="zoe", thread="at-once")
+        wait_until(lambda run=run: run.info().is_final, "it ends")  # type: ignore[misc]
+        assert run.state()["user:visits"] == turn
+
+
+def test_a_turn_does_not_wait_for_ever(stack: Stack, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = end(client.submit("counts", user="zoe", thread="owed"))
+    wait_for(client, {"visits": 1}, "zoe")
+    asked: list[str] = []
+    monkeypatch.setattr("sleipnir.client.preparation.OWED_S", 0.1)
+
+    def always(run: str) -> bool:
+        asked.append(run)
+        return True
+
+    monkeypatch.setattr(client.store.shared_values, "is_owed_by", always)
+    assert end(client.submit("counts", user="zoe", thread="owed")).state()["user:visits"] == 2
+    assert set(asked) == {first.id}
 
 
 def test_a_fork_is_of_the_same_user_with_the_values_of_its_past(client: Client) -> None:
