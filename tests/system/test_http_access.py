@@ -21,12 +21,20 @@ from sleipnir.client.access import Access
 from sleipnir_console.app import api_routes
 from sleipnir_console.permissions import RANKS, Permission
 from tests.console import Answer, Console, console_of
-from tests.processes import RedisServer, Stack
+from tests.processes import RedisServer, Stack, write_agent
 from tests.tls import make_certificates
 from tests.waiting import wait_until
 
 PASSWORD = "correct horse battery"
 NO_RUN = "z" * 12
+ASKING = """
+name: asking
+version: sleipnir/1
+start: sure
+nodes:
+  sure: {type: approval, question: "sure?", options: [yes, no], routes: {yes: done, no: done}, on_other: done}
+  done: {type: end, output: done}
+"""
 UNSEEN = "there is nothing here that you may see"
 
 
@@ -331,6 +339,24 @@ def test_the_audit_and_the_log_name_the_user_and_no_secret(console: Console, cre
     log = console.stack.log("console") + "\n".join(lines)
     for secret in (PASSWORD, token, cookie_of(login).value, login.data["csrf"]):
         assert secret not in log
+
+
+def test_an_answer_over_http_is_in_the_audit_with_the_user_and_its_token(
+    console: Console, credentials: Credentials, tmp_path: Path
+) -> None:
+    token = credentials.here["approver"]
+    console.stack.start_scheduler()
+    with console.stack.client() as client:
+        run = client.submit(write_agent(tmp_path / "asking", ASKING))
+        [gate] = wait_until(run.gates, "it asks")
+        for name, status in (("viewer", 403), ("approver", 200)):
+            headers = {"Authorization": f"Bearer {credentials.here[name]}"}
+            answer = console.request("POST", f"/gates/{run.id}/{gate.seq}/answer", {"answer": "yes"}, headers)
+            assert answer.status == status, answer.body
+        assert run.wait(60).status == "completed"
+        [entry] = client.access.audit(on=f"run {run.id}")
+    assert (entry.what, entry.by) == ("run answered", f"approver-here/{token.split('_')[1]}@127.0.0.1 (api)")
+    assert (entry.before, entry.after["answer"]) == ({"status": "waiting"}, "yes")
 
 
 # Proxies, TLS, and servers that do not start.
