@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from hashlib import sha256
@@ -28,6 +29,8 @@ SHARED = ("lease_s", "redispatch_after_s", "max_redeliveries", "owner_ttl_s", "r
 """Settings that affect decisions of schedulers, in addition to the broker. A scheduler with a different value conflicts
 with the others."""
 SHOWN = 200  # characters of a value that is refused
+
+NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 MOST_BUNDLE_FILES = 10_000
 MOST_UNPACKED_BYTES = 256 * 2**20
@@ -100,6 +103,12 @@ def _seconds_or_zero(given: Any) -> float:
     return _seconds(given, may_be_zero=True)
 
 
+def _namespace(given: Any) -> str:
+    if not isinstance(given, str) or not NAMESPACE.fullmatch(given):
+        raise ValueError("must be 1 to 63 letters, digits, '.', '_' and '-', a letter or a digit first")
+    return given
+
+
 def _absolute(given: Any) -> Path:
     return Path(given).absolute()
 
@@ -138,6 +147,8 @@ class Settings:
     """llm workers record the models' answers in this folder (sleipnir/testing/tape.py)."""
     replay: Path | None = _setting(None, _absolute)
     """llm workers answer from the recording in this folder and call no model."""
+    namespace: str = _setting("default", _namespace)
+    """Runs that are submitted from here are in this namespace, and lists show those of it."""
     strict: bool = _setting(False, _flag)
     """Runs that are submitted from here fail at every failed visit: one that no fallback, retry or `on_error` node
     handles."""

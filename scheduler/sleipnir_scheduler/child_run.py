@@ -76,6 +76,8 @@ def child_run(
         returns=settings.returns,
         event_scope=scope_below(above.event_scope, settings.event_scope, effect.agent),
         stream=settings.stream,
+        namespace=above.namespace,
+        tags=above.tags,
         v=_version(above, overrides.get(effect.agent, {}), settings),
     )
     if effect.state is not None:

@@ -25,6 +25,7 @@ from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.deliveries import Deliveries
 from sleipnir_scheduler.services.generation import GenerationWatch
+from sleipnir_scheduler.services.listing import Listing
 from sleipnir_scheduler.services.loop import ServiceRounds
 from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
@@ -35,6 +36,7 @@ ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between checks of batches; shorter after a
 ADMIT_IDLE_S = 0.2  # if there are no unfinished batches: the checks were half of the CPU of an idle scheduler
 LINGER_S, MOST_LINGER_S = 0.002, 0.010
 STANDBY_S = 0.2  # between checks whether it owns a partition
+LIST_SOON_S = 0.5  # between rounds of listing while runs of an earlier release are not listed yet
 BLOCK_MS = 500  # the wait on a quiet inbox; also the delay until a stop and a new partition are noticed
 
 GIVE_BACK_S = BLOCK_MS / 1000 + 0.1  # after this, every round that reads a partition has ended
@@ -83,6 +85,7 @@ class Instance:
         self._admission = Admission(store, window=settings.batch_window)
         self._forgotten = UnindexedVisits(store.partitions, lease_ms=self.watch.lease_ms)
         self._schedules = ScheduleFires(store.schedules, tally=self.tally)
+        self._listing = Listing(store.partitions)
         self._archiver = _archiver(settings, store)
 
     def begin(self) -> None:
@@ -103,7 +106,8 @@ class Instance:
             "outbox": (self._publish_again, 1.0),
             "effects": (self._deliver, 0.0),
             "admission": (self._admit, 0.0),
-            "janitor": (self._clean, min(60.0, self._settings.retention_s / 4)),
+            "janitor": (self._clean, self._clean_s),
+            "listing": (self._list, 0.0),
         }
         if self._archiver is not None:
             services["archiver"] = (self._archive, 0.0)
@@ -180,6 +184,17 @@ class Instance:
         lost = self._archiver.lost if self._archiver is not None else lambda count: None
         janitor.run_once(self._store, self.ownership.epochs, self._store.now_ms(), retention_ms, lost)
         self._forgotten.run_once(self.ownership.epochs.keys())
+
+    @property
+    def _clean_s(self) -> float:
+        return min(60.0, self._settings.retention_s / 4)
+
+    def _list(self) -> None:
+        if not self.ownership.epochs:
+            self._stop.wait(STANDBY_S)
+            return
+        is_behind = self._listing.run_once(self.ownership.epochs.keys())
+        self._stop.wait(LIST_SOON_S if is_behind else self._clean_s)
 
     def _archive(self) -> None:
         assert self._archiver is not None, "there is no such service without one"

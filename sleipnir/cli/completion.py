@@ -129,6 +129,11 @@ def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: st
     return _matching(_archived, ctx, incomplete)
 
 
+def complete_tag(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Tags that the newest runs have."""
+    return _matching(_kept("tags", _tags), ctx, incomplete)
+
+
 def complete_batch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids and names of the newest batches, with agent and state as help."""
     return _matching(_kept("batches", _batches), ctx, incomplete)
@@ -275,6 +280,15 @@ def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
             raise _NotAsked
         runs = client.runs(limit=SHOWN_RUNS)
     return (CompletionItem(info.id, help=f"{info.agent}, {info.status}") for info in runs)
+
+
+def _tags(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        if client is None:
+            raise _NotAsked
+        with client.store.errors():
+            tags = client.store.runs.known_tags(client.settings.namespace)
+    return map(CompletionItem, tags)
 
 
 def _threads(options: GlobalOptions) -> Iterator[CompletionItem]:

@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Look": {
         "ps": ("sleipnir.cli.runs.ps:ps", "List runs."),
+        "failures": ("sleipnir.cli.runs.failures:failures", "List failed runs in groups that failed alike."),
         "show": ("sleipnir.cli.runs.show:show", "Show one run: status, where it is, result, state."),
         "state": ("sleipnir.cli.runs.state:state", "Show a run's state, now or after a step; compare two steps."),
         "lineage": ("sleipnir.cli.runs.lineage:lineage", "Draw the sources and the forks of a run as a tree."),

@@ -42,6 +42,7 @@ from sleipnir.python_graph.run_config import refuse_size, refuse_unfit, stored_c
 from sleipnir.python_graph.runtime import merged_config
 from sleipnir.python_graph.sources import references_to
 from sleipnir.runs import sessions
+from sleipnir.runs.cards import checked_namespace, checked_tags
 from sleipnir.runs.initial_state import first_state_of, is_folded_by_code, state_at_start, state_of_turn
 from sleipnir.runs.run import WITH_SHARED, RunSpec
 from sleipnir.runs.shared_values import NO_SHARED_VALUES, checked_user
@@ -307,6 +308,8 @@ class AgentPreparation:
             user=user,
             scopes=scopes,
             v=WITH_SHARED if scopes else VERSION,
+            namespace=checked_namespace(options.get("namespace") or self._settings.namespace),
+            tags=checked_tags(options.get("tags")) or None,
         )
 
     def _user(self, agent: PreparedAgent, options: RunOptions) -> str | None:

@@ -323,6 +323,8 @@ class AsyncClient:
     compare = _coroutine(Client.compare)
     compare_batches = _iterator(Client.compare_batches)
     run_count = _coroutine(Client.run_count)
+    run_counts = _coroutine(Client.run_counts)
+    failures = _coroutine(Client.failures)
     now_ms = _coroutine(Client.now_ms)
     agents = _coroutine(Client.agents)
     gates = _coroutine(Client.gates)

@@ -16,13 +16,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from sleipnir import tracing
-from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
+from sleipnir.batches.records import DEFAULT_PRIORITY, BatchPlan
+from sleipnir.client import run_queries
 from sleipnir.client.run import Run, pause_ms, wait_all
 from sleipnir.errors import (
     AgentNotFound,
@@ -38,6 +38,7 @@ from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.run import ID_LENGTH, Hold
+from sleipnir.runs.run_filters import FailureGroup, RunCount, RunCounts, RunFilter, RunPage
 from sleipnir.runs.views import (
     DEFAULT_MODES,
     AgentInfo,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.options import RunOptions
     from sleipnir.client.preparation import Preparation, PreparedRun
+    from sleipnir.client.run_queries import RunQuery
     from sleipnir.client.schedule import Schedule
     from sleipnir.graph.model import Graph
     from sleipnir.graph.structure import Structure
@@ -82,7 +84,8 @@ if TYPE_CHECKING:
 PREFIX_LENGTH = 6
 UNFINISHED = STATUSES - FINAL
 _PAGE = 500
-AMONG = 10_000  # the newest runs that a list reads by default: there may be millions
+MOST_COUNTED = 10_000  # runs that are counted one by one
+AMONG = 2_000  # runs that a list looks at by default: there may be millions, and few that fit
 
 
 class Client:
@@ -262,6 +265,7 @@ class Client:
         model: str | None = None,
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         patches: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
         id: str | None = None,
         name: str = "",
         priority: int = DEFAULT_PRIORITY,
@@ -274,9 +278,9 @@ class Client:
     ) -> Batch:
         """Submit a batch whose rows are forks of the runs of the rows of `batch`, with the same keys.
 
-        Each goes on as with Run.fork: `at`, `before`, `state`, `agent`, `model`, `overrides` and `patches` are as
-        there. Rows that have not started are left out; `failed` takes only failed ones, `where` those for which a CEL
-        expression is true, over `key`, `row` (from 1), `status`, `output`, `error`, `tokens`, `cost`, `seconds`,
+        Each goes on as with Run.fork: `at`, `before`, `state`, `agent`, `model`, `overrides`, `patches` and `tags`
+        are as there. Rows that have not started are left out; `failed` takes only failed ones, `where` those for which
+        a CEL expression is true, over `key`, `row` (from 1), `status`, `output`, `error`, `tokens`, `cost`, `seconds`,
         `path`, `state` and `variables`. The fork of a row is made when the row is admitted; one that is refused is a
         failed row.
 
@@ -292,7 +296,7 @@ class Client:
         source = (self.open_batch(batch) if isinstance(batch, str) else batch).id
         plan = BatchPlan(name, priority, parallel, canary, max_cost_usd, max_tokens)
         forking = BatchForking(self.store, source, row_choice(failed, where), on_bad=on_bad, on_progress=on_progress)
-        changes = ForkChanges(state or {}, agent, model, overrides, patches)
+        changes = ForkChanges(state or {}, agent, model, overrides, patches, tags=tags)
         made = forking.submit(self._preparation, id, plan, at=at, before=before, changes=changes)
         return Batch(self.store, made, forking.so_far)
 
@@ -638,101 +642,100 @@ class Client:
     def runs(
         self,
         limit: int = 50,
-        status: set[str] | None = None,
+        status: Collection[str] | None = None,
         *,
-        children: bool = False,
-        batch: str | None = None,
         among: int = AMONG,
-        agents: Collection[str] = (),
-        since_ms: int | None = None,
-        before_ms: int | None = None,
-        rows: bool = True,
-    ) -> list[RunInfo]:
-        """Runs, newest first, with `children` also those that runs have started. Only the newest `among` are read;
-        `run_count` is the total. With `batch` only its started rows, last first, and no children; without `rows` no
-        rows of batches. Only of these `agents`, if given, and created in [`since_ms`, `before_ms`)."""
+        after: str | None = None,
+        **query: Unpack[RunQuery],
+    ) -> RunPage:
+        """Runs, newest first: a list, whose `after` is the cursor of the next page; None: there is none.
+
+        `status` are the wanted statuses (None: all), `query` the other keywords that choose runs (RunQuery describes
+        them). Child runs fit only with `children` or a `parent`. At most `among` runs are looked at: a page with a
+        cursor and few runs, or none, says that few of the `looked` ones fit. Looking is by lists of the runs that have
+        a status and a reason, an agent, a version, a tag and so on: the shortest one that holds all fitting runs.
+
+        Raises UsageError for what is no cursor, status, reason, tag or namespace.
+        """
+        if status is not None and not status:
+            return RunPage()
         with self.store.errors():
-            found = self._runs(
-                status, among, children=children, batch=batch, agents=agents, since_ms=since_ms, before_ms=before_ms,
-                rows=rows,
-            )  # fmt: skip
-            return self.store.explained(list(islice(found, limit)))
+            return run_queries.page_of(self.store, self._filter(status, query), limit, after, among)
+
+    def run_count(
+        self, status: Collection[str] | None = None, *, among: int = MOST_COUNTED, **query: Unpack[RunQuery]
+    ) -> RunCount:
+        """The number of stored runs that fit, chosen as in `runs`, but with child runs unless `children` is False.
+
+        It is the size of lists, of the same cost for any number of runs, for kinds (`rows`, `children`), statuses and
+        reasons; or for one of agents (also with statuses), version, tag, batch, thread, parent, node and fingerprint,
+        with rows and children; and for times of submission. Other runs are counted one by one, up to `among`: then the
+        number is a least one, and its `is_exact` is False.
+        """
+        with self.store.errors():
+            wanted = self._filter(status, query, children=True)
+            return self.store.runs.count_found(wanted, among)
+
+    def run_counts(self, *, namespace: str | None = None, children: bool = False, rows: bool = True) -> RunCounts:
+        """The numbers of runs by status and reason, and the age of the oldest of each: for an overview. Of the same
+        cost for any number of runs."""
+        with self.store.errors():
+            wanted = self._filter(None, {"namespace": namespace, "children": children, "rows": rows})
+            return self.store.runs.count_standings(wanted.namespace, wanted.kinds)
+
+    def failures(
+        self,
+        *,
+        agent: str | None = None,
+        node: str | None = None,
+        since_ms: int | None = None,
+        limit: int = 50,
+        namespace: str | None = None,
+    ) -> list[FailureGroup]:
+        """The failed runs in groups that failed alike, those that failed last first: at the same node of the same
+        version of an agent, with the same message but for numbers, ids and quoted values. `since_ms`: only groups in
+        which a run failed since then. `runs(fingerprint=...)` lists the runs of a group. A namespace has at most 1,000
+        groups in each partition; failures beyond are in groups with the fingerprint `other`."""
+        with self.store.errors():
+            wanted = self._filter(None, {"namespace": namespace})
+            return self.store.runs.failure_groups(wanted.namespace, agent, node, since_ms, limit)
 
     def pause_runs(
         self,
-        status: set[str] | None = None,
+        /,
+        status: Collection[str] | None = None,
         *,
-        children: bool = False,
-        batch: str | None = None,
-        agents: Collection[str] = (),
-        since_ms: int | None = None,
-        before_ms: int | None = None,
-        rows: bool = True,
         reason: str | None = None,
         timeout: float | None = None,
         on_progress: OnSteered | None = None,
+        **query: Any,
     ) -> SteeredRuns:
-        """Pause all runs that are not over and fit, as Run.pause does; how many. The parameters to choose them are
-        those of `runs`. Runs that are submitted meanwhile may be left out; `pause_all` pauses the deployment with all
-        future runs. Child runs pause with their parents. Safe to repeat; `on_progress` is called after each page."""
+        """Pause all runs that are not over and fit, as Run.pause does; how many. `status` and `query` choose them as in
+        `runs`, but `reason` is that of the pause. Runs that are submitted meanwhile may be left out; `pause_all` pauses
+        the deployment with all future runs. Child runs pause with their parents. Safe to repeat; `on_progress` is
+        called after each page."""
         from sleipnir.client import mass_requests
 
         timeout_ms = pause_ms(timeout)
         with self.store.errors():
-            found = self._runs(
-                UNFINISHED if status is None else status & UNFINISHED, None, children=children, batch=batch,
-                agents=agents, since_ms=since_ms, before_ms=before_ms, rows=rows,
-            )  # fmt: skip
+            found = self._all_runs(UNFINISHED if status is None else UNFINISHED & set(status), query)
             runs = self.store.runs
             return mass_requests.pause(runs, found, reason=reason, timeout_ms=timeout_ms, on_progress=on_progress)
 
-    def resume_runs(
-        self,
-        *,
-        children: bool = False,
-        batch: str | None = None,
-        agents: Collection[str] = (),
-        since_ms: int | None = None,
-        before_ms: int | None = None,
-        rows: bool = True,
-        on_progress: OnSteered | None = None,
-    ) -> SteeredRuns:
-        """Resume all runs that a person has paused, or that are at a breakpoint, and fit; how many. Parameters as for
-        `pause_runs`. A run that waits for a child run at a breakpoint is not paused itself: name `children`."""
+    def resume_runs(self, *, on_progress: OnSteered | None = None, **query: Unpack[RunQuery]) -> SteeredRuns:
+        """Resume all runs that a person has paused, or that are at a breakpoint, and fit; how many. `query` is as in
+        `runs`. A run that waits for a child run at a breakpoint is not paused itself: name `children`."""
         from sleipnir.client import mass_requests
 
         with self.store.errors():
-            found = self._runs(
-                {"paused"}, None, children=children, batch=batch, agents=agents, since_ms=since_ms,
-                before_ms=before_ms, rows=rows,
-            )  # fmt: skip
+            found = self._all_runs({"paused"}, query)
             return mass_requests.resume(self.store.runs, found, on_progress=on_progress)
 
-    def _runs(
-        self,
-        status: Collection[str] | None,
-        among: int | None,
-        *,
-        children: bool,
-        batch: str | None,
-        agents: Collection[str],
-        since_ms: int | None,
-        before_ms: int | None,
-        rows: bool,
-    ) -> Iterator[RunInfo]:
-        """What `runs` describes, read lazily in pages. `among` None: all runs are read."""
-        if batch is None:
-            infos = self.store.runs.recent(self.store.runs.count() if among is None else among, status)
-        else:
-            infos = self._runs_of(batch, status)
-        for info in infos:
-            if since_ms is not None and info.created_ms < since_ms and batch is None:
-                return  # those that follow are older
-            if (status is None or info.status in status) and (children or info.parent is None):
-                fits = (not agents or info.agent in agents) and (rows or batch is not None or info.batch is None)
-                in_time = info.created_ms >= (since_ms or 0) and (before_ms is None or info.created_ms < before_ms)
-                if fits and in_time:
-                    yield info
+    def _all_runs(self, status: Collection[str], query: Any) -> Iterator[RunInfo]:
+        return run_queries.all_of(self.store, self._filter(status, query)) if status else iter(())
+
+    def _filter(self, status: Collection[str] | None, query: RunQuery, *, children: bool = False) -> RunFilter:
+        return run_queries.filter_of(self.store, self.settings.namespace, status, query, children=children)
 
     def compare(
         self,
@@ -804,33 +807,6 @@ class Client:
             return self.batch(agent, rows, name=name, on_bad=on_bad)
 
         return AgentJudge(self.store, submit, on_judging).judged(read, name)
-
-    def run_count(self) -> int:
-        """The number of stored runs, ended or not, including child runs."""
-        with self.store.errors():
-            return self.store.runs.count()
-
-    def _runs_of(self, batch: str, status: Collection[str] | None) -> Iterator[RunInfo]:
-        """The runs of rows that may have such a status: ended ones are not read unless requested."""
-        passed_over = {"w"} | {
-            byte for byte, state in ROW_STATES.items() if state in FINAL and status is not None and state not in status
-        }
-        rows = self._rows_from_the_last(batch, passed_over)
-        while page := list(islice(rows, _PAGE)):
-            found = self.store.runs.find([row_run_id(batch, row) for row in page])
-            yield from (info for info in found if info is not None)
-
-    def _rows_from_the_last(self, batch: str, passed_over: set[str]) -> Iterator[int]:
-        """Rows whose state is none of these."""
-        from sleipnir.store.batches import STATES_PAGE
-
-        [info] = self.store.batches.infos([batch])
-        last = 0 if info is None else info.total
-        while last > 0:
-            first = max(0, last - STATES_PAGE)
-            states = self.store.batches.states(batch, first, last - 1)
-            yield from (row for row in range(last - 1, first - 1, -1) if states[row - first] not in passed_over)
-            last = first
 
     def now_ms(self) -> int:
         """Redis' clock, by which all times are given."""

@@ -41,6 +41,9 @@ class RunOptions(TypedDict, total=False):
     patches         What such nodes say and may call instead, by surfaces: `{"ask#instruction": "Be brief."}`.
     user            The user that the run is for: it begins with the values of that user and of the agent, as state keys
                     that begin with `user:` and `app:`, and writes them back (docs/threads.md).
+    tags            Texts by key, by which the run and the runs that it starts are found: `{"customer": "acme"}`. At
+                    most 16, of at most 200 characters.
+    namespace       The namespace in whose lists they are. None: that of SLEIPNIR_NAMESPACE, or `default`.
     ask_variable    Called for each agent variable that has no value.
     ask_knowledge   Asks a person for missing parameters of knowledge bases. Missing bases are built before the
                     submission, which may take long.
@@ -59,6 +62,8 @@ class RunOptions(TypedDict, total=False):
     overrides: Mapping[str, Mapping[str, Any]] | None
     patches: Mapping[str, Any] | None
     user: str | None
+    tags: Mapping[str, str] | None
+    namespace: str | None
     ask_variable: Asker | None
     ask_knowledge: knowledge.Asker | None
     tell_knowledge: knowledge.Report | None
@@ -67,8 +72,8 @@ class RunOptions(TypedDict, total=False):
 @dataclass(frozen=True)
 class ForkChanges:
     """What a fork has in the place of what its source has: values of the `state`, the definition of `agent` (a name or
-    a folder), the `model` of all llm nodes, `overrides` and `patches` of nodes, on top of those of the source. None: as
-    the source. With an `update` it begins with that."""
+    a folder), the `model` of all llm nodes, `overrides` and `patches` of nodes, and `tags`, on top of those of the
+    source. None: as the source. With an `update` it begins with that."""
 
     state: Mapping[str, Any] = field(default_factory=dict)
     agent: str | Path | None = None
@@ -76,6 +81,7 @@ class ForkChanges:
     overrides: Mapping[str, Mapping[str, Any]] | None = None
     patches: Mapping[str, Any] | None = None
     update: WantedUpdate | None = None
+    tags: Mapping[str, str] | None = None
 
 
 NAMES: Final = tuple(RunOptions.__annotations__)

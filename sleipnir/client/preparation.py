@@ -39,6 +39,7 @@ from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.run_config import thread_id_of
 from sleipnir.runs import sessions, threads
 from sleipnir.runs.budgets import Budget, check_budget
+from sleipnir.runs.cards import checked_tags
 from sleipnir.runs.initial_state import queued_turn
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, QueuedTurn, RunSpec
 from sleipnir.runs.shared_values import names_of
@@ -309,6 +310,8 @@ class Preparation:
             graph = node_overrides.overridden(graph, given)
         if changes.model is not None:
             nodes = node_overrides.without_models(nodes)
+        if changes.tags:
+            again = replace(again, tags=checked_tags({**(spec.tags or {}), **checked_tags(changes.tags)}))
         if nodes or spec.of_nodes:
             again = again.overriding(nodes)
         return (again if changes.model is None else _with_model(again, graph, changes.model)), graph, roster
@@ -356,6 +359,8 @@ class Preparation:
             caller_marks=spec.caller_marks,
             max_cost_usd=spec.max_cost_usd,
             max_tokens=spec.max_tokens,
+            namespace=spec.namespace,
+            tags=spec.tags,
         )
         return again.stopping(spec.interrupt_before, spec.interrupt_after), roster.agent.graph, roster
 

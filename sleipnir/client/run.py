@@ -330,6 +330,7 @@ class Run:
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         patches: Mapping[str, Any] | None = None,
         thread: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> Run:
         """Submit a run that goes on from a checkpoint of this one, which stays as it is; it may be running or over.
 
@@ -337,7 +338,8 @@ class Run:
         checkpoint that leads anywhere. Nothing before that runs again, and all later visits are new. `state` has values
         that replace those of the past; `agent` (a name or a folder) is run with its current definition; None: with the
         definition of this run. With a `model`, all its llm nodes and those of the runs that it starts use that one.
-        `overrides` and `patches` are as in RunOptions, on top of those of this run (of another definition: alone).
+        `overrides`, `patches` and `tags` are as in RunOptions, on top of those of this run (overrides and patches of
+        another definition: alone). It is in the namespace of this run.
         Variables, directories and limits are those of this run; its cost begins at zero. It is in no thread; with
         `thread` it is the next turn of that one of its agent, which may be new, and begins with the state of the
         checkpoint all the same.
@@ -350,7 +352,8 @@ class Run:
         """
         from sleipnir.client.options import ForkChanges
 
-        return self._fork(at, before, ForkChanges(state or {}, agent, model, overrides, patches), thread)
+        changes = ForkChanges(state or {}, agent, model, overrides, patches, tags=tags)
+        return self._fork(at, before, changes, thread)
 
     def rewind(
         self,
@@ -363,13 +366,15 @@ class Run:
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         patches: Mapping[str, Any] | None = None,
         thread: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> Run:
         """Go on again after the step `at`, or before the node `before`: submit a fork, and in the same step request the
         cancellation of this run, if it is not over; its reason names the fork. Parameters and errors are those of
         `fork`; also UsageError for a run that another one waits for."""
         from sleipnir.client.options import ForkChanges
 
-        return self._fork(at, before, ForkChanges(state or {}, agent, model, overrides, patches), thread, rewinds=True)
+        changes = ForkChanges(state or {}, agent, model, overrides, patches, tags=tags)
+        return self._fork(at, before, changes, thread, rewinds=True)
 
     def update_state(
         self,

@@ -158,7 +158,8 @@ class RunSpec:
     state keys to it, and is of version 2. `event_scope` names it among the runs of its tree. Its
     text goes to the node stream `stream` of its parent, if its node says so. Of a run with shared values, which is of
     version 2, `scopes` says which ones (graph/key_scopes.py): those of its agent, and with a `user` those of that. It
-    was started by the fire of the time `fired_ms` of the schedule `schedule`.
+    was started by the fire of the time `fired_ms` of the schedule `schedule`. It is found in the lists of its
+    `namespace`, and by its `tags` (cards.py); runs that it starts have the same.
     """
 
     agent: str
@@ -199,6 +200,8 @@ class RunSpec:
     scopes: tuple[str, ...] = ()
     schedule: str | None = None
     fired_ms: int = 0
+    namespace: str = "default"
+    tags: dict[str, str] | None = None
     v: int = VERSION
 
     def stopping(self, before: Sequence[str] | None, after: Sequence[str] | None) -> RunSpec:

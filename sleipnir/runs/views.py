@@ -183,7 +183,8 @@ class RunInfo:
     (None: those of its source), and `as_node` began with an update of the state as that node. It is the run number
     `turn` of the `thread`, after the run `previous`; `is_queued`: it waits for the end of that. `event_scope`
     is its name among the runs of its tree, if a node gave one. `schedule` is the one that has
-    started it. `overrides` are its overrides and patches of nodes, by path (graph/node_overrides.py)."""
+    started it. `overrides` are its overrides and patches of nodes, by path (graph/node_overrides.py). It is
+    listed in its `namespace`, and found by its `tags`."""
 
     id: str
     agent: str
@@ -223,6 +224,8 @@ class RunInfo:
     as_node: str | None = None
     schedule: str | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    namespace: str = "default"
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     parked: Parked | None = None
     """Why it is parked, if a scheduler cannot read or plan part of it."""

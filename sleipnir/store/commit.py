@@ -10,6 +10,7 @@ from typing import Any
 from sleipnir.access.audit import audit_text
 from sleipnir.messages import overlay_text
 from sleipnir.runs.actor import Change, change_text, is_actor
+from sleipnir.runs.cards import card_of, is_moved
 from sleipnir.runs.run import Gate, RunView
 from sleipnir.runs.sessions import SessionName, instructions_of
 from sleipnir.runs.transitions import (
@@ -96,6 +97,7 @@ def control(
         "session": _session(run, after, now_ms, session_messages, revives=transition.revives),
         **_reports(transition, texts),
         **_audited(run, after, transition, audit_ms, texts),
+        "lists": (transition.revives or is_moved(run, after)) and _listed(after, transition, now_ms, texts),
     }
     body |= {name: value for name, value in seldom.items() if value}
     if after.is_final and (transition.revives or not run.is_final):
@@ -185,6 +187,14 @@ def _audit_entry(run: RunView, after: RunView, step: Step) -> str:
         after={"status": after.status, **{name: value for name, value in visit.items() if value is not None}},
         reason=step.reason,
     )  # fmt: skip
+
+
+def _listed(after: RunView, transition: Transition, now_ms: int, texts: list[Arg]) -> bool:
+    """The card of the run, if the lists of runs change."""
+    node = None if transition.failure is None else transition.failure.node
+    ended_ms = (transition.ended_ms or now_ms) if after.is_final else None
+    texts.append(card_of(after, ended_ms=ended_ms, error=transition.error, node=node))
+    return True
 
 
 def _unset(run: RunView, after: RunView) -> list[str]:
@@ -352,6 +362,7 @@ def shared_keys(partition: PartitionKeys) -> Mapping[str, str]:
         "expiring": partition.expiring,
         "ended": partition.ended,
         "audit": partition.audit,
+        "cards": partition.cards,
     }
 
 

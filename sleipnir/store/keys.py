@@ -339,6 +339,26 @@ class PartitionKeys:
         return f"{self.tag}:runs"
 
     @property
+    def cards(self) -> str:
+        """HASH run id -> its card as JSON (runs/cards.py). An entry dies with that of `runs`."""
+        return f"{self.tag}:lists"
+
+    def listed(self, name: str) -> str:
+        """ZSET run id by the time of its submission, of the runs whose cards say so (lua/shared/lists.lua). An entry
+        dies with that of `cards`."""
+        return f"{self.cards}:{name}"
+
+    def failures(self, namespace: str) -> str:
+        """HASH `fingerprint:version` -> JSON {agent, version, node, message, count, first_ms, last_ms}: the failed runs
+        of a namespace in groups, about 1,000 at most. A group dies with the card of its last run."""
+        return f"{self.cards}:{namespace}:failures"
+
+    @property
+    def all_listed(self) -> str:
+        """STRING 1 once every run of `runs` has had a card (services/listing.py). Never dies."""
+        return f"{self.cards}:complete"
+
+    @property
     def sessions(self) -> str:
         """ZSET `agent/name` of sessions by the time of their last use. Temporary sessions are not in it."""
         return f"{self.tag}:sessions"

@@ -11,6 +11,7 @@ from typing import Any
 
 from sleipnir.errors import ThreadBusy, TooManyQueued, UsageError
 from sleipnir.messages import FINAL, RunStatus
+from sleipnir.runs.cards import card_text
 from sleipnir.runs.run import QueuedTurn, RunSpec
 from sleipnir.runs.threads import MOST_QUEUED, ThreadName, is_kept
 from sleipnir.runs.views import ThreadInfo
@@ -155,7 +156,7 @@ class Threads:
         why = f"turn {spec.turn} of thread {name.name}, queued behind run {spec.previous}"
         keys = {
             "run": run.run, "state": run.state, "journal": run.journal, "runs": partition.runs, "specs": run.spec,
-            "thread": self._keys.of_thread(name), "threads": partition.threads,
+            "thread": self._keys.of_thread(name), "threads": partition.threads, "cards": partition.cards,
         }  # fmt: skip
         args: dict[str, Arg] = {
             "run_id": run_id,
@@ -166,6 +167,7 @@ class Threads:
             "turns": spec.turn - 1,
             "queued": record(queued),
             "most": MOST_QUEUED,
+            "card": card_text(spec, "submitted:turn"),
         }
         values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
         code = _QUEUE(self._client, keys, args, values)
@@ -193,6 +195,7 @@ class Threads:
             "run": run.run, "state": run.state, "journal": run.journal, "inbox": partition.inbox,
             "runs": partition.runs, "specs": run.spec, "thread": self._keys.of_thread(name),
             "threads": partition.threads, "expiring": partition.expiring, **last_run_keys(past),
+            "cards": partition.cards,
         }  # fmt: skip
         args: dict[str, Arg] = {
             "run_id": run_id,
@@ -202,6 +205,7 @@ class Threads:
             "before": "" if last is None else last.run,
             "version": 0 if last is None else last.version,
             "expire_ms": self._retention_ms,
+            "card": card_text(spec, "submitted"),
         }
         values: list[Arg] = [part for key, value in changes.items() for part in (key, dumps(value))]
         code, other = _START(self._client, keys, args, values)

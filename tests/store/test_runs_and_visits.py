@@ -509,13 +509,17 @@ def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
     lasting = [key for key in client.scan_iter(f"{bench.store.keys.prefix}:*") if client.ttl(key) < 0]
     part = bench.store.keys.of_partition(bench.partition)
     assert sorted(lasting) == sorted(
-        [bench.store.keys.meta, part.owner, part.runs, part.expiring, part.inbox, part.ended]
-    )
+        [
+            bench.store.keys.meta, part.owner, part.runs, part.expiring, part.inbox, part.ended, part.cards,
+            *map(part.listed, ("default:is:run:completed", "default:agent:completed:agent", "default:version:digest")),
+        ]
+    )  # fmt: skip
     assert client.xlen(part.inbox) == 0
     assert bench.store.partitions.forget_expired(bench.partition, 10**15, 10) == 0, "its keys are still there"
     client.delete(bench.store.keys.of_run(RUN).run)
     assert bench.store.partitions.forget_expired(bench.partition, 10**15, 10) == 1
     assert list(bench.store.runs.recent(10)) == []
+    assert client.keys(f"{part.cards}*") == [], "nothing lists it"
 
 
 @pytest.mark.conformance("SV-13")
@@ -691,7 +695,7 @@ def test_a_run_that_is_continued_during_its_removal_stays_in_the_index(bench: Be
     bench.create()
     client.zadd(part.expiring, {RUN: 5, "gone": 5, "moved": 5})
     client.zadd(part.runs, {"gone": 1, "moved": 1})
-    keys = [part.runs, part.expiring, *(bench.store.keys.of_run(run).run for run in (RUN, "gone", "moved"))]
+    keys = [part.runs, part.expiring, part.cards, *(bench.store.keys.of_run(run).run for run in (RUN, "gone", "moved"))]
     read = [RUN, 5, "gone", 5, "moved", 5]
     client.zadd(part.expiring, {"moved": 50})
     assert [_FORGET(client, keys, {"revived": "later"}, read) for _ in range(2)] == [1, 0]

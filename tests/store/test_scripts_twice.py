@@ -310,6 +310,13 @@ def heartbeat(store: Store) -> Act:
     return lambda: store.visits.heartbeat([call], 60_000)
 
 
+def list_run(store: Store) -> Act:
+    bench = Bench(store)
+    bench.create()
+    store._client.hdel(store.keys.of_partition(bench.partition).cards, RUN)
+    return lambda: store.partitions.list_again(bench.partition, [RUN])
+
+
 def limit_take(store: Store) -> Act:
     return lambda: store.limiter.take([LIMIT], "run/1/1/0", 5, now_ms=T)
 
@@ -505,6 +512,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "limit_release": (limit_release, None),
     "limit_renew": (limit_renew, []),
     "limit_take": (limit_take, [1]),
+    "list_run": (list_run, 0),
     "login_attempt": (login_attempt, 0),
     "own": (own, None),
     "outline": (outline, None),

@@ -14,7 +14,7 @@ from sleipnir.cli.completion import complete_agent, complete_batch, complete_bat
 from sleipnir.cli.knowledge.building import counted
 from sleipnir.cli.options import COUNT_OR_NONE, GlobalOptions, pass_options
 from sleipnir.cli.runs.fork import doubt_model
-from sleipnir.cli.runs.parameters import OVERRIDE, PATCH, json_values
+from sleipnir.cli.runs.parameters import OVERRIDE, PATCH, TAG, json_values
 from sleipnir.cli.terminal import terminal
 from sleipnir.errors import SleipnirError
 
@@ -47,6 +47,7 @@ from sleipnir.errors import SleipnirError
 )  # fmt: skip
 @OVERRIDE
 @PATCH
+@TAG
 @click.option("--name", default="", help="The name of the batch. The same command with the same name continues it.")
 @plan_options
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of the id.")

@@ -33,10 +33,12 @@ from sleipnir.cli.runs.parameters import (
     BREAK_BEFORE,
     CONTEXT,
     CWD,
+    NAMESPACE,
     OVERRIDE,
     PATCH,
     RECURSION_LIMIT,
     STRICT,
+    TAG,
     USER,
     VAR,
     RunParameters,
@@ -157,6 +159,8 @@ _PLAN_OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
 @OVERRIDE
 @PATCH
 @USER
+@TAG
+@NAMESPACE
 @STRICT
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of the id.")
 @pass_options

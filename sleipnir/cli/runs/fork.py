@@ -17,7 +17,7 @@ from sleipnir.cli.completion import (
     complete_visited_node,
 )
 from sleipnir.cli.options import COUNT_OR_NONE, GlobalOptions, pass_options
-from sleipnir.cli.runs.parameters import OVERRIDE, PATCH, json_values
+from sleipnir.cli.runs.parameters import OVERRIDE, PATCH, TAG, json_values
 from sleipnir.cli.terminal.render import print_json
 from sleipnir.cli.terminal.terminal import note
 
@@ -40,6 +40,7 @@ class ForkParameters:
     overrides: dict[str, dict[str, Any]]
     patches: dict[str, Any]
     thread: str | None
+    tags: dict[str, str]
 
     def options(self) -> dict[str, Any]:
         """The keywords of Run.fork and Run.rewind."""
@@ -48,6 +49,7 @@ class ForkParameters:
         return {
             "at": self.step, "before": self.node, "state": self.state, "agent": self.agent, "model": self.model,
             "overrides": self.overrides or None, "patches": self.patches or None, "thread": self.thread,
+            "tags": self.tags or None,
         }  # fmt: skip
 
 
@@ -87,6 +89,7 @@ def _parameters(default: str) -> tuple[Callable[[Any], Any], ...]:
         ),
         OVERRIDE,
         PATCH,
+        TAG,
         click.option(
             "--thread", "thread", metavar="NAME", shell_complete=complete_thread,
             help="Be the next turn of this thread of the agent, which may be new, instead of being in no thread.",

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from sleipnir.cli.completion import complete_agent, complete_node, complete_state_key, complete_user_of_agent
+from sleipnir.cli.completion import (
+    complete_agent,
+    complete_node,
+    complete_state_key,
+    complete_tag,
+    complete_user_of_agent,
+)
 from sleipnir.cli.knowledge.building import BuildView, asker
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions
 from sleipnir.cli.runs.gate_answers import variable_asker
@@ -192,10 +198,31 @@ USER = click.option(
 )  # fmt: skip
 
 
+def tag_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """`KEY=TEXT` as tags."""
+    from sleipnir.errors import UsageError
+    from sleipnir.runs.cards import checked_tags, tag_of
+
+    try:
+        return checked_tags(dict(map(tag_of, values)))
+    except UsageError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+TAG = click.option(
+    "--tag", "tags", multiple=True, metavar="KEY=TEXT", callback=tag_values, shell_complete=complete_tag,
+    help="A tag by which the run, and runs that it starts, are found (`ps --tag`); repeatable.",
+)  # fmt: skip
+NAMESPACE = click.option(
+    "--namespace", metavar="NAME",
+    help="The namespace in whose lists the run is. Default: SLEIPNIR_NAMESPACE, or `default`.",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class RunParameters:
     """The parameters of all commands that start runs: VAR, AGENT_VARIABLE, CWD, STRICT, CONTEXT, RECURSION_LIMIT,
-    BREAK_BEFORE, BREAK_AFTER, OVERRIDE, PATCH and USER."""
+    BREAK_BEFORE, BREAK_AFTER, OVERRIDE, PATCH, USER, TAG and NAMESPACE."""
 
     variables: Pairs
     agent_variables: Pairs
@@ -208,6 +235,8 @@ class RunParameters:
     overrides: dict[str, dict[str, Any]]
     patches: dict[str, Any]
     user: str | None
+    tags: dict[str, str]
+    namespace: str | None
 
     def options(self, view: BuildView | None) -> RunOptions:
         """What the client is given: on a terminal, missing values are asked for; `view` shows builds of bases, None:
@@ -223,6 +252,8 @@ class RunParameters:
             "overrides": self.overrides or None,
             "patches": self.patches or None,
             "user": self.user,
+            "tags": self.tags or None,
+            "namespace": self.namespace,
             "ask_variable": variable_asker(),
         }
         if view is not None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sleipnir.cli.completion import complete_agent, complete_batch
+from sleipnir.cli.completion import complete_agent, complete_batch, complete_tag
 from sleipnir.cli.options import MOMENT
+from sleipnir.cli.runs.parameters import tag_values
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.rows_bar import rows_bar
 
@@ -36,21 +37,29 @@ SINCE = click.option(
 )
 BEFORE = click.option("--before", "before_ms", type=MOMENT, help="Only runs created before then.")
 ROWS = click.option("--rows", is_flag=True, help="Also rows of batches.")
+TAGS = click.option(
+    "--tag", "tags", multiple=True, metavar="KEY=TEXT", callback=tag_values, shell_complete=complete_tag,
+    help="Only runs with this tag; repeatable, then with all of them.",
+)  # fmt: skip
+NAMESPACE = click.option(
+    "--namespace", metavar="NAME",
+    help="Only runs of this namespace; '*': of all. Default: SLEIPNIR_NAMESPACE, or `default`.",
+)  # fmt: skip
 
-NAMES: Final = ("children", "batch", "agents", "since_ms", "before_ms", "rows")
+NAMES: Final = ("children", "batch", "agents", "since_ms", "before_ms", "rows", "tags", "namespace")
 """The parameters of these options."""
 
 
 def selecting(command: Command) -> Command:
     """A command with the options that choose runs."""
-    for option in reversed((CHILDREN, BATCH, AGENTS, SINCE, BEFORE, ROWS)):
+    for option in reversed((CHILDREN, BATCH, AGENTS, SINCE, BEFORE, ROWS, TAGS, NAMESPACE)):
         command = option(command)
     return command
 
 
 def is_any(given: Mapping[str, Any]) -> bool:
     """Whether a person has chosen runs."""
-    return any(given[name] not in (None, (), False) for name in NAMES)
+    return any(given[name] not in (None, (), False, {}) for name in NAMES)
 
 
 def refuse_both(given: Mapping[str, Any]) -> None:

@@ -72,6 +72,10 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "parked", _parked(info.parked)
     if info.unreadable is not None:
         yield "unreadable", f"this release cannot read its records: {info.unreadable}"
+    if info.namespace != "default":
+        yield "namespace", info.namespace
+    if info.tags:
+        yield "tags", ", ".join(f"{key}={value}" for key, value in info.tags.items())
     if info.session:
         yield "session", info.session
     if info.event_scope:

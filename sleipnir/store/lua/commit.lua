@@ -26,6 +26,7 @@
 --                              key that does not exist
 -- KEYS[24] messages    LIST    ...:messages; the same
 -- KEYS[25] audit       STREAM  slp:{p07}:audit
+-- KEYS[26] cards       HASH    slp:{p07}:lists; the sets that list the run are named after it
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
 --                        `gone` are visits to close without claims and questions, `drops` fields of items. With
@@ -39,7 +40,7 @@
 --                   control.windows; if control.cost_of, a child run, its total cost as JSON, by fields of
 --                   `run`; the output if control.output; the events if control.events; for each of control.effects the
 --                   effect, and the id and the record of the child that it starts, or '' and ''; the control.audit entries of the
---                   audit, which are kept for control.audit_ms
+--                   audit, which are kept for control.audit_ms; the card of the run (runs/cards.py) if control.lists
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version, or another entry brought it there than control.last (Redis went back in
@@ -50,9 +51,10 @@
 --         error  a step writes more than about 3,500 state keys; nothing changed
 -- shared: turn_queue
 -- shared: audit
+-- shared: lists
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
 local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended, spec = unpack(KEYS, 9, 18)
-local items, windows, children, effects, session, messages, audit = unpack(KEYS, 19, 25)
+local items, windows, children, effects, session, messages, audit, cards = unpack(KEYS, 19, 26)
 local control = cjson.decode(ARGV[1])
 local none, taken = {}, 1
 local OVERLAYS, OVERLAY_END, SAID = '_next', '\30', '_said'  -- as in messages.py
@@ -334,6 +336,10 @@ for scope, keys in pairs(shared) do
   redis.call('XADD', effects, '*', 'run', control.run, 'e', cjson.encode(effect))
 end
 for _ = 1, control.audit or 0 do add_to_audit(audit, text(), control.audit_ms) end
+if control.lists then
+  local kept = redis.call('HMGET', run, 'created_ms', 'cost_usd')
+  list_run(cards, control.run, card_with(text(), kept[1] or 0, kept[2]))
+end
 redis.call('XDEL', inbox, control.event)
 
 if control.stops then

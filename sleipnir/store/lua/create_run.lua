@@ -10,6 +10,7 @@
 -- KEYS[8] session  HASH    slp:{p07}:session:<agent>/<name>
 -- KEYS[9] messages LIST    ...:messages
 -- KEYS[10] sessions ZSET   slp:{p07}:sessions
+-- KEYS[11] cards   HASH    slp:{p07}:lists; the sets that list the run are named after it
 -- ARGV[1] run_id   str
 -- ARGV[2] spec     JSON    runs.RunSpec; opaque here
 -- ARGV[3] step     JSON    header of journal step 0; gets the time here
@@ -17,14 +18,16 @@
 -- ARGV[5] listed   int     1: the session is permanent, and listed in `sessions`
 -- ARGV[6] instructions_of  str   the current source of dynamic instructions
 -- ARGV[7] batch    str     the row of a batch of this run, or of its root run (batches.place_of); '' for none
--- ARGV[8...] writes  state key, JSON text, state key, JSON text, ...
+-- ARGV[8] card     JSON    runs/cards.py; gets the time here
+-- ARGV[9...] writes  state key, JSON text, state key, JSON text, ...
 --
 -- Returns {1, ''}   created; it begins with the messages of its session, and with the session's dynamic instructions, if
 --                   their source is the same
 --         {0, ''}   a run of this id exists; nothing changed. Calling twice is safe.
 --         {-1, run} the session has an unfinished run; nothing changed
-local run, state, journal, inbox, runs, specs, items, session, messages, sessions = unpack(KEYS)
-local run_id, spec, step, in_session, listed, instructions_of, batch = unpack(ARGV, 1, 7)
+-- shared: lists
+local run, state, journal, inbox, runs, specs, items, session, messages, sessions, cards = unpack(KEYS)
+local run_id, spec, step, in_session, listed, instructions_of, batch, card = unpack(ARGV, 1, 8)
 
 if redis.call('EXISTS', run) == 1 then return {0, ''} end
 if in_session ~= '' and redis.call('HEXISTS', session, 'busy') == 1 then
@@ -44,13 +47,14 @@ local function write(key, value)
   entry[#entry + 1] = cjson.encode(key)
   entry[#entry + 1] = value
 end
-for i = 8, #ARGV, 2 do write(ARGV[i], ARGV[i + 1]) end
+for i = 9, #ARGV, 2 do write(ARGV[i], ARGV[i + 1]) end
 if in_session ~= '' then
   local kept = redis.call('HMGET', session, 'instructions', 'instructions_of')
   if kept[1] and kept[2] == instructions_of then write('_instructions', kept[1]) end
 end
 redis.call('RPUSH', journal, table.concat(entry, '\n'))
 redis.call('ZADD', runs, now_ms, run_id)
+list_run(cards, run_id, card_with(card, now_ms))
 redis.call('XADD', inbox, '*', 't', 'submitted', 'run', run_id)
 if in_session ~= '' then
   redis.call('HSETNX', session, 'created_ms', now_ms)

@@ -27,6 +27,7 @@
 -- KEYS[24] last_children  HASH  ...:children of the last run
 -- KEYS[25] items    HASH   ...:items of the run
 -- KEYS[26] audit    STREAM  slp:{p07}:audit
+-- KEYS[27] cards    HASH   slp:{p07}:lists; the sets that list the run are named after it
 -- ARGV[1] run_id   str
 -- ARGV[2] spec     JSON    runs.RunSpec; opaque here
 -- ARGV[3] step     JSON    header of journal step 0; gets the time here. Its `overlays` are the updates of commands
@@ -43,7 +44,8 @@
 -- ARGV[14] values  int
 -- ARGV[15] entry    JSON    of the audit, access/audit.py; '' for none
 -- ARGV[16] keep_ms  int     how long entries are kept
--- ARGV[17...] texts  field, value, ... of `run`; state key, JSON text, ... of values; state key, JSON text, ... of the
+-- ARGV[17] card     JSON    runs/cards.py; gets the time here
+-- ARGV[18...] texts  field, value, ... of `run`; state key, JSON text, ... of values; state key, JSON text, ... of the
 --                  changes that the fork begins with, which are the writes of its step 0
 --
 -- Returns {1, ''}    created
@@ -54,14 +56,16 @@
 --         {-4, ''}   the source is gone, or its state was to be copied and it has gone on; nothing changed
 -- shared: turns
 -- shared: audit
+-- shared: lists
 local source, past, run, state, journal, inbox, runs, specs, forks, timers, source_inbox = unpack(KEYS, 1, 11)
 local thread, threads, expiring, last_state, last_run, last_spec, last_journal, last_events = unpack(KEYS, 12, 19)
-local last_output, last_frontier, last_items, last_windows, last_children, items, audit = unpack(KEYS, 20, 26)
+local last_output, last_frontier, last_items, last_windows, last_children, items, audit, cards = unpack(KEYS, 20, 27)
 local run_id, spec, step, source_id, cancel_by, cancel_why = unpack(ARGV, 1, 6)
 local at, reference, due_ms = tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local name, before, expire_ms = unpack(ARGV, 10, 12)
 local fields, values, audit_entry, keep_ms = tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15], tonumber(ARGV[16])
-local FIRST = 17  -- of the texts
+local card = ARGV[17]
+local FIRST = 18  -- of the texts
 local FORKS_PAGE = 100  -- as in store/keys.py
 local OVERLAY_END = '\30'  -- as in messages.py
 local FINAL = {completed = true, failed = true, cancelled = true}
@@ -104,6 +108,7 @@ for i = FIRST, #ARGV, 2 do
 end
 redis.call('RPUSH', journal, table.concat(entry, '\n'))
 redis.call('ZADD', runs, now_ms, run_id)
+list_run(cards, run_id, card_with(card, now_ms))
 for seq, overlays in pairs(header.overlays or {}) do
   local i = 0
   for overlay in string.gmatch(overlays .. OVERLAY_END, '([^' .. OVERLAY_END .. ']*)' .. OVERLAY_END) do

@@ -19,6 +19,7 @@
 -- KEYS[17] last_items  HASH  ...:items of the last run
 -- KEYS[18] last_windows  HASH  ...:windows of the last run
 -- KEYS[19] last_children  HASH  ...:children of the last run
+-- KEYS[20] cards    HASH    slp:{p07}:lists; the sets that list the run are named after it
 -- ARGV[1] run_id    str
 -- ARGV[2] spec      JSON    runs.RunSpec; opaque here
 -- ARGV[3] step      JSON    header of journal step 0; gets the time here
@@ -26,7 +27,8 @@
 -- ARGV[5] before    str     the last run of the thread that the caller knows; '' if there is none
 -- ARGV[6] version   int     its version
 -- ARGV[7] expire_ms int     how long the last run is kept from now on, if its end did not say
--- ARGV[8...] changes  state key, JSON text, ...: what the run begins with besides
+-- ARGV[8] card      JSON    runs/cards.py; gets the time here
+-- ARGV[9...] changes  state key, JSON text, ...: what the run begins with besides
 --
 -- Returns {1, ''}    created
 --         {0, ''}    a run of this id exists; nothing changed. Calling twice is safe.
@@ -34,10 +36,11 @@
 --         {-2, run}  another run is the last one by now, or it has gone on since it was read; nothing changed
 --         {-3, run}  the last run is gone, and its state with it; nothing changed
 -- shared: turns
+-- shared: lists
 local run, state, journal, inbox, runs, specs, thread, threads, expiring, last_state, last_run = unpack(KEYS, 1, 11)
 local last_spec, last_journal, last_events, last_output, last_frontier = unpack(KEYS, 12, 16)
-local last_items, last_windows, last_children = unpack(KEYS, 17, 19)
-local run_id, spec, step, name, before, version, expire_ms = unpack(ARGV, 1, 7)
+local last_items, last_windows, last_children, cards = unpack(KEYS, 17, 20)
+local run_id, spec, step, name, before, version, expire_ms, card = unpack(ARGV, 1, 8)
 
 if redis.call('EXISTS', run) == 1 then return {0, ''} end
 local refused = turn_refused(thread, last_run, before)
@@ -53,7 +56,7 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('SET', specs, spec)
 redis.call('HSET', run, 'status', 'submitted', 'version', 0, 'seq', 0, 'step', 0, 'created_ms', now_ms)
-for i = 8, #ARGV, 2 do redis.call('HSET', state, ARGV[i], ARGV[i + 1]) end
+for i = 9, #ARGV, 2 do redis.call('HSET', state, ARGV[i], ARGV[i + 1]) end
 local header = cjson.decode(step)
 header.at_ms = now_ms
 local entry = {cjson.encode(header)}
@@ -64,6 +67,7 @@ for i = 1, #begins, 2 do
 end
 redis.call('RPUSH', journal, table.concat(entry, '\n'))
 redis.call('ZADD', runs, now_ms, run_id)
+list_run(cards, run_id, card_with(card, now_ms))
 redis.call('XADD', inbox, '*', 't', 'submitted', 'run', run_id)
 
 if before ~= '' then

@@ -13,6 +13,7 @@ leases        leases that have lapsed                         services/reaper.py
 timers        deadlines, delays and backoffs                 services/timers.py
 outbox        queued visits that are to be published         services/outbox.py, services/unindexed.py
 ended_runs    ended runs until they expire                   services/archiver.py, services/janitor.py
+listed_runs   runs whose cards are missing or old            services/listing.py
 
 Effects are in store/effects.py, rows of batches in store/batches.py, slots in store/slots.py.
 """
@@ -23,15 +24,15 @@ from sleipnir.store.partitions.commits import Commits
 from sleipnir.store.partitions.ended_runs import EndedRuns
 from sleipnir.store.partitions.inbox import Inbox
 from sleipnir.store.partitions.leases import Leases
+from sleipnir.store.partitions.listed_runs import ListedRuns
 from sleipnir.store.partitions.outbox import QueuedVisits
 from sleipnir.store.partitions.ownership import PartitionOwnership
 from sleipnir.store.partitions.parked_runs import ParkedRuns
-from sleipnir.store.partitions.run_records import RunRecords
 from sleipnir.store.partitions.run_values import RunValues
 from sleipnir.store.partitions.timers import Timers
 
 
 class Partitions(
-    Inbox, RunRecords, RunValues, Commits, PartitionOwnership, ParkedRuns, Leases, Timers, QueuedVisits, EndedRuns
+    Inbox, ListedRuns, RunValues, Commits, PartitionOwnership, ParkedRuns, Leases, Timers, QueuedVisits, EndedRuns
 ):
     """The operations of schedulers, on one connection."""

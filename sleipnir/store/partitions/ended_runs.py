@@ -41,6 +41,7 @@ class EndedRuns(PartitionConnection):
         due = self._client.zrangebyscore(index, "-inf", now_ms, start=0, num=limit, withscores=True)
         if not due:
             return 0
-        keys = [self._of(partition).runs, index, *(self._keys.of_run(run_id).run for run_id, _ in due)]
+        part = self._of(partition)
+        keys = [part.runs, index, part.cards, *(self._keys.of_run(run_id).run for run_id, _ in due)]
         flat: list[Arg] = [each for run_id, expires_ms in due for each in (run_id, int(expires_ms))]
         return int(_FORGET(self._client, keys, {"revived": revived}, flat))

@@ -7,7 +7,7 @@ run_infos        what it is and what it waits for; visit_infos does the same for
 lineage          the run that it was forked from, and its forks
 journal          what it has done: journal, state, output; compared_runs what is compared of many
 event_streams    what happens to it from now on
-run_index        which runs there are
+run_index        which runs there are; run_lists finds those that a query wants
 deployment_hold  pause and resume all of them
 
 Sessions are in store/sessions.py, batches in store/batches.py, outputs of models in store/live.py.
@@ -23,7 +23,8 @@ from sleipnir.store.runs.gates import Gates
 from sleipnir.store.runs.lineage import RunLineage
 from sleipnir.store.runs.requests import RunRequests
 from sleipnir.store.runs.run_index import RunIndex
+from sleipnir.store.runs.run_lists import RunLists
 
 
-class Runs(RunCreation, RunRequests, Gates, RunIndex, RunLineage, ComparedRuns, EventStreams, DeploymentHold):
+class Runs(RunCreation, RunRequests, Gates, RunIndex, RunLists, RunLineage, ComparedRuns, EventStreams, DeploymentHold):
     """The operations of clients on runs, on one connection."""

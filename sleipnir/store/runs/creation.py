@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sleipnir.access.audit import audit_text
 from sleipnir.errors import SessionBusy
+from sleipnir.runs.cards import card_text
 from sleipnir.runs.run import Checkpoint, Fork, PastState, RunSpec, limited_from
 from sleipnir.runs.sessions import SessionName, instructions_of
 from sleipnir.runs.threads import ThreadName
@@ -89,6 +90,7 @@ class RunCreation(RunConnection):
                 "name": str(thread or ""), "before": "" if thread is None else spec.previous or "",
                 "expire_ms": self._retention_ms, "fields": len(fields), "values": len(texts),
                 "entry": "" if place else _fork_entry(run_id, fork, self._by), "keep_ms": self._audit_ms,
+                "card": card_text(spec, "submitted", place),
             },
             [part for pairs in (fields, texts, begin) for pair in pairs.items() for part in pair],
         )  # fmt: skip
@@ -108,6 +110,7 @@ class RunCreation(RunConnection):
             "timers": partition.timers, "source_inbox": keys.of_partition(keys.partition_of(source_id)).inbox,
             "thread": run.run if thread is None else keys.of_thread(thread), "threads": partition.threads,
             "expiring": partition.expiring, **last_run_keys(last), "items": run.items, "audit": partition.audit,
+            "cards": partition.cards,
         }  # fmt: skip
 
     def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
@@ -129,6 +132,7 @@ class RunCreation(RunConnection):
             "specs": run.spec,
             "items": run.items,
             "sessions": partition.sessions,
+            "cards": partition.cards,
             **session_keys(run, self._keys.of_session_of(spec)),
         }
         from sleipnir.runs.transitions import Step
@@ -139,7 +143,7 @@ class RunCreation(RunConnection):
         args: dict[str, Arg] = {"run_id": run_id, "spec": record(spec), "step": step}
         args |= {"in_session": str(name or ""), "listed": int(name is not None and name.expire_ms is None)}
         args["instructions_of"] = instructions_of(spec.bundle, spec.variables) if name is not None else ""
-        args["batch"] = batch
+        args |= {"batch": batch, "card": card_text(spec, "submitted", batch)}
         return keys, args, values
 
 

@@ -247,6 +247,8 @@ def _info(
         fork_model=None if submitted.fork is None else submitted.fork.model,
         as_node=None if submitted.fork is None else submitted.fork.as_node,
         overrides=submitted.of_nodes,
+        namespace=submitted.namespace,
+        tags=submitted.tags or {},
         stopped_by=record_["stopped_by"] if status == "completed" else None,
         failed_visits=NO_FAILED_VISITS if failed is None else read_text(FailedVisits, failed, "failed visits", run_id),
         cached_visits=whole_number(record_["cached"]) or 0,
