@@ -119,6 +119,9 @@ class BatchInfo:
     failed_visits: int = 0
     """Failed visits of the runs of ended rows."""
     changes: tuple[Change, ...] = ()
+    namespace: str = "default"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Of all its runs."""
 
     @property
     def name(self) -> str:

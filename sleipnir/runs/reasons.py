@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sleipnir.runs.failure_text import in_one_line
@@ -50,6 +51,11 @@ def failed_in_words(info: RunInfo, *, with_errors: bool = True) -> str:
     left = failed.count - len(shown)
     more = f" and {left:,} more" if shown and left else ""
     return _counted(failed.count, "failed visit") + (f": {', '.join(shown)}{more}" if shown else "")
+
+
+def tags_in_words(tags: Mapping[str, str]) -> str:
+    """`customer=acme, tier=gold`."""
+    return ", ".join(f"{key}={value}" for key, value in tags.items())
 
 
 def usage_in_words(usage: Usage) -> str:

@@ -617,6 +617,8 @@ def _readable_info(batch: str, fields: Mapping[str, str | None], now_ms: int) ->
         unreadable=None,
         failed_visits=_number(fields["failed_visits"]),
         changes=changes_of(fields),
+        namespace=spec.namespace,
+        tags=spec.tags or {},
         **{name: _number(fields[name]) for name in _COUNTS if name != "admitted"},
     )
 

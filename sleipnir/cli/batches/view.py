@@ -18,6 +18,7 @@ from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import as_json, change_in_words, moment
 from sleipnir.cli.terminal.terminal import MARK
 from sleipnir.runs.plain_text import duration, one_line, printable
+from sleipnir.runs.reasons import tags_in_words
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -106,6 +107,10 @@ def fields(info: BatchInfo, options: GlobalOptions) -> Iterator[tuple[str, str]]
         yield "name", info.name
     yield "agent", info.agent
     yield "state", info.state
+    if info.namespace != "default":
+        yield "namespace", info.namespace
+    if info.tags:
+        yield "tags", tags_in_words(info.tags)
     yield "created", moment(info.created_ms)
     if info.ended_ms is not None:
         yield "ended", moment(info.ended_ms)

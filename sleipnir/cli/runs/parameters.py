@@ -20,6 +20,7 @@ from sleipnir.cli.completion import (
 from sleipnir.cli.knowledge.building import BuildView, asker
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions
 from sleipnir.cli.runs.gate_answers import variable_asker
+from sleipnir.cli.runs.tag_values import tag_values
 
 if TYPE_CHECKING:
     from sleipnir.client.options import RunOptions
@@ -196,19 +197,6 @@ USER = click.option(
     help="The user that the run is for: it begins with the values of that user and of the agent, and writes them back "
     "(`sleipnir values`).",
 )  # fmt: skip
-
-
-def tag_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """`KEY=TEXT` as tags."""
-    from sleipnir.errors import UsageError
-    from sleipnir.runs.cards import checked_tags, tag_of
-
-    try:
-        return checked_tags(dict(map(tag_of, values)))
-    except UsageError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
 TAG = click.option(
     "--tag", "tags", multiple=True, metavar="KEY=TEXT", callback=tag_values, shell_complete=complete_tag,
     help="A tag by which the run, and runs that it starts, are found (`ps --tag`); repeatable.",

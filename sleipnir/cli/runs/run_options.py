@@ -10,7 +10,7 @@ import click
 
 from sleipnir.cli.completion import complete_agent, complete_batch, complete_tag
 from sleipnir.cli.options import MOMENT
-from sleipnir.cli.runs.parameters import tag_values
+from sleipnir.cli.runs.tag_values import tag_values
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.rows_bar import rows_bar
 

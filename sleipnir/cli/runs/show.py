@@ -22,6 +22,7 @@ from sleipnir.runs.reasons import (
     places,
     retry_in_words,
     stopped_in_words,
+    tags_in_words,
     usage_in_words,
 )
 
@@ -75,7 +76,7 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     if info.namespace != "default":
         yield "namespace", info.namespace
     if info.tags:
-        yield "tags", ", ".join(f"{key}={value}" for key, value in info.tags.items())
+        yield "tags", tags_in_words(info.tags)
     if info.session:
         yield "session", info.session
     if info.event_scope:
