@@ -7,7 +7,6 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from sleipnir.client.client import Client
 from sleipnir.client.run import missing_for
 from sleipnir.runs.views import MissingProcesses, Reason, RunInfo, VisitInfo
 from sleipnir.settings import Settings
@@ -60,20 +59,3 @@ def test_what_a_run_and_the_runs_below_it_lack_is_found() -> None:
     )
     assert missing_for(store_of(run("r"), has_scheduler=False), ["r"]) == MissingProcesses(True, {})
     assert missing_for(store_of(), ["gone"]) == MissingProcesses(False, {})
-
-
-def test_runs_are_narrowed_by_agent_time_and_batch() -> None:
-    """Finding U16 of the second review."""
-    client: Any = object.__new__(Client)
-    client.store = store_of(
-        run("row", agent="a", batch="b1/3", created_ms=40), run("new", agent="a", created_ms=30),
-        run("other", agent="b", created_ms=20), run("old", agent="a", created_ms=10),
-    )  # fmt: skip
-
-    def ids(**wanted: Any) -> list[str]:
-        return [info.id for info in Client.runs(client, **wanted)]
-
-    assert ids() == ["row", "new", "other", "old"]
-    assert ids(rows=False) == ["new", "other", "old"]
-    assert ids(agents=("b",)) == ["other"]
-    assert ids(since_ms=20, before_ms=40) == ["new", "other"]
