@@ -38,7 +38,7 @@ from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.run import ID_LENGTH, Hold
-from sleipnir.runs.run_filters import FailureGroup, RunCount, RunCounts, RunFilter, RunPage
+from sleipnir.runs.run_filters import FailureGroup, PageOfRuns, RunCount, RunCounts, RunFilter
 from sleipnir.runs.views import (
     DEFAULT_MODES,
     AgentInfo,
@@ -647,7 +647,7 @@ class Client:
         among: int = AMONG,
         after: str | None = None,
         **query: Unpack[RunQuery],
-    ) -> RunPage:
+    ) -> PageOfRuns:
         """Runs, newest first: a list, whose `after` is the cursor of the next page; None: there is none.
 
         `status` are the wanted statuses (None: all), `query` the other keywords that choose runs (RunQuery describes
@@ -658,7 +658,7 @@ class Client:
         Raises UsageError for what is no cursor, status, reason, tag or namespace.
         """
         if status is not None and not status:
-            return RunPage()
+            return PageOfRuns()
         with self.store.errors():
             return run_queries.page_of(self.store, self._filter(status, query), limit, after, among)
 
@@ -694,7 +694,7 @@ class Client:
     ) -> list[FailureGroup]:
         """The failed runs in groups that failed alike, those that failed last first: at the same node of the same
         version of an agent, with the same message but for numbers, ids and quoted values. `since_ms`: only groups in
-        which a run failed since then. `runs(fingerprint=...)` lists the runs of a group. A namespace has at most 1,000
+        which a run failed since then. `runs(fingerprint=...)` lists the runs of a group. A namespace has at most 200
         groups in each partition; failures beyond are in groups with the fingerprint `other`."""
         with self.store.errors():
             wanted = self._filter(None, {"namespace": namespace})

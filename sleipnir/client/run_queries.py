@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from sleipnir.errors import RunNotFound
 from sleipnir.runs.cards import DEFAULT_NAMESPACE, checked_namespace, checked_tags
-from sleipnir.runs.run_filters import ANY_NAMESPACE, ListPosition, RunFilter, RunPage
+from sleipnir.runs.run_filters import ANY_NAMESPACE, ListPosition, PageOfRuns, RunFilter
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunInfo
@@ -107,11 +107,11 @@ def _namespace_of(store: Store, given: Mapping[str, Any]) -> str | None:
     return None
 
 
-def page_of(store: Store, wanted: RunFilter, limit: int, after: str | None, look: int) -> RunPage:
+def page_of(store: Store, wanted: RunFilter, limit: int, after: str | None, look: int) -> PageOfRuns:
     """One page of runs, with the reasons of their visits. Raises UsageError for what is no cursor."""
     found = store.runs.found(wanted, limit, None if after is None else ListPosition.of(after), look)
     infos = [info for info in store.runs.find(found.ids) if info is not None and _is_still(info, wanted)]
-    return RunPage(store.explained(infos), None if found.after is None else found.after.cursor, found.looked)
+    return PageOfRuns(store.explained(infos), None if found.after is None else found.after.cursor, found.looked)
 
 
 def all_of(store: Store, wanted: RunFilter) -> Iterator[RunInfo]:

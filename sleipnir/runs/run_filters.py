@@ -148,7 +148,7 @@ class ListPosition(NamedTuple):
         return cls(int(match[1]), match[2])
 
 
-class RunPage(list["RunInfo"]):
+class PageOfRuns(list["RunInfo"]):
     """The runs of one page, newest first. `after` is the cursor of the next page; None: there is none. `looked` is how
     many runs were looked at: a page with few runs and a cursor means that few fit, and that the next call goes on."""
 

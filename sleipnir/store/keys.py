@@ -350,7 +350,7 @@ class PartitionKeys:
 
     def failures(self, namespace: str) -> str:
         """HASH `fingerprint:version` -> JSON {agent, version, node, message, count, first_ms, last_ms}: the failed runs
-        of a namespace in groups, about 1,000 at most. A group dies with the card of its last run."""
+        of a namespace in groups, about 200 at most. A group dies with the card of its last run."""
         return f"{self.cards}:{namespace}:failures"
 
     @property

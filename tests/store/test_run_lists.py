@@ -364,14 +364,14 @@ def test_groups_of_failures_are_bounded(runs: Runs) -> None:
         groups,
         mapping={
             f"f{n}:v": '{"agent":"x","version":"v","message":"m","count":1,"first_ms":1,"last_ms":1}'
-            for n in range(995)
+            for n in range(195)
         },
     )
     for n, run in enumerate(some):
         runs.create(id=run)
         runs.fail(run, f"broken {'abcdefghijkl'[n]}")
     print(len(some), runs.store._client.hlen(groups), [k for k in runs.store._client.hgetall(groups) if len(k) > 6])
-    assert runs.store._client.hlen(groups) <= 1_001
+    assert runs.store._client.hlen(groups) <= 201
     with client_of(runs.store) as client:
         [others] = [group for group in client.failures() if group.fingerprint == "other"]
         assert others.count == 7

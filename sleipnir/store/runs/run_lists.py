@@ -252,17 +252,28 @@ class RunLists(RunConnection):
                     merged[name] = _merged(merged.get(name), group)
         newest = sorted(merged.items(), key=lambda each: -each[1]["last_ms"])
         chosen = [(name, group) for name, group in newest if group["last_ms"] >= (since_ms or 0)][:limit]
+        samples = self._some_runs(namespace, [name for name, _ in chosen], runs)
         return [
             FailureGroup(
                 name.partition(":")[0], group["agent"], group["version"], group.get("node"), group["message"],
-                int(group["count"]), int(group["first_ms"]), int(group["last_ms"]),
-                tuple(self._some_runs(namespace, name.partition(":")[0], group["version"], runs)) if runs else (),
+                int(group["count"]), int(group["first_ms"]), int(group["last_ms"]), samples[name],
             )
             for name, group in chosen
         ]  # fmt: skip
 
-    def _some_runs(self, namespace: str, fingerprint: str, version: str, most: int) -> list[str]:
-        return self.found(RunFilter(namespace, fingerprint=fingerprint, version=version), most, look=MOST_OF_SET).ids
+    def _some_runs(self, namespace: str, names: Sequence[str], most: int) -> dict[str, tuple[str, ...]]:
+        """At most `most` of the newest runs of each group (`fingerprint:version`), in two round trips."""
+        listed = {name: f"{namespace}:failure:{name.partition(':')[0]}" for name in names}
+        commands = [("ZREVRANGE", each.key, 0, most - 1) for name in names for each in self._sets_of([listed[name]])]
+        replies = iter(map(checked, execute_all(self._client, commands) if commands and most else ()))
+        found = {name: [id_ for _ in range(self._keys.partitions) for id_ in next(replies, ())] for name in names}
+        cards = self._cards(list(dict.fromkeys(id_ for ids in found.values() for id_ in ids)))
+        samples = {}
+        for name, ids in found.items():
+            version = name.partition(":")[2]
+            of_group = [id_ for id_ in ids if id_ in cards and cards[id_]["d"] == version]
+            samples[name] = tuple(sorted(of_group, key=lambda id_: -cards[id_]["c"])[:most])
+        return samples
 
     def known_tags(self, namespace: str, look: int = 200) -> list[str]:
         """`key=value` of the tags that the newest runs have, to complete what a person types."""

@@ -40,7 +40,7 @@ end
 
 -- List a run as its new card says, and no longer as its last one did. '': the run is gone, and listed nowhere. Returns
 -- whether that changes anything.
-local MOST_FAILURES = 1000  -- groups of failures of a namespace; others are one group, as in runs/cards.py
+local MOST_FAILURES = 200  -- groups of failures of a namespace in a partition; others are one group of each version
 local function list_run(cards, run_id, text)
   local last = redis.call('HGET', cards, run_id)
   if (last or '') == text then return false end
