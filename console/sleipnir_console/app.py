@@ -18,6 +18,7 @@ from sleipnir.settings import Settings
 from sleipnir_console import openapi, problems
 from sleipnir_console.authentication import Authentication
 from sleipnir_console.body_limits import BodyLimit
+from sleipnir_console.event_feeds import EventFeeds
 from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
 from sleipnir_console.permissions import GuardedRoute, requires
@@ -27,6 +28,7 @@ from sleipnir_console.routes import (
     agents,
     batches,
     conversations,
+    events,
     fleet,
     gates,
     health,
@@ -51,8 +53,8 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
 
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
 ROUTERS: Final = (
-    agents.router, runs.router, run_steering.router, gates.router, batches.router, conversations.router, fleet.router,
-    health.router, login.router, access.router, interface,
+    agents.router, runs.router, run_steering.router, events.router, gates.router, batches.router, conversations.router,
+    fleet.router, health.router, login.router, access.router, interface,
 )  # fmt: skip
 
 
@@ -72,6 +74,7 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     app.state.authentication = authentication = Authentication.of(settings)
     app.state.authenticate = authentication.caller
     app.state.is_stopping = is_stopping
+    app.state.feeds = EventFeeds(app.state.client, is_stopping)
     problems.add_handlers(app)
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)

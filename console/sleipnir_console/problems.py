@@ -123,6 +123,10 @@ TYPES: Final[Mapping[str, ProblemType]] = {
             RETRY_AFTER_S,
         ),
         ProblemType(
+            "too-many-streams", 503, "Too many runs are being followed", "Another server has room, or this one later.",
+            RETRY_AFTER_S,
+        ),
+        ProblemType(
             "stopping", 503, "The server is being stopped", "Another one, or the next one, takes the request.",
             RETRY_AFTER_S,
         ),

@@ -32,6 +32,9 @@ ASKING_SENTINELS: Mapping[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
 }
 """Options of connections to Sentinels: an unreachable one must not delay the next (redis-py waits 20 s)."""
+LOOP_CONNECTIONS = 4_000
+"""Of a client in an event loop, which has as many calls under way as it has tasks; redis-py refuses the 101st by
+default. A blocking read of a stream holds one."""
 BLOCK_MS_MAX = 2_000  # below the socket timeout, else a quiet inbox would look like a dead server
 
 
@@ -48,6 +51,7 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, in_loop: bool = 
         "health_check_interval": 30,
         "retry": Retry(NoBackoff() if in_loop else ExponentialBackoff(cap=1, base=0.05), retries),
         "client_name": "sleipnir",
+        **({"max_connections": LOOP_CONNECTIONS} if in_loop else {}),
         **options,
     }
     try:

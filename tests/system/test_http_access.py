@@ -78,6 +78,7 @@ ROWS: Mapping[str, Row] = {
             "get_run_lineage": "/lineage",
             "list_late_results": "/late-results",
             "draw_run": "/drawing",
+            "follow_run": "/events",
             "compare_runs": f"/compare/{NO_RUN}",
             "list_run_gates": "/gates",
         }.items()
