@@ -47,7 +47,7 @@ PROGRAMMING = words_of("""
     addition address amount app area argument backlog bar bucket cache case check child choice clock codec
     collector compat completion composer conductor config configuration connection consumer content context count
     counter creation default demand descendant detail difference directory dispatcher duration effort environment error
-    estimate executor export expression extraction failure file form format fusion gauge glob grammar guard header
+    estimate executor export expression extraction failure file form format frame fusion gauge glob grammar guard header
     health histogram history home host http import info init input install installation interpreter key knowledge
     language latch launch leader limiter line link liveness list lock log main mark matrix meaning memory module moment
     name narrator neighbour object observer origin page parameter parent parser patch path pattern picture plan point
