@@ -36,6 +36,13 @@ OpenEmissions = Callable[[Execution], Emissions | None]
 """What takes what the node of a visit emits. None: it is dropped."""
 
 
+def _emits(execution: Execution) -> bool:
+    """Whether its node, or its callbacks, may emit."""
+    if isinstance(execution.node, EMITTING) and execution.role == "node":
+        return True
+    return callbacks.has_callbacks(execution.graph, execution.node, execution.role)
+
+
 def graph_with(graph: Graph, nodes: NodeOverrides) -> Graph:
     """The graph of a run with these overrides of nodes."""
     return node_overrides.overridden(graph, nodes) if nodes else graph
@@ -57,7 +64,7 @@ class AgentExecutor:
     def __call__(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Executed:
         """The result of a visit, and the JSON texts that it writes. None: it was lost. Raises ProcessLost."""
         execution = self._execution(call, claim, lost)
-        if self.open_emissions is not None and isinstance(execution.node, EMITTING) and execution.role == "node":
+        if self.open_emissions is not None and _emits(execution):
             execution = replace(execution, emissions=self.open_emissions(execution))
         with executing_for(self.host), self._text_sink(execution) as sink:
             try:

@@ -159,7 +159,7 @@ class Reader:
     ) -> None:
         self._store, self._run_id, self._wanted, self._at = store, run_id, wanted, at
         self._waits, self._also = waits, also | {"run_ended"}
-        self._places: dict[int, tuple[int, ...]] = {}
+        self._places: dict[tuple[int, bool], tuple[int, ...]] = {}
         self._reads_pieces = not wanted.isdisjoint(("messages", "custom"))
         self._journal: UnreadJournal | None = None
 
@@ -268,9 +268,9 @@ class Reader:
             yield self._pieces_gap(number - 1, ms_of(entry.id))
         skipped = (self._at.part or 0) if entry.id == self._at.piece else 0
         self._at = replace(self._at, piece=entry.id, number=number, part=None)
-        if piece.place <= self._places.get(piece.seq, ()):
+        if piece.place <= self._places.get(piece.series, ()):
             return
-        self._places[piece.seq] = piece.place
+        self._places[piece.series] = piece.place
         if piece.chunk is None and "messages" in self._wanted:
             yield StreamEvent(str(self._at), ms_of(entry.id), "text", _data(piece), "messages")
         elif piece.chunk is not None and "custom" in self._wanted:

@@ -1,9 +1,10 @@
 """The live text of a run: the output of models as it is generated, read together with the run's events.
 
 A worker appends pieces of text. They are a view, not a record: capped, short-lived, written without a fence; only the
-visit's delivered result counts. So readers use the places of pieces (`Piece.place`): the pieces of one visit are in
-order; a piece that is not after the last one is a duplicate or belongs to an obsolete attempt; a piece with another
-attempt, turn or draft begins a new text. Readers pull, so a reader that stops costs nothing.
+visit's delivered result counts. So readers use the places of pieces (`Piece.place`): the pieces of one series (what its
+model says, or what it emits) are in order; a piece that is not after the last one is a duplicate or belongs to an
+obsolete attempt; a piece with another attempt, turn or draft begins a new text. Readers pull, so a reader that stops
+costs nothing.
 """
 
 from __future__ import annotations
@@ -61,8 +62,13 @@ class Piece:
     v: int = VERSION
 
     @property
+    def series(self) -> tuple[int, bool]:
+        """What numbers its pieces together: the text of a visit's model, or what the visit emits."""
+        return self.seq, self.chunk is not None
+
+    @property
     def place(self) -> tuple[int, int, int, int]:
-        """The position of the piece: it increases within a visit."""
+        """The position of the piece: it increases within a series."""
         return self.attempt, self.turn, self.draft, self.piece
 
     def to_json(self) -> str:

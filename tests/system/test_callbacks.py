@@ -184,6 +184,39 @@ def test_a_model_and_its_tools_have_callbacks_and_a_killed_worker_takes_its_call
     assert "llm, input changed: scene by before hooks.py:watch" in shown
 
 
+TELLING = """
+name: telling
+version: sleipnir/1
+start: ask
+model: openai:gpt-test
+nodes:
+  ask: {type: llm, prompt: "Say {{word}}.", state_updates: {out: "{{output}}"}, callbacks: AROUND, next: done}
+  done: {type: end, output: "{{out}}"}
+"""
+TELLING_HOOKS = """
+from sleipnir import emit, emit_progress
+def first(state, info): emit("first", state["word"])
+def last(state, info, result, error): emit("last", result["out"])
+def answered(state, info, request, response, error): emit_progress(50, response["content"])
+"""
+
+
+def test_callbacks_of_a_model_emit_beside_its_text(own: Stack, tmp_path: Path) -> None:
+    around = '{before: "h.py:first", after: "h.py:last", model: {after: "h.py:answered"}}'
+    agent = write_agent(tmp_path / "telling", TELLING.replace("AROUND", around), h_py=TELLING_HOOKS)
+    with ModelServer(["Hello, all of you"]) as model, own.client() as client:
+        own.start_worker("models", "llm", env=model.env())
+        run = client.submit(agent, state={"word": "hello"})
+        events = list(run.stream(["custom", "messages"]))
+        assert run.output == "Hello, all of you"
+    told = [event.data for event in events if event.mode == "custom"]
+    assert [each.get("payload") for each in told if "payload" in each] == ["hello", "Hello, all of you"]
+    assert [each["progress"] for each in told if "progress" in each] == [50]
+    assert {each["node"] for each in told} == {"ask"}
+    assert not any(event.data["lost"] for event in events if event.type in ("text", "custom"))
+    assert "".join(event.data["text"] for event in events if event.type == "text") == "Hello, all of you"
+
+
 POLITE = """
 import os
 from typing import TypedDict

@@ -13,6 +13,7 @@ import pytest
 from sleipnir.settings import Settings
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from sleipnir_inprocess.agent_run import AgentRun
+from tests.processes import write_agent
 
 Replies = Iterable[Reply | str] | Callable[[Request], Reply]
 
@@ -355,3 +356,19 @@ def test_a_key_function_of_a_model_runs_without_keys(tmp_path: Path) -> None:
     hooked = Hooked(tmp_path, graph, hooks, ["Hi", "x"], "cache: {key_func: 'hooks.py:key'}")
     assert hooked.ended == ("completed", "Hi hello")
     assert len(hooked.seen) == 1 and hooked.seen[0][0] != os.getpid()
+
+
+def test_callbacks_of_a_model_emit_in_process(tmp_path: Path) -> None:
+    hooks = """
+    from sleipnir import emit, emit_progress
+    def before(state, info): emit("first", state["word"])
+    def after(state, info, result, error): emit("last", result["out"])
+    def answered(state, info, request, response, error): emit_progress(50, response["content"])
+    """
+    node = "callbacks: {before: 'h.py:before', after: 'h.py:after', model: {after: 'h.py:answered'}},"
+    text = ASK.replace("TOP", "").replace("NODE,", node)
+    agent = write_agent(tmp_path / "hooked", text, h_py=dedent(hooks))
+    with ModelServer(["Hi"]) as model:
+        run = AgentRun(agent, state={"word": "hello"}, settings=Settings(agents_dir=tmp_path), env=model.env())
+        told = [event.data for event in run.stream(["custom"]) if event.mode == "custom"]
+    assert [each.get("payload", each.get("progress")) for each in told] == ["hello", 50, "Hi"]

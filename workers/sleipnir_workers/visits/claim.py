@@ -218,7 +218,7 @@ class Worker:
             with self.store.errors():
                 failures, input_changed = self.store.visits.tries(call)
                 execution = changed(execution, failures=failures, input_changed=input_changed)
-        with self._with_emissions(execution) as emitting:  # callbacks emit too
+        with self._with_emissions(execution, calls_back=True) as emitting:
             return callbacks.around(emitting, self.caching.result, run)
 
     def _reads_bundle(self, call: VisitCall, node: Node) -> bool:
@@ -328,10 +328,11 @@ class Worker:
         )
 
     @contextmanager
-    def _with_emissions(self, execution: Execution) -> Iterator[Execution]:
-        """The execution, with what takes what its node emits, if that is streamed."""
+    def _with_emissions(self, execution: Execution, *, calls_back: bool = False) -> Iterator[Execution]:
+        """The execution, with what takes what its node, or its callbacks, emit, if that is streamed."""
         is_open = execution.emissions is not None
-        if is_open or not self.settings.stream or not isinstance(execution.node, EMITTING) or execution.role != "node":
+        emits = calls_back or (isinstance(execution.node, EMITTING) and execution.role == "node")
+        if is_open or not self.settings.stream or not emits:
             yield execution
             return
         place = execution.run, execution.node.id, execution.seq, execution.attempt
