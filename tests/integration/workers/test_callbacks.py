@@ -366,7 +366,7 @@ def test_callbacks_of_a_model_emit_in_process(tmp_path: Path) -> None:
     def answered(state, info, request, response, error): emit_progress(50, response["content"])
     """
     node = "callbacks: {before: 'h.py:before', after: 'h.py:after', model: {after: 'h.py:answered'}},"
-    text = ASK.replace("TOP", "").replace("NODE,", node)
+    text = ASK.replace("TOP", "").replace("NODE", node)
     agent = write_agent(tmp_path / "hooked", text, h_py=dedent(hooks))
     with ModelServer(["Hi"]) as model:
         run = AgentRun(agent, state={"word": "hello"}, settings=Settings(agents_dir=tmp_path), env=model.env())
