@@ -103,9 +103,12 @@ have no form here, as the journal is the only place of checkpoints, and a step t
 (CK-05, CK-06, CK-10, IN-08, IN-11, SV-03 to SV-05, SV-08, SV-10); nor has a message that means a resumption (IN-09). A
 limit of super-steps is that of one call (CK-09). Of the examples (EX), those of remote agents (EX-48 to EX-50) come
 later. Callbacks come from plugins, the graph and its nodes, not from the state: CB-09 and TL-22 are held for those of
-the graph. Those of events of children (CB-11) come later. Whether the text of a child is streamed is a matter of who
-watches (AG-20). A list of the agents below one at run time (SE-08) comes later. So do final texts without duplicates
-(EV-09), whole texts by mode (SM-10) and ids of responses at the ends of tools (TL-31).
+the graph. Those of events of children (CB-11) come later: each event would need a visit of its own in the
+parent. Whether the text of a child is streamed is a matter of who watches (AG-20). A list of the agents below one at
+run time (SE-08) comes later. No event repeats a final text, as the end of a run has only its size, so none has a
+duplicate (EV-09). The mode `messages` gives texts in pieces; whole texts come only if they are asked for, because who
+prints both has each text twice (SM-10). The scheduler makes the events of tools, and does not read the responses of
+models, whose ids only workers know (TL-31).
 
 Of the third, these are left out: of skills what the application's configuration, workspaces and MCP servers have to do
 with them (CY33, CY34, CY36, CY48, CY49), memory (CY57 to CY66), workspaces with a configuration of their own (CY03,
