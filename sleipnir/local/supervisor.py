@@ -194,12 +194,14 @@ class Supervisor:
     """The children of one stack, from start to stop. Run it in the main thread: children end with the thread that
     started them."""
 
-    def __init__(self, settings: Settings, *, scripts: int, llm: int, while_used: bool, workers: bool) -> None:
+    def __init__(
+        self, settings: Settings, *, scripts: int, llm: int, while_used: bool, workers: bool, console: bool = False
+    ) -> None:
         self.home = Home(settings.home.absolute())
         self.private = settings.redis_url is None
         self.settings = settings.replaced(home=self.home.root, redis_url=settings.redis_url or self.home.redis_url)
         self.scripts, self.llm, self.while_used = scripts, llm, while_used
-        self.wants_workers = workers
+        self.wants_workers, self._has_console = workers, console
         self.stop = threading.Event()
         self._client: Client | None = None  # of a private Redis
         self._llm_worker: ChildProcess | None = None  # still to start, when it is needed
@@ -283,6 +285,9 @@ class Supervisor:
         if self.scripts:
             command = worker_command("scripts,functions", "scripts", self.scripts)
             children.append(ChildProcess("worker-scripts", command, keyless, self._log("worker-scripts")))
+        if self._has_console:
+            command = [sys.executable, "-m", "sleipnir_console"]
+            children.append(ChildProcess("console", command, keyless, self._log("console")))
         if self.llm:
             self._llm_worker = ChildProcess(
                 "worker-llm", worker_command(",".join(LLM_QUEUES), "llm", self.llm), env, self._log("worker-llm")
@@ -402,12 +407,18 @@ def _warn_of_loss(settings: Settings) -> None:
 
 
 def supervise(
-    settings: Settings, *, scripts: int = 2, llm: int = 4, while_used: bool = False, workers: bool = True
+    settings: Settings,
+    *,
+    scripts: int = 2,
+    llm: int = 4,
+    while_used: bool = False,
+    workers: bool = True,
+    console: bool = False,
 ) -> None:
     """Run a supervisor in this process until SIGTERM, SIGINT, or (`while_used`) the last user has left."""
     refuse_inspection()
     Home(settings.home.absolute()).prepare()
-    supervisor = Supervisor(settings, scripts=scripts, llm=llm, while_used=while_used, workers=workers)
+    supervisor = Supervisor(settings, scripts=scripts, llm=llm, while_used=while_used, workers=workers, console=console)
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: supervisor.interrupt())
     signal.signal(signal.SIGUSR1, lambda *_: setattr(supervisor, "wants_workers", True))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
 import socket
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import starter
 from tests.console import Console, console_of
 from tests.processes import RedisServer, Stack
+from tests.secured import free_port
 from tests.waiting import wait_until
 
 
@@ -143,13 +148,37 @@ def test_an_address_that_is_taken_is_named(console: Console) -> None:
     assert f"cannot listen on 127.0.0.1:{console.port}: Address already in use" in str(found.stderr)
 
 
+def test_up_serves_the_api_beside_a_private_stack(tmp_path: Path) -> None:
+    port = free_port()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
+    env |= {"SLEIPNIR_HOME": str(tmp_path / "home"), "SLEIPNIR_CONSOLE_PORT": str(port)}
+    with (tmp_path / "up.log").open("wb") as log, Path(os.devnull).open("rb") as nothing:
+        command = [sys.executable, "-m", "sleipnir", "up", "--console", "--llm", "0"]
+        running = starter.start(command, env, nothing, log, log)
+
+    def is_ready() -> bool:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/health/ready", timeout=60) as answer,
+        ):
+            return bool(answer.status == 200)
+        return False
+
+    try:
+        wait_until(is_ready, "the HTTP API of the stack answers")
+        running.terminate()
+        assert running.wait(60) == 0
+        assert not is_ready()
+    finally:
+        running.kill()
+        running.wait()
+
+
 def test_the_command_says_what_to_install_without_the_extra(console: Console) -> None:
     code = (
         "import sys; sys.modules['fastapi'] = None; from sleipnir.cli import main; sys.argv[1:] = ['console'];"
         "sys.exit(main())"
     )
-    from tests import starter
-
     found = starter.run([sys.executable, "-c", code], console.stack.environment())
     assert found.returncode == 2
     assert "pip install 'sleipnir[console]'" in str(found.stderr)

@@ -24,12 +24,15 @@ CELERY_LEVELS = {"trace": "DEBUG"}  # Celery knows no trace; the other names are
 @click.command()
 @click.option("--scripts", type=COUNT_OR_NONE, default=2, show_default=True, help="Scripts at a time.")
 @click.option("--llm", type=COUNT_OR_NONE, default=4, show_default=True, help="Model calls at a time.")
+@click.option("--console", "with_console", is_flag=True, help="Also serve the HTTP API (docs/http-api.md).")
 @pass_options
-def up(options: GlobalOptions, scripts: int, llm: int) -> None:
+def up(options: GlobalOptions, scripts: int, llm: int, with_console: bool) -> None:
     """Run a scheduler and workers here until Ctrl-C; without a Redis URL, a private Redis too."""
     from sleipnir.local.supervisor import supervise
 
-    supervise(options.settings(), scripts=scripts, llm=llm)
+    if with_console:
+        refuse_without_console()
+    supervise(options.settings(), scripts=scripts, llm=llm, console=with_console)
 
 
 @click.command()
