@@ -12,6 +12,7 @@ import anyio
 import pytest
 from mcp.types import CallToolResult
 
+from sleipnir.testing import ModelServer, Reply, Request
 from tests.mcp_clients import MODES, content_of, folder_names, log_of, serving, text_of, until
 from tests.processes import RedisServer, Stack, write_agent
 
@@ -324,3 +325,34 @@ def test_a_client_sees_the_runs_of_its_agents_only(stack: Stack, tmp_path: Path)
             assert agents <= {"greeting"}
 
     asyncio.run(use())
+
+
+FRIEND = """
+name: Friend
+description: Talks.
+model: openai:gpt-test
+instructions: Be kind.
+"""
+
+
+def test_an_agent_with_a_model_goes_on_with_a_session(redis_server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "friend").mkdir()
+    (tmp_path / "friend" / "config.yaml").write_text(FRIEND)
+
+    def heard(request: Request) -> Reply:
+        said = [str(message["content"]) for message in request.messages if message["role"] == "user"]
+        return Reply(f"heard {' '.join(said)}")
+
+    async def use(stack: Stack) -> list[str]:
+        async with serving(stack, "--agents", str(tmp_path / "friend")) as client:
+            [tool] = [tool for tool in (await client.list_tools()).tools if tool.name == "friend"]
+            assert set(tool.input_schema["properties"]) == {"prompt", "session", "request_id"}
+            given = [{"prompt": prompt, "session": "desk"} for prompt in ("one", "two")]
+            results = [await client.call_tool("friend", each) for each in given]
+            assert content_of(results[0])["usage"]["calls"] == 1
+            return [text_of(result) for result in results]
+
+    with ModelServer(heard) as model, Stack(redis_server, tmp_path / "home", key_prefix="mcp-model") as stack:
+        stack.start_scheduler()
+        stack.start_worker("models", "llm", env=model.env())
+        assert asyncio.run(use(stack)) == ["heard one", "heard one two"]
