@@ -116,7 +116,7 @@ def refuse_without_console() -> None:
     if missing:
         raise ConfigError(
             f"the HTTP API needs {' and '.join(missing)}, which the extra `console` brings: "
-            "`pip install 'sleipnir[console]'`, or in a checkout `pip install '.[console]'`"
+            "in a checkout: `pip install '.[console]'`"
         )
 
 
