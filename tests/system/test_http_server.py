@@ -181,4 +181,4 @@ def test_the_command_says_what_to_install_without_the_extra(console: Console) ->
     )
     found = starter.run([sys.executable, "-c", code], console.stack.environment())
     assert found.returncode == 2
-    assert "pip install 'sleipnir[console]'" in str(found.stderr)
+    assert "pip install '.[console]'" in str(found.stderr)
