@@ -28,7 +28,7 @@ COOKIE: Final = "sleipnir_login"
 CSRF_HEADER: Final = "X-CSRF-Token"
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="sleipnir"'}
 NAMESPACE: Final = "default"
-"""The namespace of all runs."""
+"""The namespace in which a role counts for runs, of any namespace."""
 MOST_HOPS: Final = 20
 """Proxies of a chain that are looked at."""
 
@@ -122,7 +122,7 @@ class Authentication:
         return parsed is not None and any(parsed in network for network in self.proxies)
 
     def permission_of(self, identity: Identity) -> Permission:
-        """What it may do with runs, which are all in one namespace."""
+        """What it may do with runs, which the API does not separate by namespace."""
         return identity.role_in(NAMESPACE) or "user"
 
     def give(self, response: Response, cookie: str) -> None:
