@@ -19,6 +19,7 @@ from sleipnir.access.records import EVERY, LOGIN_MS, Identity
 from sleipnir.client.async_client import AsyncClient
 from sleipnir.errors import ConfigError
 from sleipnir.runs.actor import Actor
+from sleipnir.runs.cards import DEFAULT_NAMESPACE
 from sleipnir.settings import Settings
 from sleipnir_console.origins import SAFE_METHODS
 from sleipnir_console.permissions import Caller, Permission, anyone_here
@@ -27,8 +28,6 @@ from sleipnir_console.problems import HttpProblem
 COOKIE: Final = "sleipnir_login"
 CSRF_HEADER: Final = "X-CSRF-Token"
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="sleipnir"'}
-NAMESPACE: Final = "default"
-"""The namespace in which a role counts for runs, of any namespace."""
 MOST_HOPS: Final = 20
 """Proxies of a chain that are looked at."""
 
@@ -122,8 +121,8 @@ class Authentication:
         return parsed is not None and any(parsed in network for network in self.proxies)
 
     def permission_of(self, identity: Identity) -> Permission:
-        """What it may do with runs, which the API does not separate by namespace."""
-        return identity.role_in(NAMESPACE) or "user"
+        """What it may do with the runs that the server shows: those of one namespace."""
+        return identity.role_in(DEFAULT_NAMESPACE) or "user"
 
     def give(self, response: Response, cookie: str) -> None:
         """Let the browser have the cookie of a login."""

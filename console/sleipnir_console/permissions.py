@@ -22,6 +22,7 @@ from starlette.responses import Response
 
 from sleipnir.access.records import Identity
 from sleipnir.runs.actor import Actor
+from sleipnir.runs.cards import DEFAULT_NAMESPACE
 from sleipnir_console.problems import HttpProblem
 
 Permission: TypeAlias = Literal["public", "user", "viewer", "approver", "operator", "admin"]
@@ -31,6 +32,9 @@ do."""
 RANKS: Final[dict[Permission, int]] = {
     "public": 0, "user": 1, "viewer": 2, "approver": 3, "operator": 4, "admin": 5,
 }  # fmt: skip
+RUN_PARAMETERS: Final = frozenset(("run_id", "other_id"))
+"""The parts of paths that name runs."""
+UNSEEN: Final = "there is nothing here that you may see"
 _DECLARED: Final = "__sleipnir_permission__"
 _EVERYWHERE: Final = "__sleipnir_everywhere__"
 
@@ -91,16 +95,26 @@ class GuardedRoute(APIRoute):
                 request.state.caller = caller
                 if not caller.may(permission, everywhere=everywhere):
                     raise refusal(caller, permission)
+                if not caller.may("viewer", everywhere=True):
+                    for name in RUN_PARAMETERS & request.path_params.keys():
+                        await _refuse_other_namespaces(request, request.path_params[name])
             response: Response = await answer(request)
             return response
 
         return guarded
 
 
+async def _refuse_other_namespaces(request: Request, run_id: str) -> None:
+    """To a caller without a role in all namespaces, the runs of others than `default` are not there."""
+    run = await request.app.state.client.run(run_id)
+    if (await run.info()).namespace != DEFAULT_NAMESPACE:
+        raise HttpProblem("not-found", UNSEEN)
+
+
 def refusal(caller: Caller, permission: Permission) -> HttpProblem:
     """What a caller gets that may not do this. To one without any role there, nothing is there."""
     if caller.permission == "user":
-        return HttpProblem("not-found", "there is nothing here that you may see")
+        return HttpProblem("not-found", UNSEEN)
     return HttpProblem("forbidden", f"this needs the permission {permission}", {"permission": permission})
 
 

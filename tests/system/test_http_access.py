@@ -360,6 +360,17 @@ def test_an_answer_over_http_is_in_the_audit_with_the_user_and_its_token(
     assert (entry.before, entry.after["answer"]) == ({"status": "waiting"}, "yes")
 
 
+def test_a_run_of_another_namespace_is_not_there(console: Console, credentials: Credentials, tmp_path: Path) -> None:
+    with console.stack.client() as client:
+        agent = write_agent(tmp_path / "asking", ASKING)
+        other, own = client.submit(agent, namespace="other"), client.submit(agent)
+    for token, seen in ((credentials.here["admin"], (404, 200)), (credentials.everywhere["viewer"], (200, 200))):
+        for run, status in zip((other, own), seen, strict=True):
+            answer = console.get(f"/runs/{run.id}", Authorization=f"Bearer {token}")
+            assert answer.status == status
+            assert status == 200 or answer.data["detail"] == UNSEEN
+
+
 # Proxies, TLS, and servers that do not start.
 
 
