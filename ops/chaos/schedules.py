@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from sleipnir.client.client import Client  # noqa: E402
+from sleipnir.client.client import UNFINISHED, Client  # noqa: E402
 from sleipnir.client.schedule import Schedule  # noqa: E402
 from sleipnir.failpoints import VARIABLE  # noqa: E402
 from tests.processes import RedisServer, Stack, wait_until, write_agent  # noqa: E402
@@ -120,7 +120,7 @@ def campaign(stack: Stack, client: Client, *, minutes: float, seed: int) -> list
         schedule.pause()
     total = sum(schedule.info().progress.fires for schedule in schedules)
     wait_until(lambda: client.run_count() >= total, "each fire is a run", SETTLES_S)
-    wait_until(lambda: not client.runs(1), "all runs are over", SETTLES_S)
+    wait_until(lambda: not client.runs(1, UNFINISHED), "all runs are over", SETTLES_S)
     found = runs_by_time(client)
     wrong = [line for schedule in schedules for line in wrong_fires(client, schedule, found.pop(schedule.name, {}))]
     wrong += [f"{name}: {len(times)} times of another schedule" for name, times in found.items()]
