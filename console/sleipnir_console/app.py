@@ -29,6 +29,7 @@ from sleipnir_console.routes import (
     batches,
     conversations,
     events,
+    failures,
     fleet,
     gates,
     health,
@@ -53,8 +54,8 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
 
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
 ROUTERS: Final = (
-    agents.router, runs.router, run_steering.router, events.router, gates.router, batches.router, conversations.router,
-    fleet.router, health.router, login.router, access.router, interface,
+    agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router, batches.router,
+    conversations.router, fleet.router, health.router, login.router, access.router, interface,
 )  # fmt: skip
 
 
@@ -70,6 +71,7 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     so that open streams end."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_connected)
     app.state.settings = settings
+    app.state.namespace = settings.namespace
     app.state.client = AsyncClient(settings, by=Actor.here("api"))
     app.state.authentication = authentication = Authentication.of(settings)
     app.state.authenticate = authentication.caller

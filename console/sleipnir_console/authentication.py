@@ -37,12 +37,14 @@ _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 @dataclass(frozen=True)
 class Authentication:
     """How this server knows its callers. `proxies` may say whom they forward for; with `user_header` also which user
-    that is. `has_tls`: its own; `is_private`: only this machine reaches the server."""
+    that is. `has_tls`: its own; `is_private`: only this machine reaches the server. `namespace` is the one whose runs
+    it shows."""
 
     proxies: tuple[_Network, ...] = ()
     user_header: str = ""
     has_tls: bool = False
     is_private: bool = True
+    namespace: str = DEFAULT_NAMESPACE
 
     @classmethod
     def of(cls, settings: Settings) -> Authentication:
@@ -54,7 +56,9 @@ class Authentication:
                 "from these addresses only"
             )
         is_private = is_loopback(settings.console_host) and not proxies
-        return cls(proxies, settings.console_user_header, settings.console_tls_cert is not None, is_private)
+        return cls(
+            proxies, settings.console_user_header, settings.console_tls_cert is not None, is_private, settings.namespace
+        )
 
     @property
     def is_secure(self) -> bool:
@@ -122,7 +126,7 @@ class Authentication:
 
     def permission_of(self, identity: Identity) -> Permission:
         """What it may do with the runs that the server shows: those of one namespace."""
-        return identity.role_in(DEFAULT_NAMESPACE) or "user"
+        return identity.role_in(self.namespace) or "user"
 
     def give(self, response: Response, cookie: str) -> None:
         """Let the browser have the cookie of a login."""

@@ -22,7 +22,6 @@ from starlette.responses import Response
 
 from sleipnir.access.records import Identity
 from sleipnir.runs.actor import Actor
-from sleipnir.runs.cards import DEFAULT_NAMESPACE
 from sleipnir_console.problems import HttpProblem
 
 Permission: TypeAlias = Literal["public", "user", "viewer", "approver", "operator", "admin"]
@@ -105,9 +104,9 @@ class GuardedRoute(APIRoute):
 
 
 async def _refuse_other_namespaces(request: Request, run_id: str) -> None:
-    """To a caller without a role in all namespaces, the runs of others than `default` are not there."""
+    """To a caller without a role in all namespaces, the runs of others than that of the server are not there."""
     run = await request.app.state.client.run(run_id)
-    if (await run.info()).namespace != DEFAULT_NAMESPACE:
+    if (await run.info()).namespace != request.app.state.namespace:
         raise HttpProblem("not-found", UNSEEN)
 
 

@@ -66,6 +66,9 @@ ROWS: Mapping[str, Row] = {
     "draw_agent": Row("viewer", "GET", "/agents/nobody/drawing", 404),
     "submit_run": Row("operator", "POST", "/runs", 404, {"agent": "nobody"}),
     "list_runs": Row("viewer", "GET", "/runs", 200),
+    "count_runs": Row("viewer", "GET", "/runs/count", 200),
+    "get_run_standings": Row("viewer", "GET", "/runs/standings", 200),
+    "list_failures": Row("viewer", "GET", "/failures", 200),
     **{
         name: Row("viewer", "GET", f"/runs/{NO_RUN}{path}", 404)
         for name, path in {
@@ -363,12 +366,32 @@ def test_an_answer_over_http_is_in_the_audit_with_the_user_and_its_token(
 def test_a_run_of_another_namespace_is_not_there(console: Console, credentials: Credentials, tmp_path: Path) -> None:
     with console.stack.client() as client:
         agent = write_agent(tmp_path / "asking", ASKING)
-        other, own = client.submit(agent, namespace="other"), client.submit(agent)
+        other, own = client.submit(agent, namespace="other", tags={"who": "n"}), client.submit(agent, tags={"who": "n"})
+        batch = client.batch(agent, [{"prompt": "x"}], namespace="other")
     for token, seen in ((credentials.here["admin"], (404, 200)), (credentials.everywhere["viewer"], (200, 200))):
         for run, status in zip((other, own), seen, strict=True):
             answer = console.get(f"/runs/{run.id}", Authorization=f"Bearer {token}")
             assert answer.status == status
             assert status == 200 or answer.data["detail"] == UNSEEN
+    here = {"Authorization": f"Bearer {credentials.here['admin']}"}
+    everywhere = {"Authorization": f"Bearer {credentials.everywhere['viewer']}"}
+    for path, found in (
+        ("/runs?tag=who=n", [own.id]),
+        (f"/runs?batch={batch.id}", []),
+        ("/runs?namespace=*&tag=who=n", [own.id]),
+    ):
+        assert [run["id"] for run in console.get(path, **here).data["items"]] == found
+    assert console.get("/runs/count?tag=who=n", **here).data["count"] == 1
+    for path in (
+        "/runs?namespace=other",
+        "/runs/count?namespace=other",
+        "/runs/standings?namespace=other",
+        "/failures?namespace=other",
+    ):
+        assert console.get(path, **here).status == 404
+        assert console.get(path, **everywhere).status == 200
+    seen = console.get("/runs?namespace=*&tag=who=n", **everywhere).data["items"]
+    assert [run["id"] for run in seen] == [own.id, other.id]
 
 
 # Proxies, TLS, and servers that do not start.

@@ -10,16 +10,16 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from sleipnir.graph.draw import Direction, Theme, svg
-from sleipnir.messages import RunStatus
 from sleipnir.runs.comparison import Comparison
 from sleipnir.runs.execution_trace import Trace
+from sleipnir.runs.run_filters import RunCounts
 from sleipnir.runs.run_progress import progress_of
 from sleipnir.runs.state_differences import StateDifference
 from sleipnir.runs.views import LateResult, Lineage, RunInfo, RunTree, StepInfo
 from sleipnir_console.connection import client_of
 from sleipnir_console.drawing import SVG, drawing
 from sleipnir_console.permissions import GuardedRoute, requires
-from sleipnir_console.run_pages import RunPage, page_of
+from sleipnir_console.run_selection import RunListing, RunSelection, seen_namespace
 from sleipnir_console.strict_model import AgentName, Limit, RunId, StrictModel, Values
 
 router = APIRouter(prefix="/runs", tags=["runs"], route_class=GuardedRoute)
@@ -43,6 +43,8 @@ class Submission(StrictModel):
         default=None, description="The conversation of a config.yaml agent that the run continues."
     )
     thread: str | None = Field(default=None, description="The series of runs of a graph agent whose next turn this is.")
+    user: str | None = Field(default=None, description="Whose values the run has, beside those of the agent.")
+    tags: dict[str, str] | None = Field(default=None, description="Texts by key, to find the run by.")
     max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(
         default=None, gt=0, description="Above it the run is paused, and asks whether it may continue."
     )
@@ -64,6 +66,22 @@ class SubmittedRun(BaseModel):
     """A run that was accepted, now or by an earlier request with the same `Idempotency-Key`."""
 
     id: str
+
+
+class RunPage(BaseModel):
+    """Runs, newest first. `after` is the cursor of the next page; null: there is none. `looked`: how many runs were
+    looked at. Few items and a cursor say that few fit, and that the next page goes on."""
+
+    items: list[RunInfo]
+    after: str | None
+    looked: int
+
+
+class CountedRuns(BaseModel):
+    """`is_exact` false: there are at least so many; counting stopped there."""
+
+    count: int
+    is_exact: bool
 
 
 class RunDetail(BaseModel):
@@ -107,24 +125,31 @@ async def submit_run(
 
 @router.get("", operation_id="list_runs", summary="Runs, newest first")
 @requires("viewer")
-async def list_runs(
+async def list_runs(request: Request, chosen: Annotated[RunListing, Query()]) -> RunPage:
+    """A page of runs. Without `status` also those that have ended."""
+    found = await client_of(request).runs(chosen.limit, after=chosen.after, **chosen.query(request))
+    return RunPage(items=list(found), after=found.after, looked=found.looked)
+
+
+@router.get("/count", operation_id="count_runs", summary="How many runs fit")
+@requires("viewer")
+async def count_runs(request: Request, chosen: Annotated[RunSelection, Query()]) -> CountedRuns:
+    """Of the same cost for any number of runs, if a status, a reason, or one of the other lists is asked for alone."""
+    count = await client_of(request).run_count(**chosen.query(request))
+    return CountedRuns(count=int(count), is_exact=count.is_exact)
+
+
+@router.get("/standings", operation_id="get_run_standings", summary="The numbers of runs by status and reason")
+@requires("viewer")
+async def get_run_standings(
     request: Request,
-    status: Annotated[list[RunStatus] | None, Query(description="Only these; repeatable.")] = None,
-    agent: Annotated[list[str] | None, Query(description="Only of these agents; repeatable.")] = None,
-    batch: Annotated[str | None, Query(description="Only started rows of this batch.")] = None,
+    namespace: Annotated[str | None, Query(description="`*` for all; default: that of the server.")] = None,
     children: Annotated[bool, Query(description="Also runs that other runs have started.")] = False,
     rows: Annotated[bool, Query(description="Also rows of batches.")] = True,
-    since_ms: Annotated[int | None, Query(ge=0, description="Submitted at this time or later.")] = None,
-    before_ms: Annotated[int | None, Query(ge=0, description="Submitted before this time.")] = None,
-    after: Annotated[str | None, Query(max_length=100, description="The cursor of the page before.")] = None,
-    limit: Limit = 50,
-) -> RunPage:
-    """A page of runs. Without `status` also those that have ended."""
-    chosen = {
-        "status": set(status) if status else None, "agents": agent or (), "batch": batch, "children": children,
-        "rows": rows, "since_ms": since_ms, "before_ms": before_ms,
-    }  # fmt: skip
-    return await page_of(client_of(request), limit, after, chosen)
+) -> RunCounts:
+    """`waiting:person` and the like, with when the oldest run of each was submitted: for an overview."""
+    seen = seen_namespace(request, namespace)
+    return await client_of(request).run_counts(namespace=seen, children=children, rows=rows)
 
 
 @router.get("/{run_id}", operation_id="get_run", summary="One run")
