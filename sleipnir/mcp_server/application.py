@@ -64,6 +64,7 @@ class Serving:
     client: AsyncClient
     catalogue: AgentCatalogue
     options: ServerOptions
+    namespace: str
     actor_of: ActorOf | None = None
     is_stopping: Callable[[], bool] = lambda: False
     calls: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -78,7 +79,7 @@ class Serving:
     @property
     def runs(self) -> run_tools.VisibleRuns:
         """The runs that its clients see."""
-        return run_tools.VisibleRuns(self.client, self.catalogue.titles())
+        return run_tools.VisibleRuns(self.client, self.namespace, self.catalogue.titles())
 
 
 class AgentServer(Server["Serving"]):
@@ -113,7 +114,9 @@ class AgentServer(Server["Serving"]):
     async def opened(self) -> AsyncIterator[Serving]:
         """What calls share, while the server serves."""
         client = AsyncClient(self._settings, by=Actor.here("mcp"))
-        self.serving = Serving(client, self._catalogue, self._options, self._actor_of, self._is_stopping)
+        self.serving = Serving(
+            client, self._catalogue, self._options, self._settings.namespace, self._actor_of, self._is_stopping
+        )
         try:
             yield self.serving
         finally:

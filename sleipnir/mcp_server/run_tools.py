@@ -1,7 +1,7 @@
 """The tools that are no agents: list and show runs, wait for one, answer a question, cancel.
 
-Rule. A client sees the runs of the agents that it has tools for, with the runs below them. Another run does not exist
-for it.
+Rule. A client sees the runs of the agents that it has tools for, with the runs below them, in the namespace of the
+server. Another run does not exist for it.
 """
 
 from __future__ import annotations
@@ -98,16 +98,19 @@ CANCEL_RUN: Final = Tool(
 
 @dataclass(frozen=True)
 class VisibleRuns:
-    """The runs that a client sees: those of these agents (None: all)."""
+    """The runs that a client sees: those of a namespace, and of these agents (None: all)."""
 
     client: AsyncClient
+    namespace: str
     agents: frozenset[str] | None
 
     async def run(self, run_id: str) -> AsyncRun:
-        """Raises RunNotFound, also for a run of another agent."""
+        """Raises RunNotFound, also for a run of another agent or another namespace."""
         run = await self.client.run(run_id)
+        info = await run.info()
+        if info.namespace != self.namespace:
+            raise RunNotFound(f"no run {run_id!r}")
         if self.agents is not None:
-            info = await run.info()
             top = info if info.root in (None, info.id) else await (await self.client.run(info.root)).info()
             if top.agent not in self.agents:
                 raise RunNotFound(f"no run {run_id!r}")

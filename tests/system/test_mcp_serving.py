@@ -308,21 +308,26 @@ def test_a_request_id_that_comes_again_is_the_same_run(stack: Stack, tmp_path: P
     assert len(asyncio.run(use())) == 1
 
 
-def test_a_client_sees_the_runs_of_its_agents_only(stack: Stack, tmp_path: Path) -> None:
+def test_a_client_sees_the_runs_of_its_agents_and_its_namespace_only(stack: Stack, tmp_path: Path) -> None:
     mine, other = greeting(tmp_path), slow(tmp_path)
     (tmp_path / "GO").touch()
     with stack.client() as client:
-        hidden = client.submit(other, "it")
-        hidden.wait(60)
+        of_another_agent, elsewhere = (
+            client.submit(other, "it"),
+            client.submit(mine, state={"times": 1}, namespace="elsewhere", variables={"team": "T"}),
+        )
+        of_another_agent.wait(60)
 
     async def use() -> None:
         async with serving(stack, "--agents", str(mine)) as client:
             for name in ("show_run", "wait_for_run", "cancel_run"):
-                refused = await client.call_tool(name, {"run_id": hidden.id})
-                assert refused.is_error and text_of(refused) == f"no run {hidden.id!r}", name
+                for hidden in (of_another_agent, elsewhere):
+                    refused = await client.call_tool(name, {"run_id": hidden.id})
+                    assert refused.is_error and text_of(refused) == f"no run {hidden.id!r}", name
             assert content_of(await client.call_tool("list_runs", {"agent": "slow"})) == {"runs": []}
-            agents = {run["agent"] for run in content_of(await client.call_tool("list_runs"))["runs"]}
-            assert agents <= {"greeting"}
+            listed = content_of(await client.call_tool("list_runs"))["runs"]
+            assert {run["agent"] for run in listed} <= {"greeting"}
+            assert elsewhere.id not in {run["run_id"] for run in listed}
 
     asyncio.run(use())
 
