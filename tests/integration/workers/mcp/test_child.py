@@ -13,6 +13,7 @@ from sleipnir_workers.mcp import server_process
 from sleipnir_workers.mcp.failures import McpFailed
 from sleipnir_workers.mcp.server_process import TAIL_CHARACTERS, LastWords, child_transport
 from tests.integration.workers.mcp.servers import HERE, plain
+from tests.waiting import wait_until
 
 
 def python(code: str) -> StdioServer:
@@ -67,16 +68,17 @@ def test_what_a_server_prints_on_stdout_is_among_its_last_words() -> None:
 
 def test_a_server_whose_end_is_not_awaited_is_killed_too() -> None:
     async def cancelled_twice() -> int:
-        started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        started, others = asyncio.Event(), plain_servers()
 
         async def live() -> None:
             async with child_transport(plain("stays"), LastWords(), lambda: None):
-                (pid,) = (int(entry.name) for entry in Path("/proc").iterdir() if is_plain_server(entry))
-                started.set_result(pid)
+                started.set()
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(live())
-        pid = await started
+        await asyncio.wait({task, asyncio.create_task(started.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert not task.done(), task
+        [pid] = wait_until(lambda: plain_servers() - others, "its process has begun")  # it may have forked only
         task.cancel()
         await asyncio.sleep(0)
         while not task.done():
@@ -85,6 +87,11 @@ def test_a_server_whose_end_is_not_awaited_is_killed_too() -> None:
         return pid
 
     assert not Path(f"/proc/{asyncio.run(cancelled_twice())}").exists()
+
+
+def plain_servers() -> set[int]:
+    """The processes of plain_server.py that this one has started."""
+    return {int(entry.name) for entry in Path("/proc").iterdir() if is_plain_server(entry)}
 
 
 def is_plain_server(process: Path) -> bool:
