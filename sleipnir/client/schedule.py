@@ -268,7 +268,10 @@ def redefined(
             raise UsageError("give the input of the graph too: it is not kept")
         budget = Budget(old.spec.max_cost_usd, old.spec.max_tokens)
         cwd = None if old.spec.cwd is None else Path(old.spec.cwd)
-        kept: RunOptions = {"strict": old.spec.strict, "cwd": cwd, "user": old.spec.user}
+        kept: RunOptions = {
+            "strict": old.spec.strict, "cwd": cwd, "user": old.spec.user, "tags": old.spec.tags,
+            "namespace": old.spec.namespace,
+        }  # fmt: skip
         run = preparation.run(agent, prompt, state=state, session=None, thread=None, budget=budget, options=kept)
         spec, begin, roster, inputs = run.spec, run.state, run.roster, _of_program(preparation, agent, prompt)
     else:

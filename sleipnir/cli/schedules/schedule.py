@@ -24,12 +24,14 @@ from sleipnir.cli.runs.parameters import (
     FILE,
     MAX_COST,
     MAX_TOKENS,
+    NAMESPACE,
     OVERRIDE,
     PATCH,
     PROMPT,
     RECURSION_LIMIT,
     STATE,
     STRICT,
+    TAG,
     USER,
     VAR,
     RunParameters,
@@ -69,7 +71,7 @@ _PLAN = (
 )  # fmt: skip
 _RUN = (
     VAR, AGENT_VARIABLE, STATE, CONTEXT, CWD, MAX_COST, MAX_TOKENS, RECURSION_LIMIT, BREAK_BEFORE, BREAK_AFTER,
-    OVERRIDE, PATCH, STRICT, USER,
+    OVERRIDE, PATCH, STRICT, USER, TAG, NAMESPACE,
 )  # fmt: skip
 
 
