@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from sleipnir.runs.run_filters import FailureGroup
+from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
-from sleipnir_console.run_selection import seen_namespace
 from sleipnir_console.strict_model import Limit
 
 router = APIRouter(prefix="/failures", tags=["runs"], route_class=GuardedRoute)

@@ -16,10 +16,10 @@ from sleipnir.runs.run_filters import RunCounts
 from sleipnir.runs.run_progress import progress_of
 from sleipnir.runs.state_differences import StateDifference
 from sleipnir.runs.views import LateResult, Lineage, RunInfo, RunTree, StepInfo
+from sleipnir_console.asked_runs import AskedPage, AskedRuns, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.drawing import SVG, drawing
 from sleipnir_console.permissions import GuardedRoute, requires
-from sleipnir_console.run_selection import RunListing, RunSelection, seen_namespace
 from sleipnir_console.strict_model import AgentName, Limit, RunId, StrictModel, Values
 
 router = APIRouter(prefix="/runs", tags=["runs"], route_class=GuardedRoute)
@@ -125,7 +125,7 @@ async def submit_run(
 
 @router.get("", operation_id="list_runs", summary="Runs, newest first")
 @requires("viewer")
-async def list_runs(request: Request, chosen: Annotated[RunListing, Query()]) -> RunPage:
+async def list_runs(request: Request, chosen: Annotated[AskedPage, Query()]) -> RunPage:
     """A page of runs. Without `status` also those that have ended."""
     found = await client_of(request).runs(chosen.limit, after=chosen.after, **chosen.query(request))
     return RunPage(items=list(found), after=found.after, looked=found.looked)
@@ -133,7 +133,7 @@ async def list_runs(request: Request, chosen: Annotated[RunListing, Query()]) ->
 
 @router.get("/count", operation_id="count_runs", summary="How many runs fit")
 @requires("viewer")
-async def count_runs(request: Request, chosen: Annotated[RunSelection, Query()]) -> CountedRuns:
+async def count_runs(request: Request, chosen: Annotated[AskedRuns, Query()]) -> CountedRuns:
     """Of the same cost for any number of runs, if a status, a reason, or one of the other lists is asked for alone."""
     count = await client_of(request).run_count(**chosen.query(request))
     return CountedRuns(count=int(count), is_exact=count.is_exact)

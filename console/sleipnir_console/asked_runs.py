@@ -16,7 +16,7 @@ from sleipnir_console.problems import HttpProblem
 _OTHER_NAMES: Final = frozenset(("status", "agent", "tag", "namespace", "after", "limit"))
 
 
-class RunSelection(BaseModel):
+class AskedRuns(BaseModel):
     """All that is given must fit; of a parameter that is repeated any, of tags all."""
 
     model_config = ConfigDict(extra="forbid")
@@ -58,7 +58,7 @@ class RunSelection(BaseModel):
         }
 
 
-class RunListing(RunSelection):
+class AskedPage(AskedRuns):
     """Runs, and which page of them."""
 
     after: str | None = Field(default=None, max_length=120, description="The cursor of the page before.")
