@@ -83,6 +83,7 @@ def test_no_two_calls_of_a_limited_tool_run_at_once_in_all_of_the_deployment(sta
         runs = [client.submit(agent, "go") for _ in range(2)]
         wait_until(lambda: sum(len({*put_off(run)}) for run in runs) >= 2, "calls of both runs are put off")
         wait_until(lambda: log(tmp_path).count("quick") == 2, "the other tool is not held up")
+        wait_until(lambda: "begins" in log(tmp_path), "one call of the limited tool runs")
         assert log(tmp_path).count("begins") == 1, "eight slots are free, and one call runs"
         assert "limit 'tool:slow'" in str([put_off(run) for run in runs])
         assert "tool:slow" in stack.sleipnir("limits").stdout
