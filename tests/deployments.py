@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 K8S, SYSTEMD = ROOT / "ops" / "deploy" / "k8s", ROOT / "ops" / "deploy" / "systemd"
 PYTHON_OF_UNITS = "/opt/sleipnir/bin/python"
+CREDENTIALS = "/run/credentials/unit"
+"""Where systemd puts the files of LoadCredential."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ def of_kubernetes(secrets: Mapping[tuple[str, str], str]) -> dict[str, Service]:
 
 
 def of_systemd(password: str) -> dict[str, Service]:
-    """The scheduler, and a worker for each queue that has an environment file."""
-    instances = [("scheduler", "1")]
+    """The scheduler, the server of the HTTP API, and a worker for each queue that has an environment file."""
+    instances = [("scheduler", "1"), ("console", "8470")]
     instances += [("worker", file.stem.removeprefix("worker-")) for file in sorted(SYSTEMD.glob("worker-*.env"))]
     return dict(_unit(kind, instance, password) for kind, instance in instances)
 
@@ -116,7 +118,8 @@ def _unit(kind: str, instance: str, password: str) -> tuple[str, Service]:
     for line in (SYSTEMD / f"sleipnir-{kind}@.service").read_text().splitlines():
         if line and not line.startswith(("#", "[")):
             name, _, value = line.partition("=")
-            options[name].append(value.replace("%%", "\0").replace("%i", instance).replace("\0", "%"))
+            value = value.replace("%%", "\0").replace("%i", instance).replace("%d", CREDENTIALS)
+            options[name].append(value.replace("\0", "%"))
     variables = dict(entry.split("=", 1) for entry in options["Environment"])
     for file in options["EnvironmentFile"]:
         variables |= dict(_entries((SYSTEMD / Path(file).name).read_text().replace("PASSWORD", password)))
@@ -124,7 +127,7 @@ def _unit(kind: str, instance: str, password: str) -> tuple[str, Service]:
     command = [re.sub(r"\$\{(\w+)\}", lambda match: variables[match[1]], word) for word in shlex.split(start)]
     assert command[0] == PYTHON_OF_UNITS
     (grace,) = options["TimeoutStopSec"]
-    name = kind if kind == "scheduler" else f"{kind}-{instance}"
+    name = f"{kind}-{instance}" if kind == "worker" else kind
     return name, Service(("python", *command[1:]), variables, float(grace), options)
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -32,6 +33,7 @@ from sleipnir.testing import ModelServer
 from tests.deployments import ROOT, Service, of_compose, stages
 from tests.processes import wait_for_redis, wait_until, write_agent
 from tests.secured import ADMIN, FILES, PASSWORD, free_port, redis_environment
+from tests.tls import make_certificates
 
 pytestmark = pytest.mark.timeout(600)  # eight processes start cold at once
 
@@ -86,6 +88,7 @@ class Deployment:
     folder: Path
     redis_port: int
     flower_url: str
+    console_port: int
     replaced: Mapping[str, str]
 
     @property
@@ -114,8 +117,9 @@ class Deployment:
 
 @contextmanager
 def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
-    redis_port, flower_port = free_port(), free_port()
+    redis_port, flower_port, console_port = free_port(), free_port(), free_port()
     _configure(folder, server.url)
+    _certify(folder / "tls")
     shutil.copytree(FILES, folder / "redis-files")
     with (folder / "redis-files" / "users.acl").open("a") as users:
         users.write(ADMIN)
@@ -123,6 +127,9 @@ def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
         "redis:6379": f"127.0.0.1:{redis_port}",
         "0.0.0.0": "127.0.0.1",
         "5555": str(flower_port),
+        "8470": str(console_port),
+        "/etc/sleipnir/tls": str(folder / "tls"),
+        "/opt/sleipnir/console_healthcheck.py": str(ROOT / "ops" / "console_healthcheck.py"),
         "/etc/sleipnir-redis": str(folder / "redis-files"),
         "/etc/sleipnir/flowerconfig.py": str(ROOT / "ops" / "flower" / "flowerconfig.py"),
         "/opt/sleipnir/healthcheck.py": str(ROOT / "ops" / "healthcheck.py"),
@@ -139,7 +146,11 @@ def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
                 running.append(_start(name, number, service, replaced, folder, redis_port))
             if name == "redis":
                 wait_for_redis(f"redis://sleipnir:{PASSWORD}@127.0.0.1:{redis_port}/0")
-        yield Deployment(server, folder, redis_port, f"http://127.0.0.1:{flower_port}", replaced)
+        here = Deployment(server, folder, redis_port, f"http://127.0.0.1:{flower_port}", console_port, replaced)
+        done = here.execute("sleipnir", ["sleipnir", "users", "add", "ann", "--role", "operator", "--no-password"])
+        assert done.returncode == 0, done.stderr
+        running.append(_start("console", 0, SERVICES["console"], replaced, folder, redis_port))
+        yield here
     finally:
         for process in reversed(running):
             process.terminate()
@@ -166,11 +177,20 @@ def _configure(folder: Path, model_url: str) -> None:
     (place / "secrets.env").chmod(0o600)
 
 
+def _certify(folder: Path) -> None:
+    folder.mkdir()
+    made = make_certificates(folder)
+    made.certificate.rename(folder / "tls.crt")
+    made.key.rename(folder / "tls.key")
+
+
 def _environment(service: Service, replaced: Mapping[str, str]) -> dict[str, str]:
     """What the file says, and of an image PATH and HOME."""
     found = {name: _replace(value, replaced) for name, value in service.environment.items()}
     if "SLEIPNIR_METRICS_PORT" in found:
         found["SLEIPNIR_METRICS_PORT"] = "0"  # two of them share this machine's ports
+    if host := service.environment.get("SLEIPNIR_CONSOLE_HOST"):
+        found["SLEIPNIR_CONSOLE_HOST"] = host  # it must know that others can reach it
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ} | found
 
 
@@ -333,15 +353,65 @@ def test_a_run_looks_into_documents_on_the_worker_that_shares_its_base(deploymen
     assert "Basalt flows out of volcanoes." in found.stdout
 
 
-@pytest.mark.parametrize("service", ["scheduler", *WORKERS])
+def _asked(deployment: Deployment, path: str, token: str = "", body: Any = None) -> Any:
+    """The answer of the console of compose.yaml, by TLS."""
+    request = urllib.request.Request(f"https://localhost:{deployment.console_port}/api/v1{path}")
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    if body is not None:
+        request.data = json.dumps(body).encode()
+        request.add_header("Content-Type", "application/json")
+    context = ssl.create_default_context(cafile=str(deployment.folder / "tls" / "ca.pem"))
+    with urllib.request.urlopen(request, timeout=60, context=context) as answer:
+        return json.load(answer)
+
+
+def _is_ready(deployment: Deployment) -> bool:
+    try:
+        return bool(_asked(deployment, "/health/ready")["status"] == "ok")
+    except OSError:
+        return False
+
+
+def test_a_run_is_submitted_to_the_console_by_tls_with_a_token_alone(deployment: Deployment) -> None:
+    wait_until(lambda: _is_ready(deployment), "the console is up", timeout_s=120)
+    write_agent(
+        deployment.folder / "agents" / "greet",
+        "name: greet\nnodes: {done: {type: end, output: hi}}\nstart: done\n",
+    )
+    words = "sleipnir tokens create ann --role operator --namespace default --days 1 --label ci"
+    created = deployment.execute("sleipnir", words.split())
+    assert created.returncode == 0, created.stderr
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        _asked(deployment, "/runs", body={"agent": "greet"})
+    token = created.stdout.strip()
+    submitted = _asked(deployment, "/runs", token, {"agent": "greet", "prompt": "hello"})
+    with deployment.client() as client:
+        assert client.run(submitted["id"]).wait(60).status == "completed"
+    assert _asked(deployment, "/health", token)["version"]
+
+
+@pytest.mark.parametrize("service", ["scheduler", *WORKERS, "console"])
 def test_the_health_check_of_an_image_finds_its_service_healthy(deployment: Deployment, service: str) -> None:
     file = ROOT / SERVICES[service].raw["build"]["dockerfile"]
     (check,) = re.findall(
         r"HEALTHCHECK .*\\\n\s+CMD (\[.*\])", stages(file)[SERVICES[service].raw["build"].get("target", "")]
     )
+    if service == "console":
+        wait_until(lambda: _is_ready(deployment), "the console is up", timeout_s=120)
     done = deployment.execute(service, json.loads(check))
     assert done.returncode == 0, done.stderr
     assert "healthy: " in done.stdout or f"consumes {service.removeprefix('worker-')}" in done.stdout
+
+
+def test_the_health_check_of_the_console_notices_that_it_does_not_answer(deployment: Deployment) -> None:
+    elsewhere = Deployment(
+        deployment.server, deployment.folder, deployment.redis_port, deployment.flower_url, deployment.console_port,
+        {**deployment.replaced, "8470": str(free_port())},
+    )  # fmt: skip
+    done = elsewhere.execute("console", ["python", "/opt/sleipnir/console_healthcheck.py"])
+    assert done.returncode == 1
+    assert "does not answer" in done.stderr
 
 
 def test_the_health_check_of_flower_finds_it_healthy(deployment: Deployment) -> None:

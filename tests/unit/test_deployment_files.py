@@ -14,10 +14,12 @@ import pytest
 import yaml
 
 from sleipnir.cli.fleet.doctor import SECURE
-from sleipnir.cli.fleet.services import scheduler_command, worker_command
+from sleipnir.cli.fleet.services import console_command, scheduler_command, worker_command
 from sleipnir.settings import Settings
+from sleipnir_console.main import STOP_S
 from tests.deployments import (
     COMPOSE,
+    CREDENTIALS,
     K8S,
     ROOT,
     SYSTEMD,
@@ -39,9 +41,11 @@ PODS = of_kubernetes({("sleipnir-redis", "password"): "r3dis", ("sleipnir-flower
 UNITS = of_systemd("r3dis")
 QUEUES = {"worker-scripts": "scripts", "worker-functions": "functions", "worker-llm": "llm", "worker-rag": "rag"}
 ENGINE = ["scheduler", *QUEUES]
+OURS = [*ENGINE, "console"]
+"""What reads our settings."""
 HANDBACK_S = 8.0
 """What a worker needs after its grace period, by docs/operations.md."""
-DOCKERFILES = [ROOT / "scheduler" / "Dockerfile", ROOT / "workers" / "Dockerfile"]
+DOCKERFILES = [ROOT / folder / "Dockerfile" for folder in ("scheduler", "workers", "console")]
 
 
 def option(argv: tuple[str, ...], name: str) -> str:
@@ -60,21 +64,56 @@ def test_the_scheduler_service_runs_what_sleipnir_scheduler_runs() -> None:
     assert [sys.executable, *SERVICES["scheduler"].command[1:]] == scheduler_command()
 
 
-@pytest.mark.parametrize("name", [*ENGINE, "redis", "flower"])
+def test_the_console_service_runs_what_sleipnir_console_runs_and_lets_others_in_by_tls() -> None:
+    assert [sys.executable, *SERVICES["console"].command[1:]] == console_command()
+    for services in (SERVICES, PODS, UNITS):
+        settings = Settings.from_env(services["console"].environment)
+        assert (settings.console_host, settings.console_port) == ("0.0.0.0", 8470)
+        assert settings.console_tls_cert is not None
+        assert settings.console_tls_key is not None
+        folder = settings.console_tls_cert.parent
+        assert settings.console_tls_key == folder / "tls.key"
+        assert str(folder) in (mounts("console")["./certificates"], CREDENTIALS)
+    (tls,) = (each for each in pod(workloads()["console"])["volumes"] if "secret" in each)
+    (mount,) = (each for each in container(workloads()["console"])["volumeMounts"] if each["name"] == tls["name"])
+    assert (mount["mountPath"], mount["readOnly"]) == (mounts("console")["./certificates"], True)
+    assert UNITS["console"].raw["LoadCredential"] == [f"{name}:/etc/sleipnir/{name}" for name in ("tls.crt", "tls.key")]
+
+
+def test_the_console_has_the_time_in_which_requests_end() -> None:
+    for services in (SERVICES, PODS, UNITS):
+        grace = services["console"].grace_s
+        assert grace is not None
+        assert grace >= STOP_S + 5
+    (word, wait_s) = container(workloads()["console"])["lifecycle"]["preStop"]["exec"]["command"]
+    assert word == "sleep"
+    assert float(wait_s) + STOP_S + 5 <= PODS["console"].grace_s, "preStop is part of it"
+
+
+def test_only_the_controller_of_the_ingress_reaches_the_console_of_a_cluster() -> None:
+    (policy,) = (m["spec"] for m in manifests() if m["kind"] == "NetworkPolicy" and m["metadata"]["name"] == "console")
+    assert policy["podSelector"] == workloads()["console"]["spec"]["selector"]
+    ((sender,),) = (rule["from"] for rule in policy["ingress"])
+    assert sender.keys() == {"namespaceSelector"}
+    ports = [port["containerPort"] for port in container(workloads()["console"])["ports"]]
+    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": port} for port in ports]] == [[{"port": 8470}]]
+
+
+@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
 def test_kubernetes_runs_what_compose_runs(name: str) -> None:
     assert PODS[name].command == SERVICES[name].command
     told = {key: value for key, value in SERVICES[name].environment.items() if key != "REDIS_PASSWORD"}
     assert {key: value for key, value in PODS[name].environment.items() if key != "REDIS_PASSWORD"} == told
 
 
-@pytest.mark.parametrize("name", ENGINE)
+@pytest.mark.parametrize("name", OURS)
 def test_systemd_runs_what_compose_runs(name: str) -> None:
     assert UNITS[name].command == SERVICES[name].command
     address = SERVICES[name].environment["SLEIPNIR_REDIS_URL"].replace("redis:6379", "127.0.0.1:6379")
     assert UNITS[name].environment["SLEIPNIR_REDIS_URL"] == address
 
 
-@pytest.mark.parametrize("name", ENGINE)
+@pytest.mark.parametrize("name", OURS)
 def test_every_setting_exists_and_its_value_is_one(name: str) -> None:
     for services in (SERVICES, PODS, UNITS):
         settings = Settings.from_env(services[name].environment)
@@ -98,7 +137,7 @@ def test_api_keys_are_known_where_models_are_asked_and_model_libraries_are_where
     keys = [name for name, workload in workloads().items() if "sleipnir-model-keys" in json.dumps(workload)]
     assert keys == ["worker-llm", "worker-rag"]
     assert {name: extras for name in SERVICES if (extras := _extras(name))} == {
-        "worker-llm": "llm", "worker-rag": "rag", "sleipnir": "rag", "flower": "flower"
+        "worker-llm": "llm", "worker-rag": "rag", "sleipnir": "rag,console", "flower": "flower"
     }  # fmt: skip
 
 
@@ -109,7 +148,7 @@ def _extras(service: str) -> str:
 def test_no_secret_is_in_a_file() -> None:
     for service in SERVICES.values():
         for name, value in (service.raw.get("environment") or {}).items():
-            if re.search("PASSWORD|AUTH|KEY", name):
+            if re.search("PASSWORD|AUTH|KEY", name) and name != "SLEIPNIR_CONSOLE_TLS_KEY":  # the place of a file
                 assert value is None or re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), name
         assert not any(secret in word for word in service.command for secret in KNOWN.values())
     texts = [file.read_text() for file in [*K8S.glob("*"), *SYSTEMD.glob("*"), ROOT / "compose.yaml"]]
@@ -151,7 +190,7 @@ def test_the_pinned_redis_has_the_security_fixes() -> None:
 
 def test_scripts_have_a_bound_on_processes_and_write_only_where_they_should() -> None:
     """S12 of the second review."""
-    for name in [*ENGINE, "redis", "flower"]:
+    for name in [*OURS, "redis", "flower"]:
         raw = SERVICES[name].raw
         assert raw["deploy"]["resources"]["limits"]["pids"] <= 500, name
         assert raw["read_only"] is True, name
@@ -212,9 +251,12 @@ def mounts(service: str) -> dict[str, str]:
 def test_what_compose_mounts_is_in_the_tree_or_declared() -> None:
     used = {source for name in SERVICES for source in mounts(name)}
     assert {name for name in used if not name.startswith(".")} == set(COMPOSE["volumes"])
-    missing = {name for name in used if name.startswith(".") and not (ROOT / name).exists()} | {"./knowledge"}
-    assert missing == {"./knowledge"}, "which its user makes"
-    assert "/knowledge/" in (ROOT / ".gitignore").read_text().splitlines()
+    missing = {name for name in used if name.startswith(".") and not (ROOT / name).exists()} | {
+        "./knowledge",
+        "./certificates",
+    }
+    assert missing == {"./knowledge", "./certificates"}, "which their users make"
+    assert {"/knowledge/", "/certificates/"} <= set((ROOT / ".gitignore").read_text().splitlines())
     for file in ("compose.yaml", "docs/deployment.md"):
         assert "mkdir knowledge" in (ROOT / file).read_text()
 
@@ -285,12 +327,25 @@ def test_what_an_image_copies_is_let_through_by_dockerignore(file: Path) -> None
     assert all((ROOT / source).exists() for source in sources)
 
 
+@pytest.mark.parametrize("file", DOCKERFILES, ids=str)
+def test_an_image_is_built_from_all_that_is_in_the_wheel(file: Path) -> None:
+    """Without one of them hatch builds no wheel, or one in which it is missing."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = [*wheel["packages"], *wheel["force-include"]]
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", file.read_text(), re.MULTILINE)
+    sources = [Path(source) for line in copied for source in line.split()]
+    assert [part for part in needed if not any(Path(part).is_relative_to(source) for source in sources)] == []
+
+
 def test_pods_are_probed_as_containers_of_compose_are() -> None:
     for name, file in {"scheduler": DOCKERFILES[0], **dict.fromkeys(QUEUES, DOCKERFILES[1])}.items():
         (check,) = re.findall(r"HEALTHCHECK .*\\\n\s+CMD (\[.*\])", stages(file)[""])
         probe = container(workloads()[name])["livenessProbe"]
         assert probe["exec"]["command"] == json.loads(check)
         assert probe["timeoutSeconds"] >= 10
+    probed = [container(workloads()["console"])[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
+    assert [each["path"] for each in probed] == ["/api/v1/health/live", "/api/v1/health/ready"]
+    assert {(each["port"], each["scheme"]) for each in probed} == {("https", "HTTPS")}
     for probe in ("livenessProbe", "readinessProbe"):
         asked = container(workloads()["flower"])[probe]["httpGet"]
         (port,) = (each for each in container(workloads()["flower"])["ports"] if each["name"] == asked["port"])
@@ -299,7 +354,7 @@ def test_pods_are_probed_as_containers_of_compose_are() -> None:
     assert ready[-1] == SERVICES["redis"].raw["healthcheck"]["test"][-1]
 
 
-@pytest.mark.parametrize("name", [*ENGINE, "redis", "flower"])
+@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
 def test_pods_have_no_more_rights_than_they_need(name: str) -> None:
     workload = workloads()[name]
     assert pod(workload)["securityContext"]["runAsNonRoot"] is True
@@ -312,7 +367,7 @@ def test_pods_have_no_more_rights_than_they_need(name: str) -> None:
     assert container(workload)["resources"]["limits"]["memory"]
 
 
-@pytest.mark.parametrize("name", [*ENGINE, "redis", "flower"])
+@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
 def test_what_a_pod_mounts_is_there(name: str) -> None:
     workload = workloads()[name]
     claimed = [each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])]
@@ -340,7 +395,7 @@ def test_files_that_pods_read_are_those_that_compose_mounts() -> None:
 
 def test_each_service_of_kubernetes_may_lose_one_pod_at_a_time() -> None:
     budgets = {m["metadata"]["name"]: m["spec"] for m in manifests() if m["kind"] == "PodDisruptionBudget"}
-    assert budgets.keys() == set(ENGINE)
+    assert budgets.keys() == set(OURS)
     for name, spec in budgets.items():
         assert spec["selector"] == workloads()[name]["spec"]["selector"]
         labels = workloads()[name]["spec"]["template"]["metadata"]["labels"]
@@ -363,15 +418,15 @@ def test_every_manifest_is_applied() -> None:
     own = {name for name in listed if not name.startswith("../")}
     assert {file.name for file in K8S.glob("*.yaml")} - {"kustomization.yaml"} == own
     images = {image["name"] for image in yaml.safe_load((K8S / "kustomization.yaml").read_text())["images"]}
-    assert images == {container(workloads()[name])["image"].partition(":")[0] for name in [*ENGINE, "flower"]}
+    assert images == {container(workloads()[name])["image"].partition(":")[0] for name in [*OURS, "flower"]}
 
 
-@pytest.mark.parametrize("kind", ["scheduler", "worker"])
+@pytest.mark.parametrize("kind", ["scheduler", "worker", "console"])
 def test_units_are_confined_and_keep_what_they_write_apart(kind: str) -> None:
-    raw: Any = UNITS["scheduler" if kind == "scheduler" else "worker-llm"].raw
+    raw: Any = UNITS["worker-llm" if kind == "worker" else kind].raw
     confined = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "PrivateTmp": "yes", "CapabilityBoundingSet": ""}
     lasting = {"Restart": "always", "StartLimitIntervalSec": "0"}
-    user = "sleipnir-scheduler" if kind == "scheduler" else "sleipnir-llm"
+    user = "sleipnir-llm" if kind == "worker" else f"sleipnir-{kind}"
     for name, value in {"User": user, "ProtectProc": "invisible", **confined, **lasting}.items():
         assert raw[name] == [value]
     (home,) = (entry.partition("=")[2] for entry in raw["Environment"] if entry.startswith("SLEIPNIR_HOME"))
