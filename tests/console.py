@@ -15,6 +15,7 @@ from tests.processes import Stack
 from tests.waiting import wait_until
 
 TIMEOUT_S = 60.0
+BASE = "/api/v1"
 PROBLEM = "urn:sleipnir:problem:"
 
 
@@ -31,8 +32,15 @@ class Answer:
         return json.loads(self.body)
 
     @property
+    def facts(self) -> Any:
+        """The members of the problem document, or of an error of OpenAI's."""
+        return self.data.get("error", self.data)
+
+    @property
     def problem(self) -> str:
-        """The type of the problem document, without what all types begin with."""
+        """The type of the problem document, without what all types begin with; the code of an error of OpenAI's."""
+        if self.headers["Content-Type"] == "application/json":
+            return str(self.facts["code"])
         assert self.headers["Content-Type"] == "application/problem+json", self.body
         assert self.data["status"] == self.status
         return str(self.data["type"]).removeprefix(PROBLEM)
@@ -48,16 +56,23 @@ class Console:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
 
     def request(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, *, raw: Any = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        raw: Any = None,
+        base: str = BASE,
     ) -> Answer:
-        """One request below /api/v1, with a JSON body, or with the bytes `raw` (an iterable is sent in chunks)."""
+        """One request below `base`, with a JSON body, or with the bytes `raw` (an iterable is sent in chunks)."""
         given = dict(headers or {})
         if body is not None:
             raw = json.dumps(body).encode()
             given.setdefault("Content-Type", "application/json")
         connection = self.connection()
         try:
-            connection.request(method, f"/api/v1{path}", raw, given)
+            connection.request(method, f"{base}{path}", raw, given)
             response = connection.getresponse()
             return Answer(response.status, response.headers, response.read())
         finally:

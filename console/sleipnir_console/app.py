@@ -12,12 +12,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sleipnir.client.agent_preparation import AgentPreparation
 from sleipnir.client.async_client import AsyncClient
 from sleipnir.runs.actor import Actor
 from sleipnir.settings import Settings
-from sleipnir_console import openapi, problems
+from sleipnir_console import error_responses, openapi
 from sleipnir_console.authentication import Authentication
 from sleipnir_console.body_limits import BodyLimit
+from sleipnir_console.chat_completions import routes as chat_completions
+from sleipnir_console.chat_completions.chat_response import CompletionSlots
 from sleipnir_console.event_feeds import EventFeeds
 from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
@@ -58,6 +61,9 @@ ROUTERS: Final = (
     conversations.router, fleet.router, health.router, login.router, access.router, interface,
 )  # fmt: skip
 
+PROTOCOLS: Final = {chat_completions.PREFIX: chat_completions.router}
+"""The routers of protocols that others define, by what their paths begin with; the document has them not."""
+
 
 @interface.get("/openapi.json", operation_id="get_openapi", summary="The OpenAPI document", response_class=JSONResponse)
 @requires("public")
@@ -77,9 +83,13 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     app.state.authenticate = authentication.caller
     app.state.is_stopping = is_stopping
     app.state.feeds = EventFeeds(app.state.client, is_stopping)
-    problems.add_handlers(app)
+    error_responses.add_handlers(app)
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
+    for prefix, router in PROTOCOLS.items():
+        app.include_router(router, prefix=prefix)
+    app.state.agents = AgentPreparation(settings, packs=False)
+    app.state.completions = CompletionSlots()
     app.state.mcp = McpEndpoint(settings, is_stopping)
     app.router.routes.append(Route(PATH, endpoint=app.state.mcp, include_in_schema=False))
     # The last one added is the outermost.
@@ -100,8 +110,8 @@ async def _connected(app: FastAPI) -> AsyncIterator[None]:
 
 
 def api_routes() -> Iterator[APIRoute]:
-    """All routes, with paths below PREFIX."""
-    for router in ROUTERS:
+    """All routes, with paths below PREFIX, then those of PROTOCOLS."""
+    for router in (*ROUTERS, *PROTOCOLS.values()):
         for route in router.routes:
             if not isinstance(route, GuardedRoute):
                 raise TypeError(f"{route} is no GuardedRoute: make its router with route_class=GuardedRoute")

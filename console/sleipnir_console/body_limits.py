@@ -12,6 +12,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sleipnir_console.error_responses import response_of
 from sleipnir_console.problems import HttpProblem
 
 PIECE_S: Final = 30.0
@@ -85,4 +86,4 @@ def _announced(scope: Scope) -> int:
 
 
 async def _answer(problem: HttpProblem, scope: Scope, receive: Receive, send: Send) -> None:
-    await problem.response(scope.get("sleipnir_request_id"))(scope, receive, send)
+    await response_of(problem, scope)(scope, receive, send)

@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from sleipnir_console.error_responses import response_of
 from sleipnir_console.event_feeds import EventFeeds, FeedKey, Listener, problem_text
-from sleipnir_console.problems import problem_of, request_id_of
+from sleipnir_console.problems import problem_of
 
 MEDIA_TYPE: Final = "text/event-stream"
 BEAT_S: Final = 15.0
@@ -38,7 +39,7 @@ class EventStream(Response):
             first = await listener.take()
             if not first and listener.is_over:
                 if listener.error is not None:
-                    answer = problem_of(listener.error).response(request_id_of(self._request))
+                    answer = response_of(problem_of(listener.error), self._request.scope)
                 else:
                     answer = Response(status_code=204)
                 await answer(scope, receive, send)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sleipnir_console.error_responses import response_of
 from sleipnir_console.problems import HttpProblem
 
 SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -29,7 +30,7 @@ class OriginGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (wrong := self._wrong(scope)) is not None:
             problem = HttpProblem("cross-origin", wrong)
-            await problem.response(scope.get("sleipnir_request_id"))(scope, receive, send)
+            await response_of(problem, scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from sleipnir.errors import (
@@ -127,6 +123,14 @@ TYPES: Final[Mapping[str, ProblemType]] = {
             RETRY_AFTER_S,
         ),
         ProblemType(
+            "too-many-requests", 429, "The server takes no more of these now",
+            "So many completions are under way here, or turns are queued in the conversation.", RETRY_AFTER_S,
+        ),
+        ProblemType(
+            "run-failed", 500, "The run has failed, or was cancelled",
+            "Only where a request waits for its run: `run_id` and `status` say which one.",
+        ),
+        ProblemType(
             "stopping", 503, "The server is being stopped", "Another one, or the next one, takes the request.",
             RETRY_AFTER_S,
         ),
@@ -199,61 +203,3 @@ def as_markdown() -> str:
     """The table of the types in docs/http-api.md."""
     rows = [f"| `{each.name}` | {each.status} | {each.title}. {each.meaning} |\n" for each in TYPES.values()]
     return "".join(["| type | status | meaning |\n", "|---|---|---|\n", *rows])
-
-
-def add_handlers(app: FastAPI) -> None:
-    """Answer every error with a problem document."""
-    app.add_exception_handler(HttpProblem, _of_problem)
-    app.add_exception_handler(SleipnirError, _of_client)
-    app.add_exception_handler(RequestValidationError, _of_fields)
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(Exception, _of_bug)
-
-
-def request_id_of(request: Request) -> str | None:
-    found = request.scope.get("sleipnir_request_id")
-    return found if isinstance(found, str) else None
-
-
-async def _of_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HttpProblem)
-    return error.response(request_id_of(request))
-
-
-async def _of_client(request: Request, error: Exception) -> Response:
-    assert isinstance(error, SleipnirError)
-    return problem_of(error).response(request_id_of(request))
-
-
-async def _of_fields(request: Request, error: Exception) -> Response:
-    """Without the values, which may hold secrets or a megabyte."""
-    assert isinstance(error, RequestValidationError)
-    errors = error.errors()[:MOST_PROBLEMS]
-    if any(each["type"] == "json_invalid" for each in errors):
-        return HttpProblem("bad-request", "the body is not JSON").response(request_id_of(request))
-    wrong = [{"field": _field(each["loc"]), "message": _message(each)} for each in errors]
-    detail = "; ".join(f"{each['field']}: {each['message']}" for each in wrong[:5])
-    return HttpProblem("invalid-request", detail, {"errors": wrong}).response(request_id_of(request))
-
-
-def _field(location: tuple[str | int, ...]) -> str:
-    return ".".join(map(str, location))
-
-
-def _message(error: Mapping[str, Any]) -> str:
-    if error["type"] == "extra_forbidden":
-        return f"there is no field {error['loc'][-1]!r}"
-    return str(error["msg"])
-
-
-async def _of_http(request: Request, error: Exception) -> Response:
-    """Those of Starlette: unknown paths and methods, bodies that are not JSON."""
-    assert isinstance(error, HTTPException)
-    name = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "bad-request")
-    detail = f"there is no {request.url.path}" if error.status_code == 404 else str(error.detail)
-    return HttpProblem(name, detail, headers=dict(error.headers or {})).response(request_id_of(request))
-
-
-async def _of_bug(request: Request, error: Exception) -> Response:
-    structlog.get_logger().error("request failed", request=request_id_of(request), exc_info=error)
-    return HttpProblem("internal", "the server failed; its log has the reason").response(request_id_of(request))

@@ -20,7 +20,7 @@ from sleipnir.access.records import ACCESS_ROLES, EVERY
 from sleipnir.client.access import Access
 from sleipnir_console.app import api_routes
 from sleipnir_console.permissions import RANKS, Permission
-from tests.console import Answer, Console, console_of
+from tests.console import BASE, Answer, Console, console_of
 from tests.processes import RedisServer, Stack, write_agent
 from tests.tls import make_certificates
 from tests.waiting import wait_until
@@ -35,6 +35,7 @@ nodes:
   sure: {type: approval, question: "sure?", options: [yes, no], routes: {yes: done, no: done}, on_other: done}
   done: {type: end, output: done}
 """
+CHAT = {"model": "nobody", "messages": [{"role": "user", "content": "hi"}]}
 UNSEEN = "there is nothing here that you may see"
 
 
@@ -49,6 +50,7 @@ class Row:
     status: int
     body: Any = None
     everywhere: bool = False
+    base: str = BASE
 
 
 ROWS: Mapping[str, Row] = {
@@ -123,6 +125,9 @@ ROWS: Mapping[str, Row] = {
     "get_deployment_hold": Row("viewer", "GET", "/deployment/hold", 200),
     "pause_deployment": Row("operator", "POST", "/deployment/pause", 202, everywhere=True),
     "resume_deployment": Row("operator", "POST", "/deployment/resume", 202, everywhere=True),
+    "list_models": Row("viewer", "GET", "/models", 200, base="/v1"),
+    "get_model": Row("viewer", "GET", "/models/nobody", 404, base="/v1"),
+    "create_chat_completion": Row("operator", "POST", "/chat/completions", 404, CHAT, base="/v1"),
     "export_audit": Row("admin", "GET", "/audit", 200, everywhere=True),
 }
 """One row for each route, by its operation id. The permission is not read from the code: this is what it must be."""
@@ -191,7 +196,7 @@ def console(stack: Stack, credentials: Credentials) -> Iterator[Console]:
 
 
 def ask(console: Console, row: Row, **headers: str) -> Answer:
-    return console.request(row.method, row.path, row.body, headers)
+    return console.request(row.method, row.path, row.body, headers, base=row.base)
 
 
 def is_right(answer: Answer, row: Row) -> bool:
@@ -237,7 +242,7 @@ def test_a_role_opens_what_it_may_and_nothing_else(
             assert is_right(answer, row)
         else:
             assert (answer.status, answer.problem) == (403, "forbidden")
-            assert answer.data["permission"] == row.permission
+            assert answer.facts["permission"] == row.permission
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -247,7 +252,8 @@ def test_another_namespace_is_not_there(console: Console, credentials: Credentia
     if RANKS[row.permission] <= RANKS["user"]:
         assert is_right(answer, row)
     else:
-        assert (answer.status, answer.problem, answer.data["detail"]) == (404, "not-found", UNSEEN)
+        assert (answer.status, answer.problem) == (404, "not-found")
+        assert answer.facts.get("detail", answer.facts.get("message")) == UNSEEN
 
 
 @pytest.mark.parametrize("name", ROWS)
