@@ -39,6 +39,7 @@ from sleipnir_console.routes import (
     login,
     run_steering,
     runs,
+    schedules,
 )
 
 PREFIX: Final = "/api/v1"
@@ -47,6 +48,7 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
     {"name": "runs", "description": "Executions of agents."},
     {"name": "gates", "description": "Open questions to people."},
     {"name": "batches", "description": "Many runs that are submitted together."},
+    {"name": "schedules", "description": "Runs that start by themselves."},
     {"name": "conversations", "description": "Threads and sessions: series of runs."},
     {"name": "fleet", "description": "Queues, workers, limits, cached results, signals, pausing everything."},
     {"name": "health", "description": "Probes, and the state of the deployment."},
@@ -58,7 +60,7 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
 ROUTERS: Final = (
     agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router, batches.router,
-    conversations.router, fleet.router, health.router, login.router, access.router, interface,
+    schedules.router, conversations.router, fleet.router, health.router, login.router, access.router, interface,
 )  # fmt: skip
 
 PROTOCOLS: Final = {chat_completions.PREFIX: chat_completions.router}

@@ -12,7 +12,7 @@ Until there are users, every caller on this machine is an admin without a name; 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sleipnir.access.records import Identity
+from sleipnir.client.async_client import AsyncClient
 from sleipnir.runs.actor import Actor
 from sleipnir_console.problems import HttpProblem
 
@@ -31,11 +32,18 @@ do."""
 RANKS: Final[dict[Permission, int]] = {
     "public": 0, "user": 1, "viewer": 2, "approver": 3, "operator": 4, "admin": 5,
 }  # fmt: skip
-RUN_PARAMETERS: Final = frozenset(("run_id", "other_id"))
-"""The parts of paths that name runs."""
 UNSEEN: Final = "there is nothing here that you may see"
 _DECLARED: Final = "__sleipnir_permission__"
 _EVERYWHERE: Final = "__sleipnir_everywhere__"
+
+
+async def namespace_of_run(client: AsyncClient, run_id: str) -> str | None:
+    return (await (await client.run(run_id)).info()).namespace
+
+
+async def namespace_of_schedule(client: AsyncClient, name: str) -> str | None:
+    return (await (await client.open_schedule(name)).info()).namespace
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,6 +87,12 @@ def permission_of(endpoint: Callable[..., Any]) -> Permission | None:
     return getattr(endpoint, _DECLARED, None)
 
 
+NAMESPACES: Final[Mapping[str, Callable[[AsyncClient, str], Awaitable[str | None]]]] = {
+    "run_id": namespace_of_run, "other_id": namespace_of_run, "schedule": namespace_of_schedule,
+}  # fmt: skip
+"""The parts of paths that name something of one namespace, and how that is found; None: it is not known."""
+
+
 class GuardedRoute(APIRoute):
     """A route that answers only callers with its permission. One without a declared permission cannot be made."""
 
@@ -94,20 +108,24 @@ class GuardedRoute(APIRoute):
                 request.state.caller = caller
                 if not caller.may(permission, everywhere=everywhere):
                     raise refusal(caller, permission)
-                if not caller.may("viewer", everywhere=True):
-                    for name in RUN_PARAMETERS & request.path_params.keys():
-                        await _refuse_other_namespaces(request, request.path_params[name])
+                if not caller.may(permission, everywhere=True):
+                    for part in NAMESPACES.keys() & request.path_params.keys():
+                        await _refuse_other_namespaces(request, caller, permission, part)
             response: Response = await answer(request)
             return response
 
         return guarded
 
 
-async def _refuse_other_namespaces(request: Request, run_id: str) -> None:
-    """To a caller without a role in all namespaces, the runs of others than that of the server are not there."""
-    run = await request.app.state.client.run(run_id)
-    if (await run.info()).namespace != request.app.state.namespace:
+async def _refuse_other_namespaces(request: Request, caller: Caller, permission: Permission, part: str) -> None:
+    """In other namespaces than that of the server a caller may do what its role in all of them allows; without such a
+    role, nothing of them is there."""
+    namespace = await NAMESPACES[part](request.app.state.client, request.path_params[part])
+    if namespace == request.app.state.namespace:
+        return
+    if not caller.may("viewer", everywhere=True):
         raise HttpProblem("not-found", UNSEEN)
+    raise refusal(caller, permission)
 
 
 def refusal(caller: Caller, permission: Permission) -> HttpProblem:

@@ -23,6 +23,7 @@ from sleipnir.errors import (
     KnowledgeError,
     RecordUnreadable,
     RunNotFound,
+    ScheduleNotFound,
     SessionBusy,
     SleipnirError,
     StoreUnavailable,
@@ -179,7 +180,7 @@ def problem_of(error: SleipnirError) -> HttpProblem:
         case StoreUnavailable():  # its text has addresses of the deployment: for the log
             structlog.get_logger().warning("Redis does not answer", error=detail)
             return HttpProblem("store-unavailable", "Redis does not answer, or cannot be used now")
-        case RunNotFound() | BatchNotFound() | AgentNotFound():
+        case RunNotFound() | BatchNotFound() | AgentNotFound() | ScheduleNotFound():
             return HttpProblem("not-found", detail)
         case SessionBusy() | ThreadBusy() | TooManyQueued():
             return HttpProblem("busy", detail)

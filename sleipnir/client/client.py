@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from sleipnir.client.preparation import Preparation, PreparedRun
     from sleipnir.client.run_queries import RunQuery
     from sleipnir.client.schedule import Schedule
+    from sleipnir.client.schedule_pages import PageOfSchedules
     from sleipnir.graph.model import Graph
     from sleipnir.graph.structure import Structure
     from sleipnir.knowledge import preparing as knowledge
@@ -79,11 +80,10 @@ if TYPE_CHECKING:
     from sleipnir.runs.comparison import Comparison
     from sleipnir.runs.shared_values import SharedInfo
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
-    from sleipnir.schedules.records import Overlap, ScheduleInfo
+    from sleipnir.schedules.records import Overlap
 
 PREFIX_LENGTH = 6
 UNFINISHED = STATUSES - FINAL
-_PAGE = 500
 MOST_COUNTED = 10_000  # runs that are counted one by one
 AMONG = 2_000  # runs that a list looks at by default: there may be millions, and few that fit
 
@@ -369,12 +369,15 @@ class Client:
             raise ScheduleNotFound(f"no schedule {name!r:.80}; `sleipnir schedule ls` lists them")
         return self._schedule(name)
 
-    def schedules(self) -> list[ScheduleInfo]:
-        """All schedules, by name."""
+    def schedules(
+        self, limit: int | None = None, *, after: str | None = None, namespace: str | None = None
+    ) -> PageOfSchedules:
+        """Schedules by name: all, or a page of at most `limit` after the cursor `after`, which is that of the page
+        before. `namespace`: only those whose runs are in it."""
+        from sleipnir.client.schedule_pages import page_of
+
         with self.store.errors():
-            names = self.store.schedules.names()
-            pages = (names[at : at + _PAGE] for at in range(0, len(names), _PAGE))
-            return [info for page in pages for info in self.store.schedules.infos(page) if info is not None]
+            return page_of(self.store, limit, after, namespace)
 
     def _schedule(self, name: str) -> Schedule:
         from sleipnir.client.schedule import Schedule

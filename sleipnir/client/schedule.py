@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir.client.run import Run
+from sleipnir.client.schedule_audit import agent_values, entry_of, pause_values, plan_values
 from sleipnir.errors import ScheduleNotFound, UsageError
 from sleipnir.graph.duration import milliseconds
 from sleipnir.python_graph.compiled import CompiledGraph
@@ -120,7 +121,7 @@ class Schedule:
         def paused(stored: StoredSchedule, now_ms: int) -> ScheduleProgress:
             return replace(stored.progress, paused=SchedulePause(self._by, now_ms, reason))
 
-        self._move(paused)
+        self._move(paused, reason)
 
     def resume(self) -> None:
         """Let a paused schedule fire again, from now on."""
@@ -132,10 +133,10 @@ class Schedule:
 
         self._move(resumed)
 
-    def remove(self) -> None:
-        """Remove it. Its runs go on. Raises ScheduleNotFound."""
+    def remove(self, reason: str = "") -> None:
+        """Remove it. Its runs go on. `reason` is for the audit. Raises ScheduleNotFound."""
         with self._store.errors():
-            if not self._store.schedules.remove(self.name):
+            if not self._store.schedules.remove(self.name, entry=self._entry("removed", reason=reason)):
                 raise ScheduleNotFound(f"no schedule {self.name!r}")
 
     def run_now(self) -> Run:
@@ -148,8 +149,9 @@ class Schedule:
                 decision = firing.decide_now(
                     self.name, stored.origin.token, stored.plan, stored.progress, now_ms, request=request, by=self._by
                 )
-                if self._store.schedules.apply(stored, decision):
-                    [started] = decision.starts
+                [started] = decision.starts
+                entry = self._entry("fired", after={"run": started.run})
+                if self._store.schedules.apply(stored, decision, entry=entry):
                     first = self._store.schedules.run_of(self.name, definition, started.at_ms)
                     self._store.runs.create(started.run, *first)  # so that it is there: it is owed too
                     return Run(self._store, started.run, self._settings)
@@ -168,8 +170,9 @@ class Schedule:
         overlap: Overlap | None = None,
         catch_up: float | str | None = None,
         jitter: float | str | None = None,
+        reason: str = "",
     ) -> None:
-        """Change what is given; the parameters are those of Client.schedule.
+        """Change what is given; the parameters are those of Client.schedule. `reason` is for the audit.
 
         With `agent`, `prompt` or `state` the agent is read again, and later runs have its definition of now; `agent` is
         needed if it is not found here by its name. Variables, limits and the working directory stay. A fire that has
@@ -190,7 +193,11 @@ class Schedule:
                 if plan.timing != stored.plan.timing:
                     progress = firing.begun(plan, progress, now_ms)
                 origin = replace(stored.origin, edited_by=self._by, edited_ms=now_ms)
-                if self._store.schedules.change(stored, plan, progress, origin, definition):
+                before, after = plan_values(stored.plan), plan_values(plan)
+                if definition is not None:
+                    after |= agent_values(definition.spec)
+                entry = self._entry("changed", before=before, after=after, reason=reason)
+                if self._store.schedules.change(stored, plan, progress, origin, definition, entry=entry):
                     return
         raise self._busy()
 
@@ -204,7 +211,10 @@ class Schedule:
     def _read(self) -> tuple[StoredSchedule, int]:
         return self._store.schedules.get(self.name), self._store.now_ms()
 
-    def _move(self, change: Callable[[StoredSchedule, int], ScheduleProgress]) -> None:
+    def _entry(self, what: str, **fields: Any) -> str:
+        return entry_of(what, self.name, self._by, **fields)
+
+    def _move(self, change: Callable[[StoredSchedule, int], ScheduleProgress], reason: str = "") -> None:
         """Change its progress, however often it fires meanwhile."""
         with self._store.errors():
             for _ in range(MOST_TRIES):
@@ -213,7 +223,10 @@ class Schedule:
                 if progress == stored.progress:
                     return
                 origin = replace(stored.origin, edited_by=self._by, edited_ms=now_ms)
-                if self._store.schedules.change(stored, stored.plan, progress, origin):
+                what = "resumed" if progress.paused is None else "paused"
+                before, after = pause_values(stored.progress), pause_values(progress)
+                entry = self._entry(what, before=before, after=after, reason=reason)
+                if self._store.schedules.change(stored, stored.plan, progress, origin, entry=entry):
                     return
         raise self._busy()
 
@@ -249,7 +262,9 @@ def added(
         inputs = ScheduleInputs(prompt, dict(state or {}), tuple(state or {}))
     with store.errors():
         preparation.offer(run.roster)
-        store.schedules.add(name, plan, origin, ScheduledSpec(origin.token, run.spec, run.state, inputs), now_ms)
+        entry = entry_of("added", name, by, after={**plan_values(plan), **agent_values(run.spec)})
+        definition = ScheduledSpec(origin.token, run.spec, run.state, inputs)
+        store.schedules.add(name, plan, origin, definition, now_ms, entry=entry)
 
 
 def redefined(

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from sleipnir.errors import UsageError
-from sleipnir.messages import VERSION
+from sleipnir.messages import VERSION, RunStatus
 from sleipnir.runs.run import id_letters
 
 if TYPE_CHECKING:
-    from sleipnir.messages import RunStatus
     from sleipnir.schedules.times import FireTimes
 
 Overlap: TypeAlias = Literal["skip", "queue", "allow", "cancel"]
@@ -135,7 +134,8 @@ class ScheduledRun:
 @dataclass(frozen=True)
 class ScheduleInfo:
     """One schedule. `state` is `active`, `paused` or `over` (it never fires again); `unreadable`: why this release
-    cannot read its records, then little more than its name is known. `next` are its next times, without jitter."""
+    cannot read its records, then little more than its name is known. `next` are its next times, without jitter.
+    `namespace` is that of its runs; None: it is not known."""
 
     name: str
     state: Literal["active", "paused", "over", "unreadable"]
@@ -145,6 +145,7 @@ class ScheduleInfo:
     origin: ScheduleOrigin = ScheduleOrigin("", "", 0)
     next: tuple[int, ...] = ()
     unreadable: str | None = None
+    namespace: str | None = None
 
 
 def checked_name(name: str) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
+from sleipnir.access.audit import KEEP_MS
 from sleipnir.decoding import decoded, read_text
 from sleipnir.errors import RecordUnreadable, ScheduleNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
@@ -79,10 +80,11 @@ class ScheduledSpec:
 
 
 class Schedules:
-    """The operations of clients and schedulers on schedules."""
+    """The operations of clients and schedulers on schedules. `entry` is the text of an entry of the audit
+    (access/audit.py), which is written with the change and kept for `audit_ms`; empty for what no person has asked."""
 
-    def __init__(self, client: Client, keys: Keys, shared: SharedValues) -> None:
-        self._client, self._keys, self._shared = client, keys, shared
+    def __init__(self, client: Client, keys: Keys, shared: SharedValues, *, audit_ms: int = KEEP_MS) -> None:
+        self._client, self._keys, self._shared, self._audit_ms = client, keys, shared, audit_ms
 
     def now_ms(self) -> int:
         return clock_ms(self._client)
@@ -90,13 +92,20 @@ class Schedules:
     # Clients
 
     def add(
-        self, name: str, plan: SchedulePlan, origin: ScheduleOrigin, definition: ScheduledSpec, now_ms: int
+        self,
+        name: str,
+        plan: SchedulePlan,
+        origin: ScheduleOrigin,
+        definition: ScheduledSpec,
+        now_ms: int,
+        *,
+        entry: str = "",
     ) -> None:
         """Raises UsageError if there is a schedule of this name."""
         progress = firing.begun(plan, None, now_ms)
         fields = {"plan": record(plan), "progress": record(progress), "origin": record(origin)}
         look_ms = firing.look_ms(name, plan, progress, now_ms)
-        if not self._write(name, "", new_token(), look_ms, fields | _definition_fields(definition)):
+        if not self._write(name, "", new_token(), look_ms, fields | _definition_fields(definition), entry=entry):
             raise UsageError(f"there is a schedule {name!r}: change it with `edit`, or remove it first")
 
     def change(
@@ -106,17 +115,20 @@ class Schedules:
         progress: ScheduleProgress,
         origin: ScheduleOrigin,
         definition: ScheduledSpec | None = None,
+        *,
+        entry: str = "",
     ) -> bool:
         """False: it has changed since it was read."""
         fields = {"plan": record(plan), "progress": record(progress), "origin": record(origin)}
         if definition is not None:
             fields |= _definition_fields(definition)
-        return self._write(of.name, of.rev, new_token(), firing.look_ms(of.name, plan, progress, self.now_ms()), fields)
+        look_ms = firing.look_ms(of.name, plan, progress, self.now_ms())
+        return self._write(of.name, of.rev, new_token(), look_ms, fields, entry=entry)
 
-    def remove(self, name: str) -> bool:
+    def remove(self, name: str, *, entry: str = "") -> bool:
         """False: there is no such schedule. One that no release can read can be removed too."""
         while rev := self._client.hget(self._keys.of_schedule(name).schedule, "rev"):
-            if self._write(name, rev, "", None, {}):
+            if self._write(name, rev, "", None, {}, entry=entry):
                 return True
         return False
 
@@ -267,11 +279,11 @@ class Schedules:
             if (status is None and owed) or (status is not None and status not in FINAL)
         ]
 
-    def apply(self, of: StoredSchedule, decision: DueFires) -> bool:
+    def apply(self, of: StoredSchedule, decision: DueFires, *, entry: str = "") -> bool:
         """Make the fires of a decision. False: the schedule has changed since it was read, and nothing is done."""
         effects = [_effect(of, effect) for effect in decision.effects]
         fields = {"progress": record(decision.progress)}
-        return self._write(of.name, of.rev, new_token(), decision.look_ms, fields, decision.log, effects)
+        return self._write(of.name, of.rev, new_token(), decision.look_ms, fields, decision.log, effects, entry=entry)
 
     def defer(self, name: str, now_ms: int) -> None:
         """Look at a schedule later, which cannot be fired here."""
@@ -287,18 +299,23 @@ class Schedules:
         fields: Mapping[str, str],
         log: Sequence[Fire] = (),
         effects: Sequence[str] = (),
+        *,
+        entry: str = "",
     ) -> bool:
         keys = self._keys.of_schedule(name)
         args: dict[str, Arg] = {
             "name": name, "rev": rev, "next_rev": next_rev, "look_ms": _NEW if look_ms is None else look_ms,
-            "most": MOST_FIRES, "fields": len(fields), "entries": len(log),
+            "most": MOST_FIRES, "fields": len(fields), "entries": len(log), "entry": entry, "keep_ms": self._audit_ms,
         }  # fmt: skip
         rest: list[Arg] = [part for pair in fields.items() for part in pair]
         return bool(_WRITE(self._client, self._script_keys(keys), args, [*rest, *map(record, log), *effects]))
 
     def _script_keys(self, keys: ScheduleKeys) -> dict[str, str]:
         part = self._keys.of_partition(keys.partition)
-        return {"schedule": keys.schedule, "log": keys.log, "index": part.schedules, "effects": part.effects}
+        return {
+            "schedule": keys.schedule, "log": keys.log, "index": part.schedules, "effects": part.effects,
+            "audit": part.audit,
+        }  # fmt: skip
 
 
 def new_token() -> str:
@@ -359,14 +376,17 @@ def _info(name: str, reply: Sequence[str | None]) -> ScheduleInfo | None:
         return None
     try:
         stored = _stored(name, texts)
-        agent = read_text(RunSpec, spec or "", "spec", f"schedule {name!r}").agent
+        runs = read_text(RunSpec, spec or "", "spec", f"schedule {name!r}")
         times = _next_times(stored)
     except (RecordUnreadable, UsageError) as error:  # a time zone that this machine does not know
         return ScheduleInfo(name, "unreadable", unreadable=str(error))
     progress = stored.progress
     over = progress.next_ms is None and progress.waiting_ms is None
     state = "over" if over else "paused" if progress.paused is not None else "active"
-    return ScheduleInfo(name, state, agent, stored.plan, progress, stored.origin, times)  # type: ignore[arg-type]
+    return ScheduleInfo(
+        name, state, runs.agent, stored.plan, progress, stored.origin, times,  # type: ignore[arg-type]
+        namespace=runs.namespace,
+    )  # fmt: skip
 
 
 def _next_times(stored: StoredSchedule) -> tuple[int, ...]:

@@ -177,7 +177,7 @@ class Store:
     def schedules(self) -> Schedules:
         from sleipnir.store.schedules import Schedules
 
-        return Schedules(self._client, self.keys, self.shared_values)
+        return Schedules(self._client, self.keys, self.shared_values, audit_ms=self._audit_ms)
 
     @_Part
     def bundles(self) -> Bundles:

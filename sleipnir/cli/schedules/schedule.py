@@ -53,6 +53,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _NAME = click.argument("name", shell_complete=complete_schedule)
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
+_REASON = click.option("--reason", default="", metavar="TEXT", help="Why, for the audit and others who look at it.")
 _PLAN = (
     click.option("--cron", metavar="EXPRESSION", help="Five fields, as in '0 7 * * 1-5'."),
     click.option("--every", metavar="DURATION", help="An interval, counted from now: 90s, 2h, 1d."),
@@ -157,7 +158,7 @@ def show(options: GlobalOptions, name: str, limit: int, as_data: bool) -> None:
 
 @schedule.command()
 @_NAME
-@click.option("--reason", default="", metavar="TEXT", help="Why, for others who look at it.")
+@_REASON
 @pass_options
 def pause(options: GlobalOptions, name: str, reason: str) -> None:
     """Let schedule NAME fire no more until `schedule resume`. Its runs go on."""
@@ -180,11 +181,12 @@ def resume(options: GlobalOptions, name: str) -> None:
 
 @schedule.command()
 @_NAME
+@_REASON
 @pass_options
-def rm(options: GlobalOptions, name: str) -> None:
+def rm(options: GlobalOptions, name: str, reason: str) -> None:
     """Remove schedule NAME. Its runs go on."""
     with options.connected(workers=False) as client:
-        client.open_schedule(name).remove()
+        client.open_schedule(name).remove(reason)
     terminal.note(f"schedule {name} is removed")
 
 
@@ -211,6 +213,7 @@ def run_now(options: GlobalOptions, name: str, as_data: bool) -> None:
     help="An initial value of later runs; repeatable. It replaces all earlier ones.",
 )  # fmt: skip
 @_with(*_PLAN)
+@_REASON
 @_JSON
 @pass_options
 def edit(
@@ -220,6 +223,7 @@ def edit(
     agent: str | None,
     prompt: str | None,
     state: dict[str, Any],
+    reason: str,
     as_data: bool,
     **wanted: Any,
 ) -> None:
@@ -229,7 +233,7 @@ def edit(
         raise click.UsageError("name what to change, as in --cron '0 8 * * *'")
     with options.connected(workers=False) as client:
         edited = client.open_schedule(name)
-        edited.edit(agent=agent, prompt=prompt, state=state or None, **plan)
+        edited.edit(agent=agent, prompt=prompt, state=state or None, reason=reason, **plan)
         _tell(edited, options, as_data=as_data)
 
 

@@ -4,6 +4,7 @@
 -- KEYS[2] log      LIST    ...:log
 -- KEYS[3] index    ZSET    slp:{p07}:schedules
 -- KEYS[4] effects  STREAM  slp:{p07}:effects
+-- KEYS[5] audit    STREAM  slp:{p07}:audit
 -- ARGV[1] name     str
 -- ARGV[2] rev      str     the revision that the change is based on; '' for a new schedule
 -- ARGV[3] next_rev str     the revision after it, a random token; '' removes the schedule
@@ -11,23 +12,28 @@
 -- ARGV[5] most     int     entries of the log that are kept
 -- ARGV[6] fields   int     the number of fields that follow
 -- ARGV[7] entries  int     the number of entries of the log that follow these; effects follow them
--- ARGV[8...] rest  field, value, ... ; JSON schedules.Fire, the oldest first; JSON transitions.Effect in order
+-- ARGV[8] entry    JSON    of the audit, access/audit.py; '' for none
+-- ARGV[9] keep_ms  int     how long entries of the audit are kept
+-- ARGV[10...] rest  field, value, ... ; JSON schedules.Fire, the oldest first; JSON transitions.Effect in order
 --
 -- Returns 1 the change is made, now or by an earlier call with the same arguments
 --         0 the schedule has another revision, or is there (not there) although it should not (should) be; nothing
 --           changed
 -- Calling twice is safe: the first call has set `next_rev`.
-local schedule, log, index, effects = unpack(KEYS)
+-- shared: audit
+local schedule, log, index, effects, audit = unpack(KEYS)
 local name, rev, next_rev, look_ms, most, fields, entries = unpack(ARGV, 1, 7)
+local entry, keep_ms = ARGV[8], tonumber(ARGV[9])
 
 local now = redis.call('HGET', schedule, 'rev') or ''
 if now ~= rev then return (now == next_rev) and 1 or 0 end
+if entry ~= '' then add_to_audit(audit, entry, keep_ms) end
 if next_rev == '' then
   redis.call('DEL', schedule, log)
   redis.call('ZREM', index, name)
   return 1
 end
-local at = 8
+local at = 10
 for _ = 1, fields do
   redis.call('HSET', schedule, ARGV[at], ARGV[at + 1])
   at = at + 2
