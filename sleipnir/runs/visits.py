@@ -173,7 +173,8 @@ class Ending:
 @dataclass(frozen=True)
 class RunFunction:
     """The agent's functions around the whole run, which a worker calls: before its first visit, or once it is to end
-    as `ending` says. It belongs to no super-step; its node is that at which the graph starts."""
+    as `ending` says. It belongs to no super-step; its node is that at which the graph starts. If they have returned
+    while the run is paused, `ending` is what they have left of it."""
 
     role: Literal["before_run", "after_run"]
     ending: Ending | None = None
@@ -409,7 +410,7 @@ class Commands:
 
 @dataclass(frozen=True)
 class Ended:
-    """It has ended, and waits for others of its super-step. `step` is its journal step (0: an end node, which is
+    """It has ended, and waits for others of its super-step, or until its paused run may end. `step` is its journal step (0: an end node, which is
     written when the step closes), `keys` what it wrote; `next` and `sends` are as in ResultHeader; `ok` chooses between
     success and fallback. `applied`: the writes count already, and only its routes are still to be chosen."""
 
@@ -455,12 +456,14 @@ def stable_type(error_type: str | None) -> str | None:
 @dataclass(frozen=True)
 class Failed:
     """It has failed for good. `was` is the body from which `retry` goes on (None: it starts anew), `begun` whether its
-    work may have begun. `failure` is what the run fails for because of it."""
+    work may have begun. `failure` is what the run fails for because of it. `counted`: its entry into its node was
+    counted; a limit that it broke may have come first."""
 
     error: str | None = None
     was: Work | Doubt | Fan | Loop | Child | Commands | None = None
     begun: bool = True
     failure: Failure | None = None
+    counted: bool = True
 
     state: ClassVar[VisitState] = "failed"
     due_ms: ClassVar[int | None] = None

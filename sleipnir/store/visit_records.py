@@ -109,6 +109,7 @@ class _StoredVisit:
     batch: int | None = None
     ready: bool = False
     failed: bool = False
+    counted: bool = True
     ended: Ended | None = None
     fan: Fan | None = None
     item: Item | None = None
@@ -195,7 +196,7 @@ def _put_body(fields: dict[str, Any], body: Body) -> None:
         case Ready(resumes):
             fields["ready"] = True
             _put_earlier(fields, resumes)
-        case Failed(error, was, begun, failure):
+        case Failed(error, was, begun, failure, counted):
             _put_earlier(fields, was)
             fields["failed"] = True
             if error is not None:
@@ -204,6 +205,8 @@ def _put_body(fields: dict[str, Any], body: Body) -> None:
                 fields["ready"] = True
             if failure is not None:
                 fields["failure"] = fields_set(failure)
+            if not counted:
+                fields["counted"] = False
         case Fan():
             fields["fan"] = fields_set(body)
         case Loop(due_ms=due_ms):
@@ -341,7 +344,8 @@ def _body(stored: _StoredVisit) -> Body:
     if asked is not None:
         return Question(stored.wake_ms, work, asked)
     if stored.failed:
-        return Failed(stored.error, _was(stored), begun=not stored.ready, failure=stored.failure)
+        begun, counted = not stored.ready, stored.counted
+        return Failed(stored.error, _was(stored), begun=begun, failure=stored.failure, counted=counted)
     if stored.ended is not None:
         return stored.ended
     if stored.ready:

@@ -38,6 +38,29 @@ def work(state):
         raise ValueError("no luck")
     return {"n": state["n"] + 1}
 """
+SLOW_GRAPH = """
+name: slow
+version: sleipnir/1
+start: done
+callbacks: {agent: {after: "hooks.py:last"}}
+nodes:
+  done: {type: end, output: over}
+"""
+SLOW_HOOKS = """
+import time
+from pathlib import Path
+
+
+def last(state, info, output, error):
+    folder = Path(state["folder"])
+    with (folder / "called").open("a") as file:
+        file.write("x")
+    until = time.monotonic() + 25
+    while not (folder / "go").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    state["ended"] = output
+    return output + "!"
+"""
 PARENT = """
 name: above
 version: sleipnir/1
@@ -96,6 +119,35 @@ def test_what_they_decide_counts_once_whoever_dies(own: Stack, victim: str, poin
         assert run.state() == {"word": "hello", "n": 12, "ended": "12 hello", "initial_prompt": ""}
         assert [step.role for step in run.history() if step.seq] == ["before_run", "node", "node", "after_run"]
     assert "run replaced by after hooks.py:last" in own.sleipnir("history", run.id).stdout
+
+
+@pytest.mark.parametrize("victim", ["nobody", "scheduler", "worker"])
+def test_a_paused_run_ends_with_what_functions_after_it_have_left_once_it_is_resumed(
+    own: Stack, tmp_path: Path, victim: str
+) -> None:
+    write_agent(tmp_path / "agents" / "slow", SLOW_GRAPH, hooks_py=SLOW_HOOKS)
+    own.start_scheduler("first")
+    own.start_worker("worker", env={VARIABLE: "deliver.after=kill@1"} if victim == "worker" else None)
+    with own.client() as client:
+        run = client.submit("slow", state={"folder": str(tmp_path)})
+        wait_until((tmp_path / "called").exists, f"the function after the run is called\n{own.log('worker')}")
+        run.pause()
+        wait_until(lambda: run.status == "paused", "the run is paused")
+        if victim == "scheduler":
+            own.kill("first")
+            own.start_scheduler("second", env={VARIABLE: "commit.after=kill@1"})
+        (tmp_path / "go").touch()
+        if victim != "nobody":
+            process = own.processes.pop("second" if victim == "scheduler" else "worker")
+            wait_until(lambda: process.poll() is not None, f"the {victim} dies\n{own.log('worker')}")
+            assert process.returncode == -signal.SIGKILL
+            own.start_scheduler("third") if victim == "scheduler" else own.start_worker("next")
+        wait_until(lambda: run.state().get("ended") == "over", "the function has returned")
+        assert (run.status, run.output) == ("paused", None)
+        run.resume()
+        assert (run.wait(60).status, run.output) == ("completed", "over!"), run.error
+        assert [step.role for step in run.history() if step.seq] == ["node", "after_run"]
+        assert (tmp_path / "called").read_text() == "x", "it was called once"
 
 
 def test_runs_end_with_what_they_give_also_below_another_run(own: Stack) -> None:

@@ -293,9 +293,12 @@ class Context:
         return f"Graph '{self.graph.name}' timed out after {self.graph.settings.timeout}s {where}"
 
     def fail(self, message: str, failure: Failure | None = None, *, calls_after: bool = True) -> None:
-        """End the run as failed, with Loki's wrapping (spec 2.8)."""
-        error = f"Graph execution failed for agent '{self.run.spec.agent}': {message}"
-        self.end("failed", error=error, failure=failure, calls_after=calls_after)
+        """End the run as failed."""
+        self.end("failed", error=self.failed_for(message), failure=failure, calls_after=calls_after)
+
+    def failed_for(self, message: str) -> str:
+        """The error of a run that fails for this, with Loki's wrapping (spec 2.8)."""
+        return f"Graph execution failed for agent '{self.run.spec.agent}': {message}"
 
     def _given_output(self, output: str | None) -> str | None:
         """The output of a run that is to end, which an earlier event may have made. Raises MissingValues."""

@@ -82,7 +82,9 @@ def _stop(draft: Draft, *, keeps: bool) -> None:
             close(draft, visit)
         elif visit.state not in ("ended", "failed"):
             visit = without_agents(draft, visit)
-            draft.visits.move(visit, _kept(visit, is_unclaimed=draft.unless_claimed))
+            body = _kept(visit, is_unclaimed=draft.unless_claimed)
+            is_new = visit.is_branch and visit.group == draft.steps
+            draft.visits.move(visit, changed(body, counted=False) if is_new and visit.node in draft.uncounted else body)
     draft.wakes = []
     draft.record.gates = {}
     clock = draft.clock

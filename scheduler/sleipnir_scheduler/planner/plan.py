@@ -552,6 +552,7 @@ def _resume(context: Context, event: Resumed) -> IgnoredEvent | None:
     if not context.run.waits_for_slot:
         context.restart_clocks()
         steps.go_on_after_hold(context)
+        whole_run.go_on_after_hold(context)
     return None
 
 

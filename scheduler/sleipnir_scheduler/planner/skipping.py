@@ -61,8 +61,11 @@ def skip_failed(context: Context, visit: Visit, event: Skipped) -> None:
     outcome = changed(outcome, how={**outcome.how, "gate": visit.seq})  # the step has a number of its own
     if isinstance(visit.place, Item):
         maps.skip_failed_item(context, visit, outcome)
-    else:
-        _have_ended(context, visit, outcome)
+        return
+    _have_ended(context, visit, outcome)
+    others = (other for other in context.draft.visits.all() if isinstance(other.body, Failed) and other.is_branch)
+    if not failed.counted and all(other.node != visit.node for other in others):  # else `retry` counts the entry
+        context.draft.record.count(visit.node)
 
 
 def _have_ended(context: Context, visit: Visit, outcome: VisitOutcome) -> None:

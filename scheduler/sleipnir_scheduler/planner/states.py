@@ -160,7 +160,7 @@ MEANINGS: Final[Mapping[State, str]] = {
     SignalWait: "waits for a signal, at most until its timeout",
     Receipt: "waits until its parent run reports whether a message has reached an agent",
     Commands: "waits for slots for its commands, which become visits a few at a time",
-    Ended: "has ended, and waits until all visits of its super-step have",
+    Ended: "has ended, and waits until all visits of its super-step have, or until its paused run may end",
     Failed: "has failed for good, and is kept for `retry`",
 }
 """What a visit with each body does or waits for."""

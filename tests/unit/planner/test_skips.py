@@ -13,6 +13,7 @@ from sleipnir.runs.journal import state_after
 from sleipnir.runs.run import Checkpoint
 from sleipnir.runs.transitions import TellChild, Transition
 from sleipnir.runs.visits import Doubt, Visit
+from sleipnir.store.visit_records import read_visit, visit_text
 from sleipnir_scheduler.planner.plan import IgnoredEvent
 from tests.model_store import Driver, ok
 
@@ -358,3 +359,49 @@ def test_a_skipped_map_of_a_failed_run_forgets_what_its_items_have_said() -> Non
     assert driver.memory.items
     skip(driver, the(driver, "each"), ["x"])
     assert (driver.run.status, driver.memory.items) == ("completed", {})
+
+
+LOOP = """
+name: again
+version: sleipnir/1
+engine: ENGINE
+start: a
+settings: {max_loop_iterations: 2}
+limits: {max_steps: STEPS}
+nodes:
+  a: {type: script, script: a.sh, next: [b, c]}
+  b: {type: script, script: b.sh, next: d}
+  c: {type: script, script: c.sh}
+  d: {type: script, script: d.sh}
+"""
+
+
+@pytest.mark.parametrize("engine", ["bsp", "dag"])
+def test_a_visit_beyond_a_limit_is_counted_when_it_is_skipped(engine: str) -> None:
+    driver = Driver(LOOP.replace("ENGINE", engine).replace("STEPS", "1")).start().does("a")
+    assert driver.run.status == "failed"
+    assert (driver.run.counts.get("b", 0), driver.run.counts.get("c", 0)) == (0, 0)
+    for visit in driver.run.frontier.values():
+        assert read_visit(visit_text(visit)) == visit
+    skip(driver, the(driver, "b"), {})
+    assert (driver.run.counts["b"], driver.run.counts["c"]) == (1, 1), "one was let end, the other runs again"
+
+
+def test_of_a_step_the_visit_after_the_one_beyond_the_cap_is_counted_when_it_is_skipped() -> None:
+    text = LOOP.replace("ENGINE", "bsp").replace("max_steps: STEPS", "").replace("next: d", "next: [b, d]")
+    driver = Driver(text).start().does("a").does("c").does("b").does("d").does("b")
+    assert driver.run.status == "failed", "the third entry of b is one too many"
+    assert (driver.run.counts["b"], driver.run.counts["d"]) == (3, 1)
+    skip(driver, the(driver, "d"), {})
+    assert (driver.run.counts["b"], driver.run.counts["d"]) == (1, 2), "b runs again, and is forgiven"
+
+
+@pytest.mark.parametrize("engine", ["bsp", "dag"])
+def test_one_of_two_visits_of_a_node_beyond_a_limit_is_not_counted_twice(engine: str) -> None:
+    text = LOOP.replace("ENGINE", engine).replace("STEPS", "1").replace("next: [b, c]", "ends: {b: b}")
+    driver = Driver(text).start().does("a", sends=[("b", {}), ("b", {})])
+    assert driver.run.status == "failed"
+    skip(driver, the(driver, "b"), {})
+    assert driver.run.counts["b"] == 1
+    skip(driver, the(driver, "b"), {})
+    assert driver.run.counts["b"] == 1

@@ -185,6 +185,65 @@ def test_a_paused_run_begins_none_of_its_nodes_until_it_goes_on() -> None:
 
 
 @ENGINES
+@pytest.mark.parametrize(
+    ("values", "output"), [({}, "1 ann"), ({RESULT: "short"}, "short"), ({RESULT: {"a": 1}, "n": 7}, '{"a":1}')]
+)
+def test_a_run_that_is_paused_while_functions_are_called_ends_once_it_goes_on(
+    values: dict[str, Any], output: str, engine: str
+) -> None:
+    driver = watched(AFTER, engine).does("a").does("b")
+    driver.send(Paused(by="ann"))
+    after = called(driver)
+    driver.ends(after, **values)
+    assert (driver.run.status, driver.output, called(driver).state) == ("paused", None, "ended")
+    assert driver.state["n"] == values.get("n", 1), "what they write counts at once"
+    assert read_visit(visit_text(called(driver))) == called(driver)
+    assert isinstance(driver.try_(ok(after.seq)), IgnoredEvent)
+    driver.now_ms += 61_000
+    driver.try_(TimerFired("deadline"))
+    assert driver.run.status == "paused"
+    driver.send(Resumed(by="ann"))
+    assert (driver.run.status, driver.output, driver.run.frontier) == ("completed", output, {})
+
+
+def test_a_paused_run_does_not_end_before_each_hold_has_ended() -> None:
+    driver = watched(AFTER).does("a").does("b")
+    driver.send(Paused(by="ann", owner="person"))
+    driver.send(Paused(by="run above", owner="parent"))
+    driver.ends(called(driver))
+    driver.send(Resumed(by="ann", owner="person"))
+    assert driver.run.status == "paused"
+    driver.send(Resumed(by="run above", owner="parent"))
+    assert (driver.run.status, driver.output) == ("completed", "1 ann")
+
+
+@pytest.mark.parametrize("around", [AFTER, BOTH])
+def test_a_failure_of_functions_of_a_paused_run_fails_it_once_it_goes_on(around: str) -> None:
+    driver = watched(around)
+    if around == AFTER:
+        driver.fails("a", "no luck")
+    driver.send(Paused(by="ann"))
+    driver.send(bad(called(driver).seq, "refused"))
+    assert (driver.run.status, driver.error) == ("paused", None)
+    driver.send(Resumed(by="ann"))
+    assert driver.run.status == "failed"
+    assert "refused" in str(driver.error)
+    assert ("no luck" in str(driver.error)) == (around == AFTER)
+    driver.send(Retried())
+    assert driver.on_workers() == ["a"]
+
+
+def test_an_output_given_before_a_paused_run_ends_it_once_it_goes_on_and_a_cancelled_one_has_none() -> None:
+    for event, ended in ((Resumed(by="ann"), ("completed", "pong")), (Cancelled(), ("cancelled", None))):
+        driver = watched()
+        driver.send(Paused(by="ann"))
+        driver.ends(called(driver), **{RESULT: "pong"})
+        assert driver.run.status == "paused"
+        driver.send(event)
+        assert (driver.run.status, driver.output, driver.run.frontier) == (*ended, {})
+
+
+@ENGINES
 def test_a_lost_worker_and_a_repeated_result_change_nothing(engine: str) -> None:
     driver = watched(engine=engine)
     first = called(driver)

@@ -30,7 +30,8 @@ from sleipnir_scheduler.planner.draft.visits import LiveVisits
 @dataclass
 class Draft:
     """Mutable, and used within one call of plan(). The fields are those of Transition, except `status`, which is None
-    while the run is not over."""
+    while the run is not over. `uncounted` are the nodes of the super-step that has opened last whose entries were not
+    counted, because one broke a limit."""
 
     run: RunView
     now_ms: int
@@ -58,6 +59,7 @@ class Draft:
     unless_answered: bool = False
     stops: bool = False
     is_ending: bool = False
+    uncounted: frozenset[str] = frozenset()
     wakes: list[Visit] = field(default_factory=list)
     delivered: int | None = None
     usage: Mapping[str, Any] | None = None

@@ -100,7 +100,7 @@ def _open(context: Context, way: NextVisit, source: Visit | None, *, counts: boo
 
 def _admit(context: Context, visit: Visit, *, counts: bool = True) -> None:
     """Count a visit that has opened. If it breaks a limit, it fails, or is dropped."""
-    draft = context.draft
+    draft, is_counted = context.draft, not counts
     try:
         if stops_before(context, draft.steps + 1):
             draft.visits.drop(visit)
@@ -112,10 +112,12 @@ def _admit(context: Context, visit: Visit, *, counts: bool = True) -> None:
         draft.steps += 1
         if context.deadline_passed():
             raise RunFailed(context.timed_out(f"at '{visit.node}'"))
+        is_counted = True
         if counts:
             count_entry(context, visit.node)
     except RunFailed as failure:
-        draft.visits.move(visit, Failed(at_node(failure.node, str(failure)), failure=failure.failure))
+        error = at_node(failure.node, str(failure))
+        draft.visits.move(visit, Failed(error, failure=failure.failure, counted=is_counted))
 
 
 def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> FoldResult:

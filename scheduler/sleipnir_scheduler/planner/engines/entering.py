@@ -29,7 +29,22 @@ def count_entry(context: Context, node: str) -> None:
 
 
 def check_entries(context: Context, nodes: list[str]) -> None:
-    """The checks of Loki's executor before a super-step that enters these nodes, in its order. Raises RunFailed."""
+    """The checks of Loki's executor before a super-step that enters these nodes, in its order. Raises RunFailed, and
+    then tells the draft which entries it has not counted."""
+    begun = 0
+    try:
+        _check_step(context, nodes)
+        for begun, node in enumerate(nodes, 1):
+            count_entry(context, node)
+    except RunFailed:
+        context.draft.uncounted = frozenset(nodes[begun:])
+        raise
+    if context.graph.limits.step_timeout:
+        context.arm_step()
+
+
+def _check_step(context: Context, nodes: list[str]) -> None:
+    """The limits of the whole run, before a super-step that enters these nodes. Raises RunFailed."""
     check_recursion(context, context.draft.steps - 1)
     if context.graph.limits.max_steps is not None:
         check_limit(context, context.draft.steps)
@@ -37,10 +52,6 @@ def check_entries(context: Context, nodes: list[str]) -> None:
         names = ", ".join(f'"{name}"' for name in nodes)
         where = f"at '{nodes[0]}'" if len(nodes) == 1 else f"before super-step with frontier [{names}]"
         raise RunFailed(context.timed_out(where))
-    for node in nodes:
-        count_entry(context, node)
-    if context.graph.limits.step_timeout:
-        context.arm_step()
 
 
 def stops_before(context: Context, number: int) -> bool:
