@@ -410,9 +410,10 @@ class Commands:
 
 @dataclass(frozen=True)
 class Ended:
-    """It has ended, and waits for others of its super-step, or until its paused run may end. `step` is its journal step (0: an end node, which is
-    written when the step closes), `keys` what it wrote; `next` and `sends` are as in ResultHeader; `ok` chooses between
-    success and fallback. `applied`: the writes count already, and only its routes are still to be chosen."""
+    """It has ended, and waits for others of its super-step, or until its paused run may end. `step` is its journal step
+    (0: an end node, which is written when the step closes), `keys` what it wrote; `next` and `sends` are as in
+    ResultHeader; `ok` chooses between success and fallback. `applied`: the writes count already, and only its routes
+    are still to be chosen."""
 
     step: int
     ok: bool = True

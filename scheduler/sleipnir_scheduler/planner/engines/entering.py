@@ -31,13 +31,14 @@ def count_entry(context: Context, node: str) -> None:
 def check_entries(context: Context, nodes: list[str]) -> None:
     """The checks of Loki's executor before a super-step that enters these nodes, in its order. Raises RunFailed, and
     then tells the draft which entries it has not counted."""
-    begun = 0
+    number = 0
     try:
         _check_step(context, nodes)
-        for begun, node in enumerate(nodes, 1):
+        for node in nodes:
+            number += 1
             count_entry(context, node)
     except RunFailed:
-        context.draft.uncounted = frozenset(nodes[begun:])
+        context.draft.uncounted = frozenset(nodes[number:])
         raise
     if context.graph.limits.step_timeout:
         context.arm_step()
