@@ -228,6 +228,17 @@ class Settings:
     """How long a cached result is kept at most, also without a `ttl`."""
     audit_retention_s: float = _setting(365 * 24 * 3600.0, _seconds)
     """How long an entry of the audit is kept."""
+    webhook_key: Path | None = _setting(None, _absolute)
+    """File with the keys from which the secrets of webhooks are derived (docs/webhooks.md), closed to other users.
+    Unset: `<home>/webhook.key`, which is made at the first use."""
+    webhook_networks: str = _setting("", _text)
+    """Addresses and networks, with commas between, that webhooks may go to although they are not public."""
+    webhook_timeout_s: float = _setting(15.0, _seconds)
+    """A receiver of a webhook that takes longer to answer is tried again."""
+    webhook_retry_s: float = _setting(3 * 24 * 3600.0, _seconds)
+    """For how long a delivery is tried."""
+    webhook_retention_s: float = _setting(7 * 24 * 3600.0, _seconds)
+    """How long a delivery that is over is kept."""
     knowledge: str | None = _setting(None, _text)
     """Where knowledge bases are shared with all workers: a folder that they can all access, or `s3://bucket/prefix`.
     Unset: `<home>/knowledge`, which only workers of this machine can access."""
@@ -298,6 +309,10 @@ class Settings:
     def _changed(self) -> frozenset[str]:
         """The names of settings with other values than their defaults."""
         return frozenset(each.name for each in self._fields() if getattr(self, each.name) != each.default)
+
+    @property
+    def webhook_key_file(self) -> Path:
+        return self.webhook_key or self.home / "webhook.key"
 
     @property
     def names_of_secrets(self) -> list[str]:

@@ -1,5 +1,5 @@
 """Tab completion: the scripts for the shells, and the names of agents, runs, threads, steps, batches, schedules, dead
-letters, users, access tokens, state keys, tools and rag nodes.
+letters, users, access tokens, webhooks, state keys, tools and rag nodes.
 
 Rules. A key press must never hang, print an error or start a server. Files are read without a time limit. Redis has
 TIME_LIMIT_S to answer, and its answer is cached in a file below the home, which is used if it does not answer in time
@@ -178,6 +178,11 @@ def complete_user(ctx: click.Context, param: click.Parameter, incomplete: str) -
 def complete_access_token(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of access tokens, with their user and label as help."""
     return _matching(_kept("tokens", _access_tokens), ctx, incomplete)
+
+
+def complete_webhook(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of webhooks, with what they are about as help."""
+    return _matching(_kept("webhooks", _webhooks), ctx, incomplete)
 
 
 def complete_state_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -371,6 +376,14 @@ def _users(options: GlobalOptions) -> Iterator[CompletionItem]:
         users = client.access.users()
     for user in users:
         yield CompletionItem(user.name, help=", ".join(f"{role} in {name}" for name, role in user.roles.items()))
+
+
+def _webhooks(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        if client is None:
+            raise _NotAsked
+        found = client.webhooks.all()
+    return (CompletionItem(info.webhook.name, help=", ".join(info.webhook.on)) for info in found)
 
 
 def _access_tokens(options: GlobalOptions) -> Iterator[CompletionItem]:

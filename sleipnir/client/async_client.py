@@ -24,6 +24,7 @@ from sleipnir.client.access import Access
 from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
 from sleipnir.client.schedule import Schedule
+from sleipnir.client.webhooks import Webhooks
 from sleipnir.messages import RunStatus
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.runs.actor import Actor
@@ -210,6 +211,27 @@ class AsyncAccess:
     audit = _iterator(Access.audit)
 
 
+class AsyncWebhooks:
+    """Webhooks and their deliveries, as `Webhooks`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def _opened(self) -> Webhooks:
+        return (await self._client._opened()).webhooks
+
+    add = _coroutine(Webhooks.add)
+    all = _coroutine(Webhooks.all)
+    get = _coroutine(Webhooks.get)
+    remove = _coroutine(Webhooks.remove)
+    pause = _coroutine(Webhooks.pause)
+    resume = _coroutine(Webhooks.resume)
+    deliveries = _coroutine(Webhooks.deliveries)
+    redeliver = _coroutine(Webhooks.redeliver)
+    senders = _coroutine(Webhooks.senders)
+    lost_notes = _coroutine(Webhooks.lost_notes)
+
+
 class AsyncSchedule:
     """One schedule, as `Schedule`."""
 
@@ -262,6 +284,11 @@ class AsyncClient:
     def access(self) -> AsyncAccess:
         """Users, access tokens, logins and the audit."""
         return AsyncAccess(self)
+
+    @property
+    def webhooks(self) -> AsyncWebhooks:
+        """Webhooks and their deliveries."""
+        return AsyncWebhooks(self)
 
     async def close(self) -> None:
         """Close all connections."""

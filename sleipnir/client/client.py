@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from sleipnir.client.run_queries import RunQuery
     from sleipnir.client.schedule import Schedule
     from sleipnir.client.schedule_pages import PageOfSchedules
+    from sleipnir.client.webhooks import Webhooks
     from sleipnir.graph.model import Graph
     from sleipnir.graph.structure import Structure
     from sleipnir.knowledge import preparing as knowledge
@@ -127,6 +128,13 @@ class Client:
         from sleipnir.client.access import Access
 
         return Access(self.store, self.by)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Webhooks and their deliveries."""
+        from sleipnir.client.webhooks import Webhooks
+
+        return Webhooks(self.store, self.settings, self.by)
 
     def submit(
         self,

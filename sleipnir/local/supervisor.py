@@ -195,13 +195,21 @@ class Supervisor:
     started them."""
 
     def __init__(
-        self, settings: Settings, *, scripts: int, llm: int, while_used: bool, workers: bool, console: bool = False
+        self,
+        settings: Settings,
+        *,
+        scripts: int,
+        llm: int,
+        while_used: bool,
+        workers: bool,
+        console: bool = False,
+        webhooks: bool = False,
     ) -> None:
         self.home = Home(settings.home.absolute())
         self.private = settings.redis_url is None
         self.settings = settings.replaced(home=self.home.root, redis_url=settings.redis_url or self.home.redis_url)
         self.scripts, self.llm, self.while_used = scripts, llm, while_used
-        self.wants_workers, self._has_console = workers, console
+        self.wants_workers, self._has_console, self._has_webhooks = workers, console, webhooks
         self.stop = threading.Event()
         self._client: Client | None = None  # of a private Redis
         self._llm_worker: ChildProcess | None = None  # still to start, when it is needed
@@ -288,6 +296,9 @@ class Supervisor:
         if self._has_console:
             command = [sys.executable, "-m", "sleipnir_console"]
             children.append(ChildProcess("console", command, keyless, self._log("console")))
+        if self._has_webhooks:
+            command = [sys.executable, "-m", "sleipnir.webhook_sender"]
+            children.append(ChildProcess("webhooks", command, keyless, self._log("webhooks")))
         if self.llm:
             self._llm_worker = ChildProcess(
                 "worker-llm", worker_command(",".join(LLM_QUEUES), "llm", self.llm), env, self._log("worker-llm")
@@ -414,11 +425,20 @@ def supervise(
     while_used: bool = False,
     workers: bool = True,
     console: bool = False,
+    webhooks: bool = False,
 ) -> None:
     """Run a supervisor in this process until SIGTERM, SIGINT, or (`while_used`) the last user has left."""
     refuse_inspection()
     Home(settings.home.absolute()).prepare()
-    supervisor = Supervisor(settings, scripts=scripts, llm=llm, while_used=while_used, workers=workers, console=console)
+    supervisor = Supervisor(
+        settings,
+        scripts=scripts,
+        llm=llm,
+        while_used=while_used,
+        workers=workers,
+        console=console,
+        webhooks=webhooks,
+    )
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: supervisor.interrupt())
     signal.signal(signal.SIGUSR1, lambda *_: setattr(supervisor, "wants_workers", True))

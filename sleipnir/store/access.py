@@ -1,4 +1,4 @@
-"""Users, access tokens and logins in Redis, failed logins, and all entries of the audit.
+"""Users, access tokens, logins and webhooks in Redis, failed logins, and all entries of the audit.
 
 A change is made of a record that was read: if another one came first, the caller reads again. What is stored of a
 secret is its hash.
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from sleipnir.access.audit import AuditEntry
+from sleipnir.access.audit import MOST_ENTRIES, AuditEntry
 from sleipnir.access.records import LOGIN_MS, AccessToken, Login, User
 from sleipnir.decoding import decoded_object, read, read_text
 from sleipnir.errors import RecordUnreadable
@@ -19,6 +19,7 @@ from sleipnir.store.connect import Client, clock_ms, time_ms
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import record
 from sleipnir.store.scripts import Arg, LuaScript
+from sleipnir.webhooks.records import Webhook
 
 _CHANGE = LuaScript("change_access")
 _ATTEMPT = LuaScript("login_attempt")
@@ -104,6 +105,32 @@ class AccessRecords:
         after = record(token) if token else ""
         return self._change(self._keys.tokens, was.value.id, was.text, after, was.value.user, entry=entry)
 
+    # Webhooks.
+
+    def webhooks(self, *, of_all_releases: bool = False) -> list[Webhook]:
+        """All webhooks by name. One that cannot be read is left out: `webhook` says why. `of_all_releases`: one that a
+        newer release has written raises RecordUnreadable."""
+        found = []
+        for name, text in sorted(self._client.hgetall(self._keys.webhooks).items()):
+            try:
+                found.append(read_text(Webhook, text, "webhook", name))
+            except RecordUnreadable as error:
+                if of_all_releases and error.newer:
+                    raise
+        return found
+
+    def webhook_count(self) -> int:
+        return int(self._client.hlen(self._keys.webhooks))
+
+    def webhook(self, name: str) -> Stored[Webhook] | None:
+        """Raises RecordUnreadable."""
+        return _stored(Webhook, self._client.hget(self._keys.webhooks, name), "webhook", name)
+
+    def change_webhook(self, name: str, was: Stored[Webhook] | None, webhook: Webhook | None, entry: str) -> bool:
+        """Store a webhook, new if `was` is None, or remove it. False: it has changed since."""
+        before, after = was.text if was else "", record(webhook) if webhook else ""
+        return self._change(self._keys.webhooks, name, before, after, "", entry=entry)
+
     # Logins.
 
     def login_with_user(self, user: str, digest: str) -> tuple[Stored[Login], Stored[User], int] | None:
@@ -150,6 +177,10 @@ class AccessRecords:
         return int(_ATTEMPT(self._client, keys, args))
 
     # The audit.
+
+    def note(self, entry: str) -> None:
+        """Write an entry of a change that is not of these records."""
+        self._client.xadd(self._keys.audit, {"e": entry}, maxlen=MOST_ENTRIES, approximate=True)
 
     def entries(self, *, oldest_ms: int = 0, newest_first: bool = False) -> Iterator[AuditEntry]:
         """The entries within their retention, from a time on. One that cannot be read is `unreadable`."""

@@ -10,6 +10,7 @@ from typing import Any
 from sleipnir.access.audit import audit_text
 from sleipnir.messages import overlay_text
 from sleipnir.runs.actor import Change, change_text, is_actor
+from sleipnir.runs.budgets import Budget
 from sleipnir.runs.cards import card_of, is_moved
 from sleipnir.runs.run import Gate, RunView
 from sleipnir.runs.sessions import SessionName, instructions_of
@@ -97,6 +98,7 @@ def control(
         "session": _session(run, after, now_ms, session_messages, revives=transition.revives),
         **_reports(transition, texts),
         **_audited(run, after, transition, audit_ms, texts),
+        "reached": after.budget is not run.budget and _is_reached(run.budget, after.budget),
         "lists": (transition.revives or is_moved(run, after)) and _listed(after, transition, now_ms, texts),
     }
     body |= {name: value for name, value in seldom.items() if value}
@@ -168,6 +170,11 @@ def _reports(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
         "events": bool(transition.notices),
         "effects": len(transition.effects),
     }
+
+
+def _is_reached(before: Budget | None, after: Budget | None) -> bool:
+    """Whether a budget is used up that was not before."""
+    return after is not None and after.asked is not None and (before is None or before.asked is None)
 
 
 def _audited(run: RunView, after: RunView, transition: Transition, audit_ms: int, texts: list[Arg]) -> dict[str, Any]:

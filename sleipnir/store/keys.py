@@ -190,7 +190,7 @@ def cache_of_name(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class AccessKeys:
-    """The keys of users, access tokens and logins, and of the audit of what is no run's."""
+    """The keys of users, access tokens, logins and webhooks, and of the audit of what is no run's."""
 
     tag: str
 
@@ -203,6 +203,12 @@ class AccessKeys:
     def tokens(self) -> str:
         """HASH id -> JSON (access.records.AccessToken). A field lives until the token is revoked."""
         return f"{self.tag}:tokens"
+
+    @property
+    def webhooks(self) -> str:
+        """HASH name -> JSON (webhooks.records.Webhook). A field lives until the webhook is removed. The keys of its
+        deliveries are in webhook_keys.py."""
+        return f"{self.tag}:webhooks"
 
     def logins(self, user: str) -> str:
         """HASH SHA-256 of the secret -> JSON (access.records.Login), about MOST_LOGINS at most. Dies LOGIN_MS after the

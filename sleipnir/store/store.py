@@ -19,7 +19,8 @@ sessions    clients: read and remove sessions of agents
 threads     clients: read and remove threads of agents, and begin their turns
 cache       workers: results of nodes for later visits; clients: list and clear them
 knowledge   builders: build a knowledge base, one at a time; clients: shared indexes
-access      users, access tokens and logins; the audit
+access      users, access tokens, logins and webhooks; the audit
+webhooks    commits: what webhooks are about; senders: deliver it; clients: the log
 garbage     `gc`: remains of missing runs
 generations restarts, restores and fail-overs of Redis, and steps of its clock
 fleet       announced processes, and the broker's queues if it is a Redis
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from sleipnir.store.slots import Slots
     from sleipnir.store.threads import Threads
     from sleipnir.store.visits import Visits
+    from sleipnir.store.webhooks import WebhookQueues
 
 T = TypeVar("T")
 
@@ -237,6 +239,12 @@ class Store:
         from sleipnir.store.access import AccessRecords
 
         return AccessRecords(self._client, self.keys, keep_ms=self._audit_ms)
+
+    @_Part
+    def webhooks(self) -> WebhookQueues:
+        from sleipnir.store.webhooks import WebhookQueues
+
+        return WebhookQueues(self._client, self.keys, keep_ms=int(self._settings.webhook_retention_s * 1000))
 
     @_Part
     def garbage(self) -> Garbage:

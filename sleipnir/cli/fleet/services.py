@@ -25,14 +25,15 @@ CELERY_LEVELS = {"trace": "DEBUG"}  # Celery knows no trace; the other names are
 @click.option("--scripts", type=COUNT_OR_NONE, default=2, show_default=True, help="Scripts at a time.")
 @click.option("--llm", type=COUNT_OR_NONE, default=4, show_default=True, help="Model calls at a time.")
 @click.option("--console", "with_console", is_flag=True, help="Also serve the HTTP API (docs/http-api.md).")
+@click.option("--webhooks", "with_webhooks", is_flag=True, help="Also send webhooks (docs/webhooks.md).")
 @pass_options
-def up(options: GlobalOptions, scripts: int, llm: int, with_console: bool) -> None:
+def up(options: GlobalOptions, scripts: int, llm: int, with_console: bool, with_webhooks: bool) -> None:
     """Run a scheduler and workers here until Ctrl-C; without a Redis URL, a private Redis too."""
     from sleipnir.local.supervisor import supervise
 
     if with_console:
         refuse_without_console()
-    supervise(options.settings(), scripts=scripts, llm=llm, console=with_console)
+    supervise(options.settings(), scripts=scripts, llm=llm, console=with_console, webhooks=with_webhooks)
 
 
 @click.command()

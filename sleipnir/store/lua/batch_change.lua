@@ -24,6 +24,8 @@
 --         -3  `cancel`: all of its rows are over; nothing changed
 -- Calling twice is safe.
 -- shared: audit
+-- shared: webhooks
+-- shared: batches
 local batch, rows, numbers, names, states, failures, ends, open, changed, audit = unpack(KEYS)
 local id, wish, now_ms, retention_ms, entry, keep_ms = unpack(ARGV, 1, 6)
 local FIRST, is_new = 7, false  -- of the fields
@@ -51,13 +53,6 @@ if wish == 'cancel' and not before[1] then
   if before[3] ~= '0' then redis.call('HSET', batch, 'cancel_at', 0) end
 end
 
-local at = redis.call('HMGET', batch, 'sealed', 'cancelling', 'waiting', 'active', 'ended_ms', 'retry')
-if (at[1] or at[2]) and at[3] == '0' and at[4] == '0' and not at[5] and not at[6] then
-  redis.call('HSET', batch, 'ended_ms', now_ms)
-  redis.call('SREM', open, id)
-  for _, key in ipairs({batch, rows, numbers, names, states, failures, ends}) do
-    redis.call('PEXPIRE', key, retention_ms)
-  end
-end
+end_if_over({batch, rows, numbers, names, states, failures, ends}, open, id, now_ms, retention_ms)
 redis.call('ZADD', changed, redis.call('ZINCRBY', changed, 1, ''), id)
 return 0

@@ -20,6 +20,8 @@
 --
 -- Returns  1  recorded
 --          0  already recorded, or there is no such row; nothing changed. Calling twice is safe.
+-- shared: webhooks
+-- shared: batches
 local batch, rows, numbers, names, states, failures, ends, open, changed = unpack(KEYS)
 local id, row, status, version, usage, error_, text, retention_ms = unpack(ARGV)
 
@@ -49,14 +51,8 @@ redis.call('HINCRBY', batch, COUNT_OF[before], -1)
 redis.call('HINCRBY', batch, COUNT_OF[status], 1)
 redis.call('RPUSH', ends, row)
 
-local at = redis.call('HMGET', batch, 'sealed', 'cancelling', 'waiting', 'active', 'ended_ms', 'retry')
-if (at[1] or at[2]) and at[3] == '0' and at[4] == '0' and not at[5] and not at[6] then
-  local time = redis.call('TIME')
-  redis.call('HSET', batch, 'ended_ms', time[1] * 1000 + math.floor(time[2] / 1000))
-  redis.call('SREM', open, id)
-  for _, key in ipairs({batch, rows, numbers, names, states, failures, ends}) do
-    redis.call('PEXPIRE', key, retention_ms)
-  end
-end
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+end_if_over({batch, rows, numbers, names, states, failures, ends}, open, id, now_ms, retention_ms)
 redis.call('ZADD', changed, redis.call('ZINCRBY', changed, 1, ''), id)
 return 1

@@ -23,6 +23,8 @@
 --               -2  it was cancelled, and no row is retried; nothing changed
 -- Calling twice is safe: it does the next piece, and a finished request (one of the last 8) is not repeated. While
 -- another request is in progress, a piece of that one is done.
+-- shared: webhooks
+-- shared: batches
 local batch, rows, numbers, names, states, failures, ends, open, changed = unpack(KEYS)
 local id, request, now_ms, retention_ms = unpack(ARGV)
 local ROWS, LOOKED_AT, TEXT_BYTES, REMEMBERED = 250, 50000, 2 ^ 19, 8
@@ -35,14 +37,7 @@ if not found[1] then return {-1, 0} end
 if cancelling and request ~= '' then return {-2, 0} end
 
 local function note_whether_over()
-  local at = redis.call('HMGET', batch, 'sealed', 'cancelling', 'waiting', 'active', 'ended_ms', 'retry')
-  if (at[1] or at[2]) and at[3] == '0' and at[4] == '0' and not at[5] and not at[6] then
-    redis.call('HSET', batch, 'ended_ms', now_ms)
-    redis.call('SREM', open, id)
-    for _, key in ipairs({batch, rows, numbers, names, states, failures, ends}) do
-      redis.call('PEXPIRE', key, retention_ms)
-    end
-  end
+  end_if_over({batch, rows, numbers, names, states, failures, ends}, open, id, now_ms, retention_ms)
   redis.call('ZADD', changed, redis.call('ZINCRBY', changed, 1, ''), id)
 end
 

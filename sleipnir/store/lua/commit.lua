@@ -32,6 +32,7 @@
 --                        `gone` are visits to close without claims and questions, `drops` fields of items. With
 --                        `stops`, claimed visits are taken from their workers, which notice at their next heartbeat; the
 --                        inbox gets a `lease_lost` for each, with the journal step that it had `seen`.
+--                        `reached`: the budget is used up now.
 --                        With `scopes`, what the state gets under keys that begin with one of them is written back: an
 --                        effect for each scope.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
@@ -52,6 +53,7 @@
 -- shared: turn_queue
 -- shared: audit
 -- shared: lists
+-- shared: webhooks
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
 local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended, spec = unpack(KEYS, 9, 18)
 local items, windows, children, effects, session, messages, audit, cards = unpack(KEYS, 19, 26)
@@ -163,6 +165,7 @@ for _, visit in ipairs(control.open) do
   if visit.gate then
     redis.call('HSET', gates, visit.seq, text())
     redis.call('ZADD', open_gates, visit.opened_ms, visit.gate)
+    note_occasion(run, 'gate', control.run, function() return {'seq', visit.seq, 'opened_ms', visit.opened_ms} end)
   end
 end
 
@@ -340,6 +343,12 @@ if control.lists then
   local kept = redis.call('HMGET', run, 'created_ms', 'cost_usd')
   list_run(cards, control.run, card_with(text(), kept[1] or 0, kept[2]))
 end
+if control.reached then
+  note_occasion(run, 'budget_reached', control.run, function()
+    local used = redis.call('HMGET', run, 'cost_usd', 'tokens_in', 'tokens_out')
+    return {'cost_usd', used[1] or '0', 'tokens_in', used[2] or '0', 'tokens_out', used[3] or '0'}
+  end)
+end
 redis.call('XDEL', inbox, control.event)
 
 if control.stops then
@@ -382,6 +391,17 @@ if control.expire_ms then
     redis.call('ZADD', expiring, control.expires_at_ms, control.run)
   end
   redis.call('XADD', ended, 'MAXLEN', '~', 10000, '*', 'run', control.run)
+  note_occasion(run, 'run_ended', control.run, function()
+    local names, fields = {'status', 'error', 'created_ms', 'started_ms', 'ended_ms', 'cost_usd', 'batch'}, {}
+    local found = redis.call('HMGET', run, unpack(names))
+    for i, name in ipairs(names) do
+      if found[i] then
+        fields[#fields + 1] = name
+        fields[#fields + 1] = beginning(found[i], 2000)
+      end
+    end
+    return fields
+  end)
   if in_session then
     redis.call('HDEL', session, 'busy')
     redis.call('HSET', session, 'used_ms', control.session.at_ms)

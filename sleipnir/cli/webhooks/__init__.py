@@ -1,0 +1,1 @@
+"""Commands on webhooks: which other programs hear of what happens?"""
