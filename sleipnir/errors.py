@@ -60,6 +60,10 @@ class BatchNotFound(UsageError):
     """No batch of that id: never submitted, or ended longer ago than the retention."""
 
 
+class WebhookNotFound(UsageError):
+    """No webhook of that name, or no delivery of that id."""
+
+
 class ScheduleNotFound(UsageError):
     """No schedule of that name."""
 

@@ -40,6 +40,7 @@ from sleipnir_console.routes import (
     run_steering,
     runs,
     schedules,
+    webhooks,
 )
 
 PREFIX: Final = "/api/v1"
@@ -54,13 +55,15 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
     {"name": "health", "description": "Probes, and the state of the deployment."},
     {"name": "login", "description": "Users, as browsers and programs know themselves."},
     {"name": "audit", "description": "What was changed, by whom and why."},
+    {"name": "webhooks", "description": "Which other programs hear of what happens."},
     {"name": "interface", "description": "This document."},
 )
 
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
 ROUTERS: Final = (
     agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router, batches.router,
-    schedules.router, conversations.router, fleet.router, health.router, login.router, access.router, interface,
+    schedules.router, conversations.router, fleet.router, health.router, login.router, access.router, webhooks.router,
+    interface,
 )  # fmt: skip
 
 PROTOCOLS: Final = {chat_completions.PREFIX: chat_completions.router}

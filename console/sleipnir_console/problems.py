@@ -31,6 +31,7 @@ from sleipnir.errors import (
     ToolFileError,
     TooManyQueued,
     UsageError,
+    WebhookNotFound,
 )
 
 TYPE_BASE: Final = "urn:sleipnir:problem:"
@@ -180,7 +181,7 @@ def problem_of(error: SleipnirError) -> HttpProblem:
         case StoreUnavailable():  # its text has addresses of the deployment: for the log
             structlog.get_logger().warning("Redis does not answer", error=detail)
             return HttpProblem("store-unavailable", "Redis does not answer, or cannot be used now")
-        case RunNotFound() | BatchNotFound() | AgentNotFound() | ScheduleNotFound():
+        case RunNotFound() | BatchNotFound() | AgentNotFound() | ScheduleNotFound() | WebhookNotFound():
             return HttpProblem("not-found", detail)
         case SessionBusy() | ThreadBusy() | TooManyQueued():
             return HttpProblem("busy", detail)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir.access.audit import audit_text
-from sleipnir.errors import StoreUnavailable, UsageError
+from sleipnir.errors import StoreUnavailable, UsageError, WebhookNotFound
 from sleipnir.runs.cards import checked_namespace, checked_tags
 from sleipnir.webhooks.records import (
     MOST_REASON,
@@ -139,7 +139,7 @@ class Webhooks:
             queues = self._store.webhooks
             found = queues.find(self._store.access.webhooks(), delivery_id)
             if found is None:
-                raise UsageError(
+                raise WebhookNotFound(
                     f"there is no delivery {delivery_id[:80]!r}; `sleipnir webhooks deliveries NAME` lists those of a "
                     "webhook"
                 )
@@ -199,7 +199,7 @@ class Webhooks:
     def _known(self, name: str) -> Stored[Webhook]:
         found = self._store.access.webhook(name)
         if found is None:
-            raise UsageError(f"there is no webhook {name[:80]!r}; `sleipnir webhooks ls` lists them")
+            raise WebhookNotFound(f"there is no webhook {name[:80]!r}; `sleipnir webhooks ls` lists them")
         return found
 
 

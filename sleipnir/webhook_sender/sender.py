@@ -130,7 +130,7 @@ class WebhookSender:
     async def _try(self, webhook: Webhook, taken: TakenDelivery) -> None:
         try:
             after, now_ms = await self._tried(webhook, taken.delivery)
-            failpoints.hit("webhook.sent")
+            failpoints.hit("webhook_sent.after")
             await self._on_store(lambda: self._store.webhooks.tried(taken, after, now_ms))
             self._report(webhook, after)
         except Exception as error:  # Redis is away, or a bug: it is taken again when its time is over

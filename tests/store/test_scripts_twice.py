@@ -44,6 +44,7 @@ from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
+from sleipnir.webhooks.records import Webhook, WebhookDelivery
 from tests.store.test_batches import ID, SPEC, rows
 from tests.store.test_runs_and_visits import RUN, Bench
 
@@ -476,6 +477,27 @@ def schedule_write(store: Store) -> Act:
     return lambda: store.schedules.apply(stored, decision)
 
 
+WEBHOOK = Webhook("w", "https://x.example", ("run_ended",), "token", "key", T, "me")
+
+
+def webhook_add(store: Store) -> Act:
+    store.webhooks.open("token", T)
+    store.webhooks.begin(WEBHOOK)
+    delivery = WebhookDelivery("msg_1", "run_ended", RUN, "{}", T)
+    return lambda: store.webhooks._add([("token", delivery)], T)
+
+
+def webhook_take(store: Store) -> Act:
+    webhook_add(store)()
+    return lambda: store.webhooks.take({"token": 1}, T, lease_ms=1_000)[0]
+
+
+def webhook_tried(store: Store) -> Act:
+    [taken] = webhook_take(store)()
+    over = replace(taken.delivery, status="delivered", attempts=1)
+    return lambda: store.webhooks.tried(taken, over, T)
+
+
 CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "add_pieces": (add_pieces, 1),
     "answer": (answer, [1]),
@@ -534,6 +556,9 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "take_past": (take_past, None),
     "tell": (tell, "known"),
     "tell_root": (tell_root, 0),
+    "webhook_add": (webhook_add, 0),
+    "webhook_take": (webhook_take, []),
+    "webhook_tried": (webhook_tried, 0),
     "withdraw": (withdraw, 0),
 }
 """What prepares a call of the script, and what the same call returns again. None: the same as the first."""

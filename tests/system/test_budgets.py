@@ -131,3 +131,16 @@ def test_what_child_runs_have_cost_counts_when_they_end(client: Client) -> None:
     assert (child.info.status, child.info.max_cost_usd) == ("completed", None)
     run.answer("yes", "budget")
     assert (run.wait(60).status, run.info().usage.cost_usd) == ("completed", 0.12)
+
+
+def test_a_webhook_is_told_when_a_budget_is_used_up(client: Client) -> None:
+    client.webhooks.add("budget", "https://receiver.invalid", ["budget_reached"])
+    run = client.submit("loop", max_cost_usd=0.03)
+    asked(run, "cost 0.04 USD of 0.03 (30 tokens)")
+    queues, webhooks = client.store.webhooks, client.store.access.webhooks()
+    wait_until(lambda: queues.queue_noted(webhooks, client.now_ms()), "the commit has noted it")
+    [delivery] = client.webhooks.deliveries("budget")
+    body = json.loads(delivery.body)
+    assert (body["type"], body["data"]["run"], body["data"]["cost_usd"]) == ("budget_reached", run.id, 0.04)
+    client.webhooks.remove("budget")
+    run.cancel()

@@ -79,6 +79,7 @@ OF_BUILDERS = ("build_lease",)
 OF_CACHES = {"cache_take", "cache_put", "cache_lease", "cache_clear"}  # tests/store/test_cache.py
 OF_ACCESS = {"change_access", "login_attempt"}  # tests/store/test_access.py
 OF_STREAMS = {"stream_write"}  # tests/system/test_node_streams.py
+OF_WEBHOOKS = {"webhook_add", "webhook_take", "webhook_tried"}  # tests/system/test_webhooks.py
 NO_SCRIPTS = {"publish", "ack"}
 ONLY_READ = {"outline", "places"}
 LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool"}  # tests/store/test_limits.py
@@ -89,7 +90,7 @@ both_sides = pytest.mark.parametrize("side", ["before", "after"])
 def test_every_lua_script_has_a_case() -> None:
     assert {
         file.stem for file in LUA.glob("*.lua")
-    } - ONLY_READ - LIMITS - ALONE - OF_CACHES - OF_STREAMS - OF_ACCESS == {
+    } - ONLY_READ - LIMITS - ALONE - OF_CACHES - OF_STREAMS - OF_ACCESS - OF_WEBHOOKS == {
         *(SCRIPT_OF.get(point, point) for point in OF_SCHEDULERS),
         *OF_WORKERS,
         *OF_CLIENTS.values(),

@@ -136,6 +136,16 @@ ROWS: Mapping[str, Row] = {
     "list_models": Row("viewer", "GET", "/models", 200, base="/v1"),
     "get_model": Row("viewer", "GET", "/models/nobody", 404, base="/v1"),
     "create_chat_completion": Row("operator", "POST", "/chat/completions", 404, CHAT, base="/v1"),
+    "list_webhooks": Row("admin", "GET", "/webhooks", 200, everywhere=True),
+    "add_webhook": Row(
+        "admin", "POST", "/webhooks", 422, {"name": "w", "url": "x", "on": ["run_ended"]}, everywhere=True
+    ),
+    "get_webhook": Row("admin", "GET", "/webhooks/none", 404, everywhere=True),
+    "remove_webhook": Row("admin", "DELETE", "/webhooks/none", 404, everywhere=True),
+    "pause_webhook": Row("admin", "POST", "/webhooks/none/pause", 404, everywhere=True),
+    "resume_webhook": Row("admin", "POST", "/webhooks/none/resume", 404, everywhere=True),
+    "list_webhook_deliveries": Row("admin", "GET", "/webhooks/none/deliveries", 404, everywhere=True),
+    "redeliver_webhook": Row("admin", "POST", "/webhook-deliveries/none/redeliver", 404, everywhere=True),
     "export_audit": Row("admin", "GET", "/audit", 200, everywhere=True),
 }
 """One row for each route, by its operation id. The permission is not read from the code: this is what it must be."""
