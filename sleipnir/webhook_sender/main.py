@@ -21,7 +21,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.webhook_sender.request import ReceiverClient
 from sleipnir.webhook_sender.sender import WebhookSender
-from sleipnir.webhooks.addresses import AllowedNetworks
+from sleipnir.webhooks.addresses import AddressGuard
 from sleipnir.webhooks.signatures import SigningKeys
 
 IDLE_S: Final = 0.25
@@ -39,14 +39,14 @@ def main() -> None:
         configure(settings)
         if settings.redis_url is None:
             raise ConfigError("SLEIPNIR_REDIS_URL is not set: name the Redis of the deployment, or use `sleipnir up`")
-        allowed = AllowedNetworks.of(settings.webhook_networks)
+        allowed = AddressGuard.of(settings.webhook_networks)
         keys = SigningKeys.of_file_or_new(settings.webhook_key_file)
         asyncio.run(serve(settings, allowed, keys))
     except SleipnirError as error:
         sys.exit(f"error: {error}")
 
 
-async def serve(settings: Settings, allowed: AllowedNetworks, keys: SigningKeys) -> None:
+async def serve(settings: Settings, allowed: AddressGuard, keys: SigningKeys) -> None:
     """Send until a stop signal; tries that have begun are ended first. Raises StoreUnavailable if Redis does not answer
     at the start."""
     stop = asyncio.Event()

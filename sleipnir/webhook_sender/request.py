@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-from sleipnir.webhooks.addresses import AllowedNetworks
+from sleipnir.webhooks.addresses import AddressGuard
 
 HEAD_BYTES: Final = 64 * 1024
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 
 
-class RequestRefused(Exception):
+class ReceiverError(Exception):
     """The request was not sent, or got no response. The text says why."""
 
 
@@ -44,23 +44,23 @@ async def addresses_of(host: str, port: int) -> list[str]:
 class ReceiverClient:
     """Sends requests. `resolve` finds the addresses of a host."""
 
-    def __init__(self, allowed: AllowedNetworks, *, timeout_s: float, resolve: Resolve = addresses_of) -> None:
+    def __init__(self, allowed: AddressGuard, *, timeout_s: float, resolve: Resolve = addresses_of) -> None:
         self._allowed, self._timeout_s, self._resolve = allowed, timeout_s, resolve
         self._tls = ssl.create_default_context()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverResponse:
-        """Raises RequestRefused."""
+        """Raises ReceiverError."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._post(url, headers, body)
         except TimeoutError:
-            raise RequestRefused(f"no response within {self._timeout_s:g} s") from None
+            raise ReceiverError(f"no response within {self._timeout_s:g} s") from None
         except ssl.SSLError as error:
-            raise RequestRefused(f"TLS failed: {getattr(error, 'verify_message', '') or error.reason}") from None
+            raise ReceiverError(f"TLS failed: {getattr(error, 'verify_message', '') or error.reason}") from None
         except (OSError, EOFError) as error:
-            raise RequestRefused(f"the connection failed: {getattr(error, 'strerror', None) or error}") from None
+            raise ReceiverError(f"the connection failed: {getattr(error, 'strerror', None) or error}") from None
         except ValueError as error:
-            raise RequestRefused(f"the response is no HTTP: {error}") from None
+            raise ReceiverError(f"the response is no HTTP: {error}") from None
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverResponse:
         parts = urlsplit(url)
@@ -79,14 +79,14 @@ class ReceiverClient:
             writer.transport.abort()  # what else it sends is of no interest
 
     async def _address(self, host: str, port: int, scheme: str) -> str:
-        """An address of the host to which the request may go. Raises RequestRefused if any of them is not allowed: a
+        """An address of the host to which the request may go. Raises ReceiverError if any of them is not allowed: a
         host that mixes them is not trusted."""
         found = await self._resolve(host, port)
         if not found:
-            raise RequestRefused(f"{host} has no address")
+            raise ReceiverError(f"{host} has no address")
         for address in found:
             if problem := self._allowed.problem(address, scheme):
-                raise RequestRefused(problem)
+                raise ReceiverError(problem)
         return found[0]
 
 

@@ -20,7 +20,7 @@ from sleipnir import failpoints
 from sleipnir.errors import RecordUnreadable
 from sleipnir.store.store import Store
 from sleipnir.store.webhooks import TakenDelivery
-from sleipnir.webhook_sender.request import ReceiverResponse, RequestRefused
+from sleipnir.webhook_sender.request import ReceiverError, ReceiverResponse
 from sleipnir.webhooks import signatures
 from sleipnir.webhooks.records import Webhook, WebhookDelivery
 from sleipnir.webhooks.retries import next_ms
@@ -41,7 +41,7 @@ class Receiver(Protocol):
     """What sends one request: request.ReceiverClient."""
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Awaitable[ReceiverResponse]:
-        """Raises RequestRefused."""
+        """Raises ReceiverError."""
 
 
 class WebhookSender:
@@ -149,7 +149,7 @@ class WebhookSender:
             response = await self._receiver.post(webhook.url, headers, body)
             code, asked_s = response.status_code, response.retry_after_s
             problem = None if 200 <= code < 300 else _problem(code)
-        except RequestRefused as refused:
+        except ReceiverError as refused:
             problem = str(refused)[:500]
         now_ms = await self._on_store(self._now_ms)
         tried = replace(

@@ -16,13 +16,13 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True)
-class AllowedNetworks:
+class AddressGuard:
     """Private networks to which webhooks may go."""
 
     networks: tuple[Network, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> AllowedNetworks:
+    def of(cls, text: str) -> AddressGuard:
         """Addresses and networks with commas between. Raises ConfigError."""
         try:
             parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -21,13 +21,13 @@ from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir.webhook_sender.request import ReceiverClient
 from sleipnir.webhook_sender.sender import AT_ONCE, WebhookSender
-from sleipnir.webhooks.addresses import AllowedNetworks
+from sleipnir.webhooks.addresses import AddressGuard
 from sleipnir.webhooks.signatures import SigningKeys
 from tests.receiver import Receiver, receiver, status
 from tests.store.test_advance import ASKS, advance_of
 from tests.store.test_batches import ID, SPEC, rows
 
-LOCAL = AllowedNetworks.of("127.0.0.0/8")
+LOCAL = AddressGuard.of("127.0.0.0/8")
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 
@@ -378,13 +378,13 @@ def test_whatever_a_receiver_answers_is_an_outcome(world: World, answer: Any, ex
     ],
 )
 def test_addresses_that_are_not_allowed_are_refused(url: str, addresses: list[str], why: str) -> None:
-    from sleipnir.webhook_sender.request import RequestRefused
+    from sleipnir.webhook_sender.request import ReceiverError
 
     async def resolve(host: str, port: int) -> list[str]:
         return addresses
 
     client = ReceiverClient(LOCAL, timeout_s=5, resolve=resolve)
-    with pytest.raises(RequestRefused, match=why):
+    with pytest.raises(ReceiverError, match=why):
         asyncio.run(client.post(url, {}, b"{}"))
 
 
