@@ -11,6 +11,7 @@ from collections.abc import Mapping
 DEVELOPER = "it is for who works on Sleipnir, and runs the tests themselves or a measurement of an hour"
 SERVICE = "it runs until it is stopped; tests/system/test_deployment.py starts and stops all services"
 CONSOLE = "it runs until it is stopped; tests/system/test_http_server.py starts and asks it"
+WEBHOOKS = "it needs a receiver; tests/system/test_webhooks.py runs these commands with one"
 DOCKER = "it needs Docker"
 KUBERNETES = "it needs a Kubernetes cluster"
 ROOT_USER = "it needs root"
@@ -56,6 +57,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     "docs/testing.md": {
         "python -m sleipnir.testing serve": SERVICE.replace("system/test_deployment", "integration/testing"),
     },
+    "docs/webhooks.md": {"": WEBHOOKS},
     "scheduler/README.md": {"sleipnir scheduler": SERVICE},
     "workers/README.md": {"sleipnir worker": SERVICE},
 }
