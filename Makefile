@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # sub-make, with its flags, and would print "Entering directory". `unexport` does not work for MAKELEVEL.
 ALONE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 
-.PHONY: help demo quick test test-unit test-slow test-browser check conformance bench chaos poison lock clean setup
+.PHONY: help demo quick test test-unit test-slow test-browser check conformance bench chaos poison vendor lock clean setup
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -28,13 +28,14 @@ help: ## Show this list
 	@echo "make test-unit    the unit tests, which touch no process and no Redis, within a minute (ARGS='-k name' selects)"
 	@echo "make test         run all tests (ARGS='-k name' selects)"
 	@echo "make test-slow    the planner under 10,000 hostile histories (500 in make test)"
-	@echo "make test-browser Flower in a real browser; needs Chromium on PATH"
+	@echo "make test-browser the console and Flower in a real browser; needs Chromium on PATH"
 	@echo "make check        formatting, lint, types, import rules"
 	@echo "make conformance  run the tests of the conformance checklist and print it as a table"
 	@echo "make bench        measure speed and costs, beside Celery, LangGraph and DBOS (ARGS=--quick for a look)"
 	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7 --kill-every 2')"
 	@echo "make poison       plant what cannot be read, fill disks, restore old data, mix releases (ARGS='--runs 1000 --seed 7')"
 	@echo "make test-brokers RabbitMQ as Celery's broker; needs Debian's rabbitmq-server"
+	@echo "make vendor       fetch the npm packages that pages use, anew; needs npm"
 	@echo "make lock         write requirements.lock anew from pyproject.toml"
 	@echo "make clean        delete .venv, .build and caches"
 	@echo
@@ -103,6 +104,9 @@ poison: $(READY)
 .PHONY: test-brokers
 test-brokers: $(READY)
 	@$(ALONE) $(BIN)/python -m pytest -q -o timeout=600 tests/brokers/rabbitmq.py $(ARGS)
+
+vendor:
+	@ops/vendor
 
 lock: $(UV)
 	@UV_PYTHON_DOWNLOADS=never $(UV) pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url \

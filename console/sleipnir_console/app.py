@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from sleipnir_console.chat_completions.chat_response import CompletionSlots
 from sleipnir_console.event_feeds import EventFeeds
 from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
+from sleipnir_console.pages import error_pages, login_page, run_page, runs_page, start_page, static_files
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.request_log import RequestLog
 from sleipnir_console.routes import (
@@ -65,6 +66,9 @@ ROUTERS: Final = (
     schedules.router, conversations.router, fleet.router, health.router, login.router, access.router, webhooks.router,
     interface,
 )  # fmt: skip
+PAGES: Final = (static_files.router, login_page.router, start_page.router, runs_page.router,
+         run_page.router)  # fmt: skip
+"""The routers of pages, below no prefix, and in no document of the interface."""
 
 PROTOCOLS: Final = {chat_completions.PREFIX: chat_completions.router}
 """The routers of protocols that others define, by what their paths begin with; the document has them not."""
@@ -88,11 +92,13 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     app.state.authenticate = authentication.caller
     app.state.is_stopping = is_stopping
     app.state.feeds = EventFeeds(app.state.client, is_stopping)
-    error_responses.add_handlers(app)
+    error_responses.add_handlers(app, error_pages.answer)
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     for prefix, router in PROTOCOLS.items():
         app.include_router(router, prefix=prefix)
+    for router in PAGES:
+        app.include_router(router)
     app.state.agents = AgentPreparation(settings, packs=False)
     app.state.completions = CompletionSlots()
     app.state.mcp = McpEndpoint(settings, is_stopping)
@@ -116,7 +122,16 @@ async def _connected(app: FastAPI) -> AsyncIterator[None]:
 
 def api_routes() -> Iterator[APIRoute]:
     """All routes, with paths below PREFIX, then those of PROTOCOLS."""
-    for router in (*ROUTERS, *PROTOCOLS.values()):
+    return _routes((*ROUTERS, *PROTOCOLS.values()))
+
+
+def page_routes() -> Iterator[APIRoute]:
+    """All routes of pages."""
+    return _routes(PAGES)
+
+
+def _routes(routers: Iterable[APIRouter]) -> Iterator[APIRoute]:
+    for router in routers:
         for route in router.routes:
             if not isinstance(route, GuardedRoute):
                 raise TypeError(f"{route} is no GuardedRoute: make its router with route_class=GuardedRoute")

@@ -98,7 +98,7 @@ class Authentication:
             return None
         found = await access.of_cookie(cookie)
         if found is not None and request.method not in SAFE_METHODS:
-            given = request.headers.get(CSRF_HEADER, "")
+            given = request.headers.get(CSRF_HEADER, "") or getattr(request.state, "csrf", "")  # of a form of a page
             if not hmac.compare_digest(given.encode(), (found.csrf or "").encode()):
                 raise HttpProblem("csrf", f"send the `csrf` of the login as {CSRF_HEADER}")
         return found

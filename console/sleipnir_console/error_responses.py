@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 import structlog
 from fastapi import FastAPI
@@ -26,34 +26,32 @@ def response_of(problem: HttpProblem, scope: Scope) -> Response:
     return problem.response(found if isinstance(found, str) else None)
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Answer every error in one of these forms."""
-    app.add_exception_handler(HttpProblem, _of_problem)
-    app.add_exception_handler(SleipnirError, _of_client)
-    app.add_exception_handler(RequestValidationError, _of_fields)
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(Exception, _of_bug)
+Answer: TypeAlias = Callable[[Request, HttpProblem], Response]
 
 
-async def _of_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HttpProblem)
-    return response_of(error, request.scope)
+def add_handlers(app: FastAPI, answer: Answer) -> None:
+    """Answer every error as `answer` says."""
+    for kind, problem_for in _HANDLED.items():
+        app.add_exception_handler(kind, _handler(problem_for, answer))
 
 
-async def _of_client(request: Request, error: Exception) -> Response:
-    assert isinstance(error, SleipnirError)
-    return response_of(problem_of(error), request.scope)
+def _handler(
+    problem_for: Callable[[Request, Any], HttpProblem], answer: Answer
+) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def handle(request: Request, error: Exception) -> Response:
+        return answer(request, problem_for(request, error))
+
+    return handle
 
 
-async def _of_fields(request: Request, error: Exception) -> Response:
+def _of_fields(request: Request, error: RequestValidationError) -> HttpProblem:
     """Without the values, which may hold secrets or a megabyte."""
-    assert isinstance(error, RequestValidationError)
     errors = error.errors()[:MOST_PROBLEMS]
     if any(each["type"] == "json_invalid" for each in errors):
-        return response_of(HttpProblem("bad-request", "the body is not JSON"), request.scope)
+        return HttpProblem("bad-request", "the body is not JSON")
     wrong = [{"field": _field(each["loc"]), "message": _message(each)} for each in errors]
     detail = "; ".join(f"{each['field']}: {each['message']}" for each in wrong[:5])
-    return response_of(HttpProblem("invalid-request", detail, {"errors": wrong}), request.scope)
+    return HttpProblem("invalid-request", detail, {"errors": wrong})
 
 
 def _field(location: tuple[str | int, ...]) -> str:
@@ -66,14 +64,22 @@ def _message(error: Mapping[str, Any]) -> str:
     return str(error["msg"])
 
 
-async def _of_http(request: Request, error: Exception) -> Response:
+def _of_http(request: Request, error: HTTPException) -> HttpProblem:
     """Those of Starlette: unknown paths and methods, bodies that are not JSON."""
-    assert isinstance(error, HTTPException)
     name = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "bad-request")
     detail = f"there is no {request.url.path}" if error.status_code == 404 else str(error.detail)
-    return response_of(HttpProblem(name, detail, headers=dict(error.headers or {})), request.scope)
+    return HttpProblem(name, detail, headers=dict(error.headers or {}))
 
 
-async def _of_bug(request: Request, error: Exception) -> Response:
+def _of_bug(request: Request, error: Exception) -> HttpProblem:
     structlog.get_logger().error("request failed", request=request.scope.get("sleipnir_request_id"), exc_info=error)
-    return response_of(HttpProblem("internal", "the server failed; its log has the reason"), request.scope)
+    return HttpProblem("internal", "the server failed; its log has the reason")
+
+
+_HANDLED: Final[Mapping[type[Exception], Callable[[Request, Any], HttpProblem]]] = {
+    HttpProblem: lambda request, error: error,
+    SleipnirError: lambda request, error: problem_of(error),
+    RequestValidationError: _of_fields,
+    HTTPException: _of_http,
+    Exception: _of_bug,
+}

@@ -6,7 +6,6 @@ FLOWER_SCREENSHOT=docs/images/flower-visits.png writes the picture of the docume
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from playwright.sync_api import Error, Page, expect, sync_playwright
 
 from sleipnir.client.client import Run
+from tests.browser.browsers import browser_path
 from tests.flower import PASSWORD, USER, Flower, start_flower
 from tests.processes import RedisServer, Stack, write_agent
 
@@ -40,7 +40,6 @@ def report(state):
     return {"letter": "not booked"}
 """
 NODES = {"read": "SUCCESS", "classify": "SUCCESS", "book": "FAILURE", "report": "SUCCESS"}
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @dataclass(frozen=True)
@@ -65,18 +64,12 @@ def shown(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
             for run in runs:
                 assert run.wait(60).status == "completed", run.info().error
         flower.ended("name:invoices", 2 * len(NODES))
-        browser = driver.chromium.launch(executable_path=_browser(), args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
         context = browser.new_context(
             http_credentials={"username": USER, "password": PASSWORD}, viewport={"width": 1800, "height": 560}
         )
         yield Shown(flower, context.new_page(), runs[0])
         browser.close()
-
-
-def _browser() -> str:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    assert found is not None, f"none of {', '.join(BROWSERS)} is on PATH; on Debian: apt install chromium"
-    return found
 
 
 def test_a_search_for_a_run_lists_its_visits_and_a_click_opens_one(shown: Shown) -> None:

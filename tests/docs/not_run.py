@@ -43,6 +43,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "": "tests/system/test_init.py follows this page, with all that it prints",
     },
     "console/README.md": {"sleipnir console": CONSOLE},
+    "docs/console.md": {"sleipnir console": CONSOLE},
     "docs/http-api.md": {"": CONSOLE},
     "docs/openai-api.md": {"": CONSOLE},
     "docs/mcp.md": {"python -m sleipnir_workers.mcp check": NETWORK},

@@ -44,7 +44,7 @@ STORED = {"Told", "TellBatch", "TellChild", "TellParent", "TellRoot", "TellRun"}
 """Names of events and effects with words that are not used: stored records and metrics have these names."""
 
 PROGRAMMING = words_of("""
-    addition address amount app area argument backlog bar bucket cache case check child choice clock codec
+    action addition address amount app area argument backlog bar bucket cache case check child choice clock codec
     collector compat completion composer conductor config configuration connection consumer content context count
     counter creation default demand descendant detail difference directory dispatcher duration effort environment error
     estimate executor export expression extraction failure file form format frame fusion gauge glob grammar guard header
@@ -58,7 +58,7 @@ PROGRAMMING = words_of("""
 """)
 """Last words of names that are English or a programmer's, and no nouns of Sleipnir's own."""
 
-DRAWING = words_of("arrow colour curve layout mermaid outline palette svg dot")
+DRAWING = words_of("arrow axis colour curve layout mermaid outline palette svg dot tick timeline")
 
 FORMATS = words_of("amqp bsp celeryconfig dag gc github kb markdown openapi pdf ps python rag spreadsheet typescript")
 """Formats, protocols, programs and commands."""

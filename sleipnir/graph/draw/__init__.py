@@ -9,6 +9,8 @@ from sleipnir.graph.draw.layout import Direction
 from sleipnir.graph.draw.mermaid import mermaid
 from sleipnir.graph.draw.outline import outline
 from sleipnir.graph.draw.picture import Mark, RunProgress, State
-from sleipnir.graph.draw.svg import Theme, svg
+from sleipnir.graph.draw.svg import Theme, page_svg, svg
 
-__all__ = ["Direction", "DotContent", "Mark", "RunProgress", "State", "Theme", "dot", "mermaid", "outline", "svg"]
+__all__ = [
+    "Direction", "DotContent", "Mark", "RunProgress", "State", "Theme", "dot", "mermaid", "outline", "page_svg", "svg",
+]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Literal, TypeAlias
@@ -37,6 +37,12 @@ def svg(
 ) -> str:
     """An SVG document. The same values give the same text."""
     return _Sheet(picture(graph, progress), direction, theme).text()
+
+
+def page_svg(graph: Graph, *, progress: RunProgress | None, links: Mapping[str, str], selected: str | None) -> str:
+    """The drawing as a part of a page that has the styles: an `<svg>` without heading, legend and `<style>`. A node of
+    `links` is a link to that URL; the `selected` one has the class `sel`."""
+    return _Sheet(picture(graph, progress), "TB", "auto").part(links, selected)
 
 
 class _Sheet:
@@ -80,6 +86,32 @@ class _Sheet:
             "</svg>",
         ]
         return "\n".join(parts) + "\n"
+
+    def part(self, links: Mapping[str, str], selected: str | None) -> str:
+        """The drawing alone, with links."""
+        size = self.layout.size
+        page = Size(math.ceil(size.width + 2 * _MARGIN), math.ceil(size.height + 2 * _MARGIN))
+        parts = [
+            f'<svg class="sleipnir" role="group" aria-label="{_xml(self.picture.title)}: {_xml(self._description())}"'
+            f' viewBox="0 0 {_n(page.width)} {_n(page.height)}" width="{_n(page.width)}" height="{_n(page.height)}">',
+            f'<g transform="translate({_n(_MARGIN)} {_n(_MARGIN)})">',
+            *self._ways(),
+            *self._labels(),
+            *(
+                self._linked(shape, node, links, selected)
+                for shape, node in zip(self.shapes.values(), self._nodes(), strict=True)
+            ),
+            "</g>",
+            "</svg>",
+        ]
+        return "\n".join(parts)
+
+    @staticmethod
+    def _linked(shape: Shape, drawn: str, links: Mapping[str, str], selected: str | None) -> str:
+        if shape.title not in links or shape.kind in (START, FINISH, BAR):
+            return drawn
+        css = ' class="sel" aria-current="true"' if shape.title == selected else ""
+        return f'<a href="{_xml(links[shape.title])}"{css}>{drawn}</a>'
 
     # Sizes.
 

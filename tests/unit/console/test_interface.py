@@ -13,7 +13,7 @@ from starlette.routing import Route
 from sleipnir import errors
 from sleipnir.settings import Settings
 from sleipnir_console import mcp_endpoint, openapi, problems
-from sleipnir_console.app import PROTOCOLS, ROUTERS, api_routes, create_app, openapi_document
+from sleipnir_console.app import PAGES, PROTOCOLS, ROUTERS, api_routes, create_app, openapi_document, page_routes
 from sleipnir_console.permissions import RANKS, GuardedRoute, permission_of
 
 ROOT = Path(__file__).parents[3]
@@ -45,12 +45,19 @@ def test_every_route_declares_a_permission(app: FastAPI, document: dict[str, Any
     assert len(declared) == sum(len(router.routes) for router in routers)
     others = [route for route in app.routes if isinstance(route, Route)]
     assert [route.path for route in others] == [mcp_endpoint.PATH], "which checks its callers itself"
-    assert len(app.routes) == len(routers) + len(others), "each other route is in a router that this test walks"
+    assert len(app.routes) == len(routers) + len(PAGES) + len(others), "each other route is in a router that is walked"
     assert {name for name, permission in declared.items() if permission not in RANKS} == set()
     assert {name for name, permission in declared.items() if permission == "public"} == PUBLIC
     of_protocols = {str(route.operation_id) for router in PROTOCOLS.values() for route in routes_of(router)}
     documented = {name: permission for name, permission in declared.items() if name not in of_protocols}
     assert documented == {name: each[openapi.PERMISSION] for name, each in operations(document).items()}
+
+
+def test_every_page_declares_a_permission() -> None:
+    declared = {str(route.operation_id): permission_of(route.endpoint) for route in page_routes()}
+    assert len(declared) == sum(len(router.routes) for router in PAGES)
+    public = {"get_static_file", "show_login", "send_login", "choose_theme"}
+    assert {name for name, permission in declared.items() if permission == "public"} == public
 
 
 def test_a_route_without_a_permission_cannot_be_made() -> None:

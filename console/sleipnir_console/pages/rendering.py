@@ -1,0 +1,90 @@
+"""What all pages have: the templates, the navigation of the caller's role, headers.
+
+Rule. Templates escape every value; nothing in them is marked as safe but drawings and Markdown, which escape by
+themselves. The policy of content forbids scripts and styles in pages, also for what would slip through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from sleipnir_console.pages import formats, static_files
+from sleipnir_console.permissions import Caller, Permission
+
+THEME_COOKIE: Final = "sleipnir_theme"
+THEMES: Final = ("light", "auto", "dark")
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Vary": "Cookie, Accept, HX-Request",
+}
+
+
+@dataclass(frozen=True)
+class NavigationLink:
+    """A page in the navigation, for callers with the permission. `is_main`: also in the bar of narrow screens."""
+
+    path: str
+    icon: str
+    label: str
+    permission: Permission = "viewer"
+    is_main: bool = True
+
+
+NAVIGATION: Final = (NavigationLink("/runs", "runs", "Runs"),)
+
+
+@cache
+def templates() -> Environment:
+    """The templates. A name that is not given is an error, and every value is escaped."""
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[1] / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    for name in ("duration", "rounded", "count", "short_count", "cost", "size", "clock", "instant", "visible",
+                 "json_text", "beginning"):  # fmt: skip
+        made.filters[name] = getattr(formats, name)
+    made.globals["static"] = static_files.url_of
+    return made
+
+
+def theme_of(request: Request) -> str:
+    """The chosen theme; `auto` follows the system."""
+    chosen = request.cookies.get(THEME_COOKIE, "auto")
+    return chosen if chosen in THEMES else "auto"
+
+
+def render(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page as a response. Each page gives its `title`."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    identity = caller.identity if caller is not None else None
+    shown = {
+        "links": [link for link in NAVIGATION if caller is not None and caller.may(link.permission)],
+        "path": request.url.path,
+        "here": str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
+        "origin": str(request.base_url).rstrip("/"),
+        "theme": theme_of(request),
+        "caller": caller,
+        "user": identity.user if identity is not None else None,
+        "csrf": (identity.csrf if identity is not None else None) or "",
+        "namespace": request.app.state.namespace,
+        "now_ms": 0,
+        **values,
+    }
+    return HTMLResponse(templates().get_template(template).render(shown).encode("utf-8", "replace"), status, HEADERS)

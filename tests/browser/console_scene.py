@@ -1,0 +1,178 @@
+"""A deployment for the tests of pages: runs in many states, with hostile texts, users of each role, and a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sleipnir.access.records import ACCESS_ROLES
+from sleipnir.client.client import Client
+from tests.console import Console, console_of
+from tests.processes import CALM, RedisServer, Stack, write_agent
+from tests.waiting import wait_until
+
+PASSWORD = "correct horse battery"
+HOSTILE = '<script>window.hacked=1</script><img src=x onerror="window.hacked=1">'
+RIGHT_TO_LEFT = "طلب استرداد \u202egnp.exe"
+INVOICE = (
+    """
+name: invoice-intake
+version: sleipnir/1
+description: Reads invoices, checks them and books them.
+start: read
+nodes:
+  read: {type: script, script: scripts/read.sh, next: classify}
+  classify: {type: function, call: "steps.py:classify", next: approve}
+  approve:
+    type: approval
+    question: |
+      # Book invoice {{number}} for {{amount}} EUR?
+
+      The supplier is **new**: """
+    + HOSTILE
+    + """ Please check:
+
+      - the amount, and [the order](javascript:alert(1))
+      - that the account is known
+    options: [approve, reject]
+    routes: {approve: book, reject: report}
+    on_other: report
+  book: {type: script, script: scripts/book.sh, next: done}
+  report: {type: function, call: "steps.py:report", next: done}
+  done: {type: end, output: "{{letter}}"}
+"""
+)
+STEPS = """
+from sleipnir import interrupt
+
+
+def classify(state):
+    return {"kind": "invoice", "notes": HOSTILE, "letter": "booked"}
+
+
+def report(state):
+    return {"letter": "not booked " + HOSTILE}
+
+
+def fail(state):
+    raise ConnectionRefusedError("erp-eu-central: account 4711 is closed " + HOSTILE)
+
+
+def ask(state):
+    answer = interrupt(
+        {"question": "Refund the customer?", "customer": HOSTILE, "amount": 1249.0},
+        key="refund",
+        response_schema={
+            "type": "object",
+            "required": ["amount", "currency"],
+            "properties": {
+                "amount": {"type": "number", "minimum": 0, "maximum": 1249, "default": 1249, "title": "Amount"},
+                "currency": {"enum": ["EUR", "SEK"], "title": "Currency"},
+                "tell": {"type": "boolean", "title": "Tell the customer", "default": True},
+                "note": {"type": "string", "title": "Note"},
+            },
+        },
+    )
+    return {"letter": "refunded " + str(answer["amount"])}
+
+
+def grow(state):
+    return {"big": "x" * 10_000_000, "letter": "grown"}
+""".replace("HOSTILE", repr(HOSTILE))
+FAILING = """
+name: price-watch
+version: sleipnir/1
+start: fetch
+nodes:
+  fetch: {type: function, call: "steps.py:fail", next: done}
+  done: {type: end, output: "{{letter}}"}
+"""
+REFUND = """
+name: refund-desk
+version: sleipnir/1
+start: judge
+nodes:
+  judge: {type: function, call: "steps.py:ask", next: done}
+  done: {type: end, output: "{{letter}}"}
+"""
+GROWING = """
+name: growing
+version: sleipnir/1
+start: grow
+nodes:
+  grow: {type: function, call: "steps.py:grow", next: done}
+  done: {type: end, output: "{{letter}}"}
+"""
+READ = 'echo \'{"number": "2026-4471", "amount": 1249}\'\n'
+
+
+@dataclass
+class Scene:
+    """The deployment. `runs` has the ids of runs by what they are."""
+
+    stack: Stack
+    console: Console
+    client: Client
+    folder: Path
+    runs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.console.port}"
+
+    def submit_invoice(self, customer: str = "acme") -> str:
+        """A run that asks a person; its id, when it asks."""
+        run = self.client.submit(self.folder / "invoice-intake", tags={"customer": customer})
+        wait_until(run.gates, f"{run.id} asks", 60)
+        return run.id
+
+
+@contextmanager
+def scene_of(redis: RedisServer, folder: Path) -> Iterator[Scene]:
+    """The deployment, with a run in each state that the pages show."""
+    with Stack(redis, folder / "home", key_prefix="pages", **CALM) as stack:
+        stack.start_scheduler()
+        stack.start_worker("scripts", "scripts")
+        stack.start_worker("functions", "functions")
+        _write(folder)
+        with stack.client() as client, console_of(stack) as console:
+            scene = Scene(stack, console, client, folder)
+            _fill(scene)
+            _add_users(client)
+            yield scene
+
+
+def _write(folder: Path) -> None:
+    for name, graph in (
+        ("invoice-intake", INVOICE), ("price-watch", FAILING), ("refund-desk", REFUND), ("growing", GROWING),
+    ):  # fmt: skip
+        write_agent(folder / name, graph, steps_py=STEPS, scripts__read_sh=READ, scripts__book_sh=READ)
+
+
+def _fill(scene: Scene) -> None:
+    client, folder, runs = scene.client, scene.folder, scene.runs
+    failed = [client.submit(folder / "price-watch", tags={"region": "emea"}) for _ in range(3)]
+    big = client.submit(folder / "growing", tags={"note": RIGHT_TO_LEFT.replace("\u202e", "")})
+    booked, rejected = scene.submit_invoice("acme"), scene.submit_invoice("acme")
+    client.run(booked).answer("approve")
+    client.run(rejected).answer("reject")
+    for run in (*failed, big, client.run(booked), client.run(rejected)):
+        run.wait(120)
+    cancelled, paused = scene.submit_invoice("gone"), scene.submit_invoice("held")
+    client.run(cancelled).cancel()
+    client.run(paused).pause(reason="month end")
+    refund = client.submit(folder / "refund-desk", tags={"customer": "Nguyễn Thị Minh Khai"})
+    wait_until(refund.gates, "it asks", 60)
+    runs |= {
+        "failed": failed[0].id, "big": big.id, "booked": booked, "rejected": rejected, "cancelled": cancelled,
+        "paused": paused, "refund": refund.id, "asking": scene.submit_invoice("<b>bold</b> & co"),
+    }  # fmt: skip
+    wait_until(lambda: client.run(paused).status == "paused", "it is paused", 60)
+    wait_until(lambda: client.run(cancelled).status == "cancelled", "it is cancelled", 60)
+
+
+def _add_users(client: Client) -> None:
+    for role in ACCESS_ROLES:
+        client.access.add_user(role, PASSWORD, {"*": role})

@@ -1,0 +1,241 @@
+"""The console in a real browser, against a real deployment: a person's path through each page, the keyboard, both
+themes, accessibility, hostile content, pages without JavaScript, Redis away.
+
+CONSOLE_SCREENSHOTS=docs/images writes the pictures of the documentation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+
+from tests.browser.browsers import browser_path
+from tests.browser.console_scene import HOSTILE, PASSWORD, Scene, scene_of
+from tests.processes import RedisServer
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+VIOLATIONS = """axe.run().then(found => found.violations.map(
+    each => each.id + ": " + each.nodes.slice(0, 3).map(node => node.html.slice(0, 200)).join(" | ")))"""
+PAGES = (
+    "/login", "/menu", "/runs", "/runs?status=failed&agent=price-watch", "/runs?tag=customer%3Dnobody", "/runs/@asking",
+    "/runs/@failed", "/runs/@booked", "/runs/@paused", "/runs/@big?tab=state", "/runs/@booked?tab=events",
+    "/runs/@booked?tab=children", "/runs/zzzzzzzzzzzz",
+)  # fmt: skip
+"""All kinds of pages; `@name` is a run of the scene."""
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def scene(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with scene_of(redis, tmp_path_factory.mktemp("console")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Playwright]:
+    with sync_playwright() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser(driver: Playwright) -> Iterator[Browser]:
+    found = driver.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
+    yield found
+    found.close()
+
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(scene: Scene, browser: Browser) -> Iterator[Open]:
+    """Opens pages as a user: whatever the browser complains of fails the test."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def opened(path: str, user: str | None = "admin", **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda line: complaints.append(line.text) if "Content Security" in line.text else None)
+        if user is not None:
+            log_in(page, scene, user)
+        page.goto(scene.url + path_of(scene, path))
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def log_in(page: Page, scene: Scene, user: str) -> None:
+    page.goto(f"{scene.url}/login")
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    expect(page).to_have_url(f"{scene.url}/runs")
+
+
+def path_of(scene: Scene, path: str) -> str:
+    for name, run in scene.runs.items():
+        path = path.replace(f"@{name}", run)
+    return path
+
+
+def picture(page: Page, name: str) -> None:
+    if folder := os.environ.get("CONSOLE_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"console-{name}.png")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_every_page_is_accessible_and_fits(scene: Scene, open_page: Open, theme: Any, width: int) -> None:
+    page = open_page("/runs", viewport={"width": width, "height": 844}, color_scheme=theme)
+    session = page.context.new_cdp_session(page)
+    for path in PAGES:
+        page.goto(scene.url + path_of(scene, path))
+        expect(page.locator("h1")).to_have_count(1)
+        assert page.title().endswith(" · Sleipnir"), path
+        session.send("Runtime.evaluate", {"expression": AXE})  # the policy of the page would not let it in
+        found = session.send(
+            "Runtime.evaluate", {"expression": VIOLATIONS, "awaitPromise": True, "returnByValue": True}
+        )
+        assert found["result"]["value"] == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} scrolls sideways"
+
+
+def test_hostile_content_is_shown_as_text(scene: Scene, open_page: Open) -> None:
+    page = open_page("/runs")
+    expect(page.get_by_text("customer=<b>bold</b> & co")).to_be_visible()
+    for path in PAGES:
+        page.goto(scene.url + path_of(scene, path))
+        assert page.evaluate("window.hacked") is None, path
+        assert page.locator("main script, main img, main iframe, main style").count() == 0, path
+    page.goto(f"{scene.url}/runs/{scene.runs['failed']}")
+    expect(page.locator("pre.bad")).to_contain_text(HOSTILE)
+    page.goto(f"{scene.url}/runs?text={HOSTILE}")
+    expect(page.locator(".fchip").first).to_contain_text("<script>")
+
+
+def test_a_value_of_ten_megabytes_is_cut_and_can_be_downloaded(scene: Scene, open_page: Open) -> None:
+    page = open_page("/runs/@big?tab=state")
+    expect(page.get_by_text("The beginning of 9.5 MiB.").first).to_be_visible()
+    assert len(page.content()) < 100_000
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download the state").first.click()
+    assert download.value.path().stat().st_size > 10_000_000
+
+
+def test_a_person_finds_the_failed_run_of_a_customer_and_sees_why(scene: Scene, open_page: Open) -> None:
+    page = open_page("/runs")
+    picture(page, "runs")
+    page.get_by_role("link", name="Failed 3").first.click()
+    expect(page).to_have_url(f"{scene.url}/runs?status=failed")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.keyboard.press("/")
+    page.keyboard.type("tag:region=emea")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{scene.url}/runs?status=failed&tag=region%3Demea")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).not_to_have_text("Runs")
+    expect(page.locator(".banner.s-failed")).to_contain_text("account 4711 is closed")
+    page.locator(".graph a", has_text="done").click()
+    expect(page.get_by_text("The run has not reached this node.")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    expect(page).to_have_url(f"{scene.url}/runs")
+    page.locator("#q").fill(scene.runs["booked"])
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{scene.url}/runs/{scene.runs['booked']}")
+    expect(page.locator(".tl li")).to_have_count(5)
+
+
+def test_a_page_follows_its_run_without_moving_what_is_read(scene: Scene, open_page: Open) -> None:
+    run = scene.submit_invoice("follow")
+    runs, page = open_page("/runs"), open_page(f"/runs/{run}")
+    picture(page, "run")
+    page.locator("details.act", has_text="Fork").locator("summary").click()
+    page.get_by_label("Before the last visit").fill("half typed")
+    scene.client.run(run).answer("approve")
+    expect(page.locator("#run-state")).to_contain_text("Completed", timeout=30_000)
+    expect(page.locator(".sleipnir .done", has_text="book")).to_be_visible()
+    assert page.get_by_label("Before the last visit").input_value() == "half typed"
+    expect(page).to_have_title(f"Completed: {run}, invoice-intake · Sleipnir")
+    expect(runs.locator(f"#s-{run}")).to_contain_text("Completed", timeout=30_000)
+    another = scene.submit_invoice("another")
+    expect(runs.locator("#new-runs")).to_have_text("1 new run", timeout=30_000)
+    assert runs.locator(f"#row-{another}").count() == 0, "rows come when they are asked for"
+    runs.locator("#new-runs").click()
+    expect(runs.locator(f"#row-{another}")).to_be_visible()
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_an_operator_pauses_resumes_and_cancels(scene: Scene, open_page: Open, javascript: bool) -> None:
+    run = scene.submit_invoice("steered")
+    page = open_page(f"/runs/{run}", user="operator", java_script_enabled=javascript)
+
+    def act(label: str, state: str, reason: str = "") -> None:
+        action = page.locator("details.act", has=page.locator("summary", has_text=label))
+        action.locator("summary").click()
+        expect(action.locator("pre")).to_contain_text(f"curl -X POST {scene.url}/api/v1/runs/{run}/")
+        if reason:
+            action.locator("input.in").fill(reason)
+        action.get_by_role("button", name=label).click()
+        for _ in range(60):
+            if state in page.locator("#run-state").inner_text():
+                break
+            page.wait_for_timeout(250)
+            if not javascript:
+                page.reload()
+        expect(page.locator("#run-state")).to_contain_text(state)
+
+    act("Pause", "Paused", "month end")
+    expect(page.locator("#run-state")).to_contain_text("month end")
+    page.goto(f"{scene.url}/runs/{run}")
+    act("Resume", "Waits for a person")
+    page.goto(f"{scene.url}/runs/{run}")
+    act("Cancel run", "Cancelled")
+
+
+def test_a_viewer_has_no_buttons(scene: Scene, open_page: Open) -> None:
+    page = open_page("/runs/@asking", user="viewer")
+    expect(page.locator("#run-state")).to_be_visible()
+    expect(page.locator("details.act")).to_have_count(0)
+
+
+def test_the_theme_is_kept(scene: Scene, open_page: Open) -> None:
+    page = open_page("/runs")
+    page.get_by_role("button", name="Dark").click()
+    assert page.evaluate("getComputedStyle(document.querySelector('main')).backgroundColor") == "rgb(18, 22, 29)"
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_page_says_that_redis_is_away_and_goes_on_by_itself(
+    scene: Scene, redis: RedisServer, open_page: Open
+) -> None:
+    page, other = open_page("/runs"), open_page("/runs/@asking")
+    redis.kill()
+    try:
+        expect(page.locator("#trouble")).to_contain_text("Redis does not answer", timeout=60_000)
+        expect(page.locator("tbody tr").first).to_be_visible()
+        other.goto(f"{scene.url}/runs")
+        expect(other.get_by_role("heading", name="Redis does not answer")).to_be_visible(timeout=60_000)
+    finally:
+        redis.start()
+    expect(page.locator("#trouble")).to_be_empty(timeout=60_000)
+    expect(other.get_by_role("heading", name="Runs")).to_be_visible(timeout=60_000)
