@@ -475,7 +475,8 @@ class HostileWorld(RuleBasedStateMachine):
             "failed",
             "cancelled",
         )
-        beyond = {node: count - CAP for node, count in self.run.counts.items() if count > CAP and not refused}
+        entries = {node: count for node, count in self.run.counts.items() if not node.startswith("\0")}  # of no join
+        beyond = {node: count - CAP for node, count in entries.items() if count > CAP and not refused}
         if beyond:  # a person has let visits end that a limit kept from beginning
             steps = [read_entry(entry)[0] for entry in self.memory.entries]
             let_end = Counter(step.node for step in steps if step.skipped is not None and step.gate is not None)
