@@ -17,11 +17,12 @@ from sleipnir.client.async_client import AsyncClient
 from sleipnir.runs.actor import Actor
 from sleipnir.settings import Settings
 from sleipnir_console import error_responses, openapi
+from sleipnir_console.agent_protocol import routes as agent_protocol
 from sleipnir_console.authentication import Authentication
 from sleipnir_console.body_limits import BodyLimit
 from sleipnir_console.chat_completions import routes as chat_completions
-from sleipnir_console.chat_completions.chat_response import CompletionSlots
 from sleipnir_console.event_feeds import EventFeeds
+from sleipnir_console.listened_run import AnswerSlots
 from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
 from sleipnir_console.pages import error_pages, login_page, run_page, runs_page, start_page, static_files
@@ -70,7 +71,10 @@ PAGES: Final = (static_files.router, login_page.router, start_page.router, runs_
          run_page.router)  # fmt: skip
 """The routers of pages, below no prefix, and in no document of the interface."""
 
-PROTOCOLS: Final = {chat_completions.PREFIX: chat_completions.router}
+PROTOCOLS: Final = {
+    chat_completions.PREFIX: chat_completions.router,
+    agent_protocol.PREFIX: agent_protocol.router,
+}
 """The routers of protocols that others define, by what their paths begin with; the document has them not."""
 
 
@@ -100,7 +104,7 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     for router in PAGES:
         app.include_router(router)
     app.state.agents = AgentPreparation(settings, packs=False)
-    app.state.completions = CompletionSlots()
+    app.state.answers = AnswerSlots()
     app.state.mcp = McpEndpoint(settings, is_stopping)
     app.router.routes.append(Route(PATH, endpoint=app.state.mcp, include_in_schema=False))
     # The last one added is the outermost.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -22,6 +22,8 @@ LOOK_AGAIN_S: Final = 15.0
 """Without news of a run its questions are looked at again after so long; a listener gets a sign of life."""
 STOP_LOOK_S: Final = 0.5
 """How soon a server that is being stopped lets go of a run."""
+MOST_ANSWERS: Final = 2_000
+"""Requests that wait for runs at once: each holds a connection to Redis."""
 PAUSE: Final = "\n\n"
 _MODES: Final[tuple[StreamMode, ...]] = ("messages", "updates", "events")
 _STOPS: Final = frozenset(("gate_opened", "run_paused", "run_stopped", "run_ended", "gap"))
@@ -32,6 +34,27 @@ Place = tuple[str, int, int, int]
 def place_of(gate: GateInfo) -> Place:
     """What tells a question from all others, also from an earlier one of its visit."""
     return gate.run, gate.seq, gate.attempt, gate.opened_ms
+
+
+class AnswerSlots:
+    """How many runs the requests of a server may wait for at once."""
+
+    def __init__(self, most: int = MOST_ANSWERS) -> None:
+        self._most, self._taken = most, 0
+
+    def check(self) -> None:
+        """Raises HttpProblem if there is no room."""
+        if self._taken >= self._most:
+            raise HttpProblem("too-many-requests", f"{self._most:,} requests wait for runs here")
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """While a request waits."""
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
 
 
 @dataclass(frozen=True)
@@ -100,6 +123,13 @@ class ListenedRun:
             return RunStanding(info, output=output or "")
         gates = [gate for gate in await self.run.gates() if place_of(gate) not in self.answered]
         return RunStanding(info, tuple(gates)) if gates else None
+
+    async def until_it_may_have_ended(self) -> None:
+        """Return when the run has ended, or after LOOK_AGAIN_S."""
+        async with contextlib.aclosing(self._events()) as events:
+            async for event in events:
+                if event is None or (event.type == "run_ended" and not event.path):
+                    return
 
     async def news(self) -> AsyncGenerator[str | RunStanding]:
         """What the run says, and in the end where it stands; an empty text every LOOK_AGAIN_S. Raises SleipnirError,

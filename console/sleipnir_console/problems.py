@@ -126,7 +126,7 @@ TYPES: Final[Mapping[str, ProblemType]] = {
         ),
         ProblemType(
             "too-many-requests", 429, "The server takes no more of these now",
-            "So many completions are under way here, or turns are queued in the conversation.", RETRY_AFTER_S,
+            "So many requests wait for runs here, or turns are queued in the conversation.", RETRY_AFTER_S,
         ),
         ProblemType(
             "run-failed", 500, "The run has failed, or was cancelled",

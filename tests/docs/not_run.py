@@ -45,6 +45,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     "console/README.md": {"sleipnir console": CONSOLE},
     "docs/console.md": {"sleipnir console": CONSOLE},
     "docs/http-api.md": {"": CONSOLE},
+    "docs/a2a.md": {"": CONSOLE},
     "docs/openai-api.md": {"": CONSOLE},
     "docs/mcp.md": {"python -m sleipnir_workers.mcp check": NETWORK},
     "docs/models.md": {"OPENAI_API_KEY=sk-... SLEIPNIR_MODEL": SERVICE},

@@ -146,6 +146,8 @@ ROWS: Mapping[str, Row] = {
     "resume_webhook": Row("admin", "POST", "/webhooks/none/resume", 404, everywhere=True),
     "list_webhook_deliveries": Row("admin", "GET", "/webhooks/none/deliveries", 404, everywhere=True),
     "redeliver_webhook": Row("admin", "POST", "/webhook-deliveries/none/redeliver", 404, everywhere=True),
+    "get_agent_card": Row("viewer", "GET", "/nobody/.well-known/agent-card.json", 404, base="/a2a"),
+    "call_agent": Row("operator", "POST", "/nobody", 404, {}, base="/a2a"),
     "export_audit": Row("admin", "GET", "/audit", 200, everywhere=True),
 }
 """One row for each route, by its operation id. The permission is not read from the code: this is what it must be."""

@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from sleipnir.errors import SleipnirError
 from sleipnir.runs.plain_text import printable
 from sleipnir.runs.views import RunInfo
 from sleipnir_console.chat_completions.chat_questions import question_facts, question_text
 from sleipnir_console.chat_completions.chat_run import ChatRun
-from sleipnir_console.listened_run import PAUSE, RunStanding
+from sleipnir_console.frame_stream import BEAT, FrameStream, unless_gone
+from sleipnir_console.listened_run import PAUSE, AnswerSlots, RunStanding
 from sleipnir_console.openai_errors import openai_error
 from sleipnir_console.problems import HttpProblem, problem_of
 
 RUN_HEADER: Final = "X-Sleipnir-Run"
-MOST_COMPLETIONS: Final = 2_000
-"""Completions at once: each holds a connection to Redis."""
-SEND_S: Final = 60.0
-"""A client that takes nothing for so long is taken for one that has left."""
-_BEAT: Final = b": beat\n\n"
 _CHUNK: Final = "chat.completion.chunk"
 _DONE: Final = b"data: [DONE]\n\n"
-
-
-class CompletionSlots:
-    """How many completions a server may have under way."""
-
-    def __init__(self, most: int = MOST_COMPLETIONS) -> None:
-        self._most, self._taken = most, 0
-
-    def check(self) -> None:
-        """Raises HttpProblem if there is no room."""
-        if self._taken >= self._most:
-            raise HttpProblem("too-many-requests", f"{self._most:,} completions are under way here")
-
-    @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        """While one is under way."""
-        self._taken += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
 
 
 @dataclass
@@ -60,7 +34,7 @@ class Completion:
     chat: ChatRun
     model: str
     created_s: int
-    slots: CompletionSlots
+    slots: AnswerSlots
     leaves: bool = True
     has_usage: bool = False
 
@@ -78,14 +52,9 @@ class Completion:
 
     async def _ended_or_gone(self, request: Request) -> tuple[RunStanding, str] | None:
         """None: the client has left."""
-        said = asyncio.create_task(self._ended())
-        gone = asyncio.create_task(_until_gone(request.receive))
-        try:
-            await asyncio.wait((said, gone), return_when=asyncio.FIRST_COMPLETED)
-            if said.done():
-                return said.result()
-        finally:
-            await _end(said, gone)
+        ended = await unless_gone(request.receive, self._ended())
+        if ended is not None:
+            return ended
         await self.client_has_left()
         return None
 
@@ -144,41 +113,22 @@ class Completion:
         return {"prompt_tokens": sent, "completion_tokens": made, "total_tokens": sent + made}
 
 
-class ChunkStream(Response):
+class ChunkStream(FrameStream):
     """The response of a completion that streams, as server-sent events: chunks, and `[DONE]`. One that cannot go on
     ends with an `error`."""
 
     def __init__(self, completion: Completion) -> None:
-        super().__init__(None, 200, {**completion.headers(), "X-Accel-Buffering": "no"}, "text/event-stream")
+        super().__init__(completion.headers())
         self._completion = completion
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         with self._completion.slots.taken():
-            has_left = await self._has_left(receive, send)
-        if has_left:
-            await self._completion.client_has_left()
+            await super().__call__(scope, receive, send)
 
-    async def _has_left(self, receive: Receive, send: Send) -> bool:
-        """Send all of it; whether the client has left before its end."""
-        pump = asyncio.create_task(self._pump(send))
-        gone = asyncio.create_task(_until_gone(receive))
-        try:
-            await asyncio.wait((pump, gone), return_when=asyncio.FIRST_COMPLETED)
-            return not pump.done() or not pump.result()
-        finally:
-            await _end(pump, gone)
+    async def client_has_left(self) -> None:
+        await self._completion.client_has_left()
 
-    async def _pump(self, send: Send) -> bool:
-        """False: the client takes nothing any more."""
-        async with contextlib.aclosing(self._frames()) as frames:
-            async for frame in frames:
-                if not await _sent(send, frame):
-                    return False
-        return await _sent(send, b"", more=False)
-
-    async def _frames(self) -> AsyncGenerator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes]:
         yield self._chunk({"role": "assistant", "content": ""})
         try:
             async with contextlib.aclosing(self._completion.said(streams=True)) as pieces:
@@ -189,7 +139,7 @@ class ChunkStream(Response):
                             usage = self._completion.usage(piece.info)
                             yield _frame({**self._completion.document(None, _CHUNK, []), "usage": usage})
                     else:
-                        yield self._chunk({"content": piece}) if piece else _BEAT
+                        yield self._chunk({"content": piece}) if piece else BEAT
         except SleipnirError as error:
             yield _frame({"error": openai_error(problem_of(error))})
         except HttpProblem as problem:
@@ -208,16 +158,6 @@ def _frame(data: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
 
 
-async def _sent(send: Send, text: bytes, *, more: bool = True) -> bool:
-    message: Message = {"type": "http.response.body", "body": text, "more_body": more}
-    try:
-        async with asyncio.timeout(SEND_S):
-            await send(message)
-    except (TimeoutError, OSError):
-        return False
-    return True
-
-
 def _facts(standing: RunStanding) -> dict[str, Any]:
     """The run, for programs."""
     question = question_facts(standing.gates[0]) if standing.gates else None
@@ -233,14 +173,3 @@ def _last_words(standing: RunStanding) -> str:
         return standing.output
     reason = f": {printable(info.error)}" if info.error else ""
     raise HttpProblem("run-failed", f"run {info.id} {info.status}{reason}", {"run_id": info.id, "status": info.status})
-
-
-async def _end(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -17,9 +17,10 @@ from sleipnir.errors import AgentNotFound
 from sleipnir.graph.model import Graph
 from sleipnir.runs.views import AgentInfo
 from sleipnir_console.chat_completions.chat_request import ChatRequest, conversation_of
-from sleipnir_console.chat_completions.chat_response import ChunkStream, Completion, CompletionSlots
+from sleipnir_console.chat_completions.chat_response import ChunkStream, Completion
 from sleipnir_console.chat_completions.chat_run import Conversation
 from sleipnir_console.connection import client_of
+from sleipnir_console.listened_run import AnswerSlots
 from sleipnir_console.permissions import GuardedRoute, caller_of, requires
 from sleipnir_console.problems import HttpProblem
 from sleipnir_console.strict_model import AgentPath
@@ -66,7 +67,7 @@ async def create_chat_completion(
     """Run an agent, or answer its question, and return what it says."""
     body.check()
     graph = await asyncio.to_thread(_graph, request, body.model)
-    slots: CompletionSlots = request.app.state.completions
+    slots: AnswerSlots = request.app.state.answers
     slots.check()
     name = session
     if name is None and body.user:

@@ -9,8 +9,7 @@ import pytest
 from sleipnir.runs.views import GateInfo
 from sleipnir_console.chat_completions.chat_questions import QuestionMark, question_text
 from sleipnir_console.chat_completions.chat_request import ChatRequest, conversation_of
-from sleipnir_console.chat_completions.chat_response import CompletionSlots
-from sleipnir_console.listened_run import SpokenText
+from sleipnir_console.listened_run import AnswerSlots, SpokenText
 from sleipnir_console.openai_errors import openai_response
 from sleipnir_console.problems import HttpProblem
 
@@ -84,8 +83,8 @@ def test_a_system_message_is_told_as_one_and_fields_of_models_are_ignored() -> N
     assert asked.transcript().startswith("The conversation so far:\n\nsystem: Be\nkind\n\n")
 
 
-def test_there_is_a_number_of_completions_that_a_server_takes() -> None:
-    slots = CompletionSlots(1)
+def test_there_is_a_number_of_requests_that_may_wait_for_runs() -> None:
+    slots = AnswerSlots(1)
     slots.check()
     with slots.taken():
         with pytest.raises(HttpProblem) as full:
