@@ -7,6 +7,8 @@ SleipnirError
 │   ├── BatchNotFound     no batch of that id (it may have expired)
 │   ├── ScheduleNotFound  no schedule of that name
 │   ├── GateError         no such open question, or it was answered already
+│   │   ├── AnswerRefused this person may not answer it, or not without a comment
+│   │   └── GateAnswered  another person has answered it
 │   ├── SessionBusy       the session has a run that is not over; one at a time
 │   ├── ThreadBusy        the same of a thread
 │   └── TooManyQueued     the thread has as many queued turns as it takes
@@ -81,6 +83,23 @@ class RunFailure(SleipnirError):
 
 class GateError(UsageError):
     """The run has no such open question, or it was answered already."""
+
+
+class AnswerRefused(GateError):
+    """This person may not answer the question, or not without a comment. `why` is `author`, `people`, `comment` or
+    `voices` (it has as many as it keeps); `assignees` and `role` say who may."""
+
+    def __init__(self, message: str, why: str, assignees: Sequence[str] = (), role: str | None = None) -> None:
+        super().__init__(message)
+        self.why, self.assignees, self.role = why, tuple(assignees), role
+
+
+class GateAnswered(GateError):
+    """The question has another answer, of `by` (empty: not known) at `at_ms`."""
+
+    def __init__(self, message: str, by: str, at_ms: int) -> None:
+        super().__init__(message)
+        self.by, self.at_ms = by, at_ms
 
 
 class SessionBusy(UsageError):

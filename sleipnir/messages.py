@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NewType, TypeAlias, get_args
 
 from sleipnir.decoding import read
+from sleipnir.graph.answer_rules import AnswerRules
 
 VERSION = 1
 
@@ -222,7 +223,8 @@ class InterruptQuestion:
     without one, to the position of the question. `name` is the key under which a person answers.
 
     `value` is any JSON; `schema` the JSON Schema of the answer; `at` the number of interrupts that this execution has
-    met before, `timeout_ms` the time to answer. With `wait` it asks no person: a time or a signal is the answer.
+    met before, `timeout_ms` the time to answer, `rules` who may answer. With `wait` it asks no person: a time or a
+    signal is the answer.
     """
 
     name: str
@@ -232,6 +234,7 @@ class InterruptQuestion:
     schema: Any = None
     timeout_ms: int | None = None
     wait: WaitRequest | None = None
+    rules: AnswerRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +372,8 @@ class ResultHeader:
             shown = {name: value for name, value in vars(self.interrupt).items() if value is not None}
             if self.interrupt.wait is not None:
                 shown["wait"] = vars(self.interrupt.wait)
+            if self.interrupt.rules is not None:
+                shown["rules"] = vars(self.interrupt.rules)
             fields["interrupt"] = shown
         if self.calls:
             fields["calls"] = [(call.id, call.name, call.where) for call in self.calls]

@@ -72,7 +72,7 @@ class Authentication:
         if identity is not None:
             everywhere: Permission = identity.role_in(EVERY) or "user"
             user = identity.user if identity.token is None else f"{identity.user}/{identity.token}"
-            by = Actor(user, self.address(request), "api")
+            by = Actor(user, self.address(request), "api", identity.role_in(self.namespace) or "")
             return Caller(self.permission_of(identity), by, everywhere, identity)
         client: AsyncClient = request.app.state.client
         if self.is_private and not await client.access.has_users():

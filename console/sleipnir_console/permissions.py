@@ -68,7 +68,7 @@ Authenticate: TypeAlias = Callable[[Request], Awaitable[Caller]]
 
 async def anyone_here(request: Request) -> Caller:
     """Every caller is an admin without a name: the server listens on this machine alone."""
-    return Caller("admin", Actor("anonymous", request.client.host if request.client else "", "api"), "admin")
+    return Caller("admin", Actor("anonymous", request.client.host if request.client else "", "api", "admin"), "admin")
 
 
 def requires(permission: Permission, *, everywhere: bool = False) -> Callable[[F], F]:

@@ -16,8 +16,10 @@ from starlette.responses import Response
 
 from sleipnir.errors import (
     AgentNotFound,
+    AnswerRefused,
     BatchNotFound,
     BundleError,
+    GateAnswered,
     GateError,
     GraphError,
     KnowledgeError,
@@ -97,6 +99,11 @@ TYPES: Final[Mapping[str, ProblemType]] = {
             "already-answered", 409, "Somebody has answered the question",
             "`answered_by`, `answered_at_ms`, `answer` (null: not known, `[redacted]`: secret) and `reason` say who, "
             "when, what and why.",
+        ),
+        ProblemType(
+            "may-not-answer", 403, "The question is not for this person",
+            "`why` is `author` (who has submitted the run), `people` (`assignees` and `role` say who may), `comment` "
+            "(one is required) or `voices` (too many people have answered it).",
         ),
         ProblemType(
             "no-question", 409, "The question is not open", "It has expired, its run is over, or there never was one.",
@@ -191,6 +198,12 @@ def problem_of(error: SleipnirError) -> HttpProblem:
             return HttpProblem("invalid-agent", detail, {"problems": []})
         case RecordUnreadable():
             return HttpProblem("unreadable-record", detail)
+        case AnswerRefused():
+            who = {"why": error.why, "assignees": list(error.assignees), "role": error.role}
+            return HttpProblem("may-not-answer", detail, who)
+        case GateAnswered():
+            more = {"answered_by": error.by, "answered_at_ms": error.at_ms, "answer": None, "reason": None}
+            return HttpProblem("already-answered", detail, more)
         case GateError() | UsageError() | KnowledgeError():
             return HttpProblem("refused", detail)
         case _:

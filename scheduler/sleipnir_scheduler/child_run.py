@@ -78,6 +78,7 @@ def child_run(
         stream=settings.stream,
         namespace=above.namespace,
         tags=above.tags,
+        author=above.author,
         v=_version(above, overrides.get(effect.agent, {}), settings),
     )
     if effect.state is not None:

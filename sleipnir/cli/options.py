@@ -197,3 +197,9 @@ def name_of(agent: str) -> str:
     """The name of an agent that a person has named, by its name or its path. It is not looked up: an agent that no
     longer exists may still have runs."""
     return Path(agent).absolute().name if "/" in agent or agent == "." else agent
+
+
+as_person = click.option(
+    "--as", "person", metavar="NAME", help="In the name of this person; the audit says that you have named it."
+)
+"""For commands by which people answer for something."""

@@ -258,7 +258,9 @@ class _LoopClient(Client):
     """A client whose calls are made by in_loop."""
 
     def _open_store(self) -> Store:
-        return Store.open(self.settings, client_name="sleipnir-client", by=self.by, in_loop=True)
+        return Store.open(
+            self.settings, client_name="sleipnir-client", by=self.by, in_loop=True, person=self.actor.person
+        )
 
 
 class AsyncClient:

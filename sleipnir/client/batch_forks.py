@@ -88,6 +88,7 @@ class BatchForking:
                 raise BatchNotFound(f"no batch {self._source!r}")
             source_graph = pinned_graph(self._store, spec)
         again, graph, roster = preparation.fork(spec, changes)
+        again = again.of_author(self._store.person.name)
         forks.refuse_kind(f"batch {self._source!r}", spec)
         for where in (source_graph, graph):
             if before is not None and before not in where.nodes:

@@ -100,19 +100,20 @@ class Client:
                 "SLEIPNIR_REDIS_URL and write Client()"
             )
         self.settings = settings or Settings.from_env()
-        self.by = str(by or Actor.here("python"))
+        self.actor = by or Actor.here("python")
+        self.by = str(self.actor)
         self.store = self._open_store()
 
     def _open_store(self) -> Store:
-        return Store.open(self.settings, client_name="sleipnir-client", by=self.by)
+        return Store.open(self.settings, client_name="sleipnir-client", by=self.by, person=self.actor.person)
 
     def acting_as(self, by: Actor) -> Client:
         """This client, for requests of another actor, as a server makes them for its callers. It has the same
         connections: close this one only."""
         other = copy.copy(self)
         other.__dict__["_preparation"] = self._preparation
-        other.by = str(by)
-        other.store = self.store.acting_as(other.by)
+        other.actor, other.by = by, str(by)
+        other.store = self.store.acting_as(other.by, by.person)
         return other
 
     @cached_property
@@ -196,7 +197,7 @@ class Client:
     def _submitted(self, agent: str | Path | CompiledGraph, prompt: Any, **given: Any) -> Run:
         """`given` are the other parameters of Preparation.run."""
         for tries_left in reversed(range(MOST_TRIES)):
-            run = self._preparation.run(agent, prompt, **given)
+            run = self._preparation.run(agent, prompt, **given).by(self.actor.person)
             try:
                 self._create(run)
             except ThreadBusy:
@@ -255,7 +256,7 @@ class Client:
         from sleipnir.client.batch import Batch, RowSubmission
 
         plan = BatchPlan(name, priority, parallel, canary, max_cost_usd, max_tokens)
-        batch = self._preparation.batch(agent, id, plan, options)
+        batch = self._preparation.batch(agent, id, plan, options).by(self.actor.person)
         submission = RowSubmission(self.store, self.settings, batch, on_bad=on_bad, on_progress=on_progress)
         submission.add_all(rows, key)
         return Batch(self.store, batch.id, submission.so_far)

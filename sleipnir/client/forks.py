@@ -96,6 +96,7 @@ def fork(
     if rewinds and spec.parent is not None:
         raise UsageError(f"run {source!r} was started by run {spec.parent!r}, which waits for it: rewind that one")
     again, graph, roster = preparation.fork(spec, changes)
+    again = again.of_author(store.person.name)
     refuse_kind(f"run {source!r}", spec)
     name = None if thread is None else _thread_of(again, graph, thread)
     agent = None if changes.agent is None else str(changes.agent)

@@ -38,6 +38,7 @@ from sleipnir.python_graph.agent_modules import refuse_while_loading
 from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.python_graph.run_config import thread_id_of
 from sleipnir.runs import sessions, threads
+from sleipnir.runs.actor import Person
 from sleipnir.runs.budgets import Budget, check_budget
 from sleipnir.runs.cards import checked_tags
 from sleipnir.runs.initial_state import queued_turn
@@ -71,6 +72,10 @@ class PreparedRun:
     last: LastTurn | None = None
     queued: QueuedTurn | None = None
 
+    def by(self, person: Person) -> PreparedRun:
+        """The same, submitted by this person: preparations are shared by the clients of a server."""
+        return replace(self, spec=self.spec.of_author(person.name))
+
     @property
     def may_be_queued(self) -> bool:
         """Whether it waits if its thread is busy."""
@@ -88,6 +93,10 @@ class PreparedBatch:
     graph: Graph
     program: CompiledGraph | None = None
     file: Path | None = None
+
+    def by(self, person: Person) -> PreparedBatch:
+        """The same, submitted by this person; rows that continue a batch are of who began it."""
+        return replace(self, spec=self.spec.of_author(person.name))
 
 
 class Preparation:

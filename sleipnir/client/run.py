@@ -10,10 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.client.gate_person import checked_comment, role_of
 from sleipnir.client.texts import refuse_text
-from sleipnir.errors import GateError, RunNotFound, UsageError
+from sleipnir.errors import AnswerRefused, GateError, RunNotFound, UsageError
 from sleipnir.messages import RunStatus
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
+from sleipnir.runs.handling import VoiceCount
 from sleipnir.runs.interrupts import answer_of, text_of
 from sleipnir.runs.run import read_effect_answer
 from sleipnir.runs.views import (
@@ -420,39 +422,52 @@ class Run:
         with self._store.errors():
             return self._store.runs.gates_below(self.id)
 
-    def answer(self, value: Json, gate: GateInfo | int | str | None = None) -> None:
+    def answer(
+        self, value: Json, gate: GateInfo | int | str | None = None, *, comment: str | None = None
+    ) -> VoiceCount | None:
         """Answer an open question of this run or of a descendant; `gate` (the Gate, its visit's number, the key of an
         interrupt, its node, or either of them after the path to its run, `review/approve`) may be omitted if only one
         is open. With a Gate no other question can be answered by mistake, even if the answer arrives late.
 
         The answer to an interrupt is any JSON, that to another question a text. The same answer to an interrupt counts
-        once, however often it is given. Raises GateError when there is no such question, several fit, or it was
-        answered before. Raises UsageError if the answer does not match the schema of an interrupt, is no text for
-        another question, or is not `run again`, `fail` or a JSON object for the question about a lost `effect: once`,
-        or not `yes`, `no` or a number for a budget question.
+        once, however often it is given. None: the question is answered; else the same answer of more people is needed.
+        `comment` says why; some questions require it.
+
+        Raises GateError when there is no such question, several fit, or it was answered before (GateAnswered, while no
+        scheduler has taken that answer), AnswerRefused for a person who may not answer. Raises UsageError if the answer
+        does not match the schema of an interrupt, is no text for another question, or is not `run again`, `fail` or a
+        JSON object for the question about a lost `effect: once`, or not `yes`, `no` or a number for a budget question.
         """
         with self._store.errors():
-            self._send_answers([(gate, value)])
+            counts = self._send_answers([(gate, value)], comment)
+        return counts[0] if counts else None
 
-    def answer_all(self, values: Mapping[str, Json], *, ahead: bool = False, timeout_s: float | None = None) -> None:
-        """Answer several open questions, by their keys, nodes, paths or visit numbers. Raises as `answer` does, and
-        then has sent none if a key is unknown or a value is refused.
+    def answer_all(
+        self,
+        values: Mapping[str, Json],
+        *,
+        ahead: bool = False,
+        timeout_s: float | None = None,
+        comment: str | None = None,
+    ) -> None:
+        """Answer several open questions, by their keys, nodes, paths or visit numbers, with one `comment`. Raises as
+        `answer` does, and then has sent none if a key is unknown or a value is refused.
 
         With `ahead`, the questions may also open later: block until each value has answered one, or raise TimeoutError
         after `timeout_s`, and GateError if the run ends before.
         """
         if ahead:
-            self._answer_as_they_open(dict(values), timeout_s)
+            self._answer_as_they_open(dict(values), timeout_s, comment)
             return
         with self._store.errors():
-            self._send_answers(list(values.items()))
+            self._send_answers(list(values.items()), comment)
 
-    def _answer_as_they_open(self, left: dict[str, Json], timeout_s: float | None) -> None:
+    def _answer_as_they_open(self, left: dict[str, Json], timeout_s: float | None, comment: str | None) -> None:
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with self._store.errors():
             after = self._store.runs.last_event(self.id)  # before the look, so that no question opens between the two
         while True:
-            is_over = self._answer_open_ones(left)
+            is_over = self._answer_open_ones(left, comment)
             if not left:
                 return
             unused = ", ".join(map(repr, left))
@@ -465,17 +480,20 @@ class Run:
                 events = self._store.runs.events(self.id, after, block_ms=max(1, int(min(_BLOCK_MS, left_s * 1000))))
             after = events[-1].id if events else after
 
-    def _answer_open_ones(self, left: dict[str, Json]) -> bool:
+    def _answer_open_ones(self, left: dict[str, Json], comment: str | None) -> bool:
         """Use the answers whose questions are open, and drop them. Returns whether the run was over before."""
         with self._store.errors():
             is_over = self._store.runs.info(self.id).is_final
             still_open = self._store.runs.gates_below(self.id)
             now = [name for name in left if any(_means(name, gate) for gate in still_open)]
-            self._send_answers([(name, left.pop(name)) for name in now])
+            self._send_answers([(name, left.pop(name)) for name in now], comment)
         return is_over
 
-    def _send_answers(self, answers: Sequence[tuple[GateInfo | int | str | None, Json]]) -> None:
+    def _send_answers(
+        self, answers: Sequence[tuple[GateInfo | int | str | None, Json]], comment: str | None = None
+    ) -> list[VoiceCount | None]:
         """Check all answers, then send them."""
+        said = checked_comment(comment)
         are_known = all(isinstance(gate, GateInfo) for gate, _ in answers)
         still_open = [] if are_known else self._store.runs.gates_below(self.id)
         meant: list[tuple[GateInfo, Json, str]] = []
@@ -485,12 +503,18 @@ class Run:
                 if any(found is other for other, _, _ in meant):
                     raise UsageError(f"two of the answers are for the question {found.address}, number {found.seq}")
                 meant.append((found, value, self._text(found, value)))
-        for found, value, text in meant:
-            try:
-                self._store.runs.answer(found.run, found.seq, text, found.attempt)
-            except GateError:
-                if not self._has_answer(found.run, found.seq, value):
-                    raise
+        return [self._send_answer(found, value, text, said) for found, value, text in meant]
+
+    def _send_answer(self, gate: GateInfo, value: Json, text: str, comment: str | None) -> VoiceCount | None:
+        role = role_of(self._store, gate)
+        try:
+            return self._store.runs.answer(gate.run, gate.seq, text, gate.attempt, comment=comment, role=role)
+        except AnswerRefused:
+            raise
+        except GateError:
+            if not self._has_answer(gate.run, gate.seq, value):
+                raise
+        return None
 
     def _text(self, gate: GateInfo, value: Json) -> str:
         """An answer as it is sent. Raises UsageError for one that the run could not use."""

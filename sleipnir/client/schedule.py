@@ -263,7 +263,7 @@ def added(
     with store.errors():
         preparation.offer(run.roster)
         entry = entry_of("added", name, by, after={**plan_values(plan), **agent_values(run.spec)})
-        definition = ScheduledSpec(origin.token, run.spec, run.state, inputs)
+        definition = ScheduledSpec(origin.token, run.spec.of_author(store.person.name), run.state, inputs)
         store.schedules.add(name, plan, origin, definition, now_ms, entry=entry)
 
 
@@ -300,7 +300,7 @@ def redefined(
         inputs = ScheduleInputs(text, dict(given), tuple(given))
     with store.errors():
         preparation.offer(roster)
-    return ScheduledSpec(old.token, spec, begin, inputs)
+    return ScheduledSpec(old.token, spec.of_author(old.spec.author or ""), begin, inputs)
 
 
 def _of_program(preparation: Preparation, graph: CompiledGraph, prompt: Any) -> ScheduleInputs:

@@ -1,12 +1,12 @@
 """Rules about a graph as a whole, one function per rule, named by what it guarantees.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest are
-Sleipnir's. Each subject has a module: check_agents.py, check_breakpoints.py, check_cache.py, check_callbacks.py,
-check_code.py, check_config.py, check_failures.py, check_knowledge.py, check_messages.py, check_models.py,
-check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py, check_streams.py,
-check_templates.py. Every rule checks the whole graph and reports all its findings; none raises. If the caller names the
-agent's folder, the rules also read the folder and check that documents exist; they read nothing else. The readable part
-of a graph with errors is checked too (salvage.py), so that all errors are reported in one pass.
+Sleipnir's. Each subject has a module: check_agents.py, check_answers.py, check_breakpoints.py, check_cache.py,
+check_callbacks.py, check_code.py, check_config.py, check_failures.py, check_knowledge.py, check_messages.py,
+check_models.py, check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py,
+check_streams.py, check_templates.py. Every rule checks the whole graph and reports all its findings; none raises. If
+the caller names the agent's folder, the rules also read the folder and check that documents exist; they read nothing
+else. The readable part of a graph with errors is checked too (salvage.py), so that all errors are reported in one pass.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from sleipnir.errors import Problem
 from sleipnir.graph import (
     check_agents,
+    check_answers,
     check_breakpoints,
     check_cache,
     check_callbacks,
@@ -443,6 +444,7 @@ RULES: Sequence[Rule] = (
     every_recoverable_failure_exists,
     every_timeout_of_a_question_has_a_target,
     every_output_schema_is_a_schema,
+    *check_answers.RULES,
     *check_waits.RULES,
     *check_streams.RULES,
     *check_code.RULES,

@@ -209,6 +209,11 @@ CODES: Final[Mapping[str, Code]] = {
         "The name of an event has at most 200 letters, digits and `_ . : / @ -`. Its filter is CEL over `event` and "
         "`state`, without loops.",
     ),
+    "SLP342": Code(
+        "A question that these people cannot answer",
+        "An assignee is the name of a user, and named once. `quorum` is how many different people must give the same "
+        "answer: without a `role` no more than there are `assignees`.",
+    ),
     "SLP350": Code(
         "A tools node that cannot get calls",
         "`tools_node` of an llm node without a prompt names a node of type tools; both need `messages` in the state.",
@@ -385,6 +390,8 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_recoverable_failure_exists": "SLP324",
     "every_timeout_of_a_question_has_a_target": "SLP308",
     "every_output_schema_is_a_schema": "SLP805",
+    "every_assignee_is_a_person": "SLP342",
+    "every_quorum_can_be_reached": "SLP342",
     "every_wait_has_one_end": "SLP340",
     "every_event_can_come": "SLP341",
     "every_filter_can_be_read": "SLP341",

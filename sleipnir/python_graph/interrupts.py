@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NotRequired, get_origin, get_type_hints
 
 from sleipnir.graph import schema as json_schema
+from sleipnir.graph.answer_rules import AnswerRules, answer_rules_of
 from sleipnir.graph.model import Json
 from sleipnir.graph.plain import compact_json, first_not_json
 from sleipnir.messages import MOST_ANSWER_SCHEMA_BYTES, MOST_QUESTION_BYTES, InterruptQuestion, WaitRequest
@@ -73,7 +74,13 @@ class VisitAnswers:
         self._positions += count
 
     def ask(
-        self, value: Any, key: str | None, schema: Json, timeout: float | None, at: int | None = None
+        self,
+        value: Any,
+        key: str | None,
+        schema: Json,
+        timeout: float | None,
+        at: int | None = None,
+        rules: Mapping[str, Any] | None = None,
     ) -> InterruptQuestion:
         """What a script asks after it has got all answers, `at` so many questions (None: those with an answer). Raises
         ValueError for a question with an answer, and for what cannot be asked."""
@@ -82,10 +89,18 @@ class VisitAnswers:
             raise ValueError(f"the question {key!r} has an answer already")
         name = self._name(len(self._by_position)) if key is None else key
         at = len(self.given) if at is None else at
-        return InterruptQuestion(name, _plain(value), key, at, schema, _in_ms(timeout))
+        who = answer_rules_of(rules)
+        return InterruptQuestion(name, _plain(value), key, at, schema, _in_ms(timeout), rules=who)
 
     def take(
-        self, value: Any, key: str | None, schema: Json, timeout_ms: int | None, wait: WaitRequest | None = None
+        self,
+        value: Any,
+        key: str | None,
+        schema: Json,
+        timeout_ms: int | None,
+        wait: WaitRequest | None = None,
+        *,
+        rules: AnswerRules | None = None,
     ) -> Json:
         """The answer. Raises GraphInterrupt if there is none yet, ValueError for a question in another place than in
         an earlier execution, and for what cannot be asked."""
@@ -98,7 +113,7 @@ class VisitAnswers:
         if self._positions < len(self._by_position):
             raise ValueError(self._changed())
         name = self._name(len(self._by_position)) if key is None else key
-        self.question = InterruptQuestion(name, _plain(value), key, at, schema, timeout_ms, wait)
+        self.question = InterruptQuestion(name, _plain(value), key, at, schema, timeout_ms, wait, rules)
         raise GraphInterrupt(value)
 
     def _keyed(self, key: str) -> UsedAnswer | None:
@@ -128,13 +143,21 @@ class VisitAnswers:
 answering: Final[contextvars.ContextVar[VisitAnswers | None]] = contextvars.ContextVar("sleipnir_answers", default=None)
 
 
-def interrupt(value: Any, key: str | None = None, *, response_schema: Any = None, timeout: float | None = None) -> Any:
+def interrupt(
+    value: Any,
+    key: str | None = None,
+    *,
+    response_schema: Any = None,
+    timeout: float | None = None,
+    rules: Mapping[str, Any] | None = None,
+) -> Any:
     """Ask a person, from within a node: end this execution, and return the answer in the next one.
 
     `value` is any JSON; it says what is asked. `key` names the question (None: its position does, as `<node>#<index>`);
     within one visit a key has one answer. `response_schema` is a JSON Schema, or a class (a pydantic model, TypedDict
     or dataclass), of which the answer becomes an instance. The visit fails if there is no answer after `timeout`
-    seconds.
+    seconds. `rules` say who may answer on the fleet, with the keys of an approval node: `assignees`, `role`,
+    `not_author`, `quorum`, `comment`; in one process the program that runs the graph answers.
 
     Raises RuntimeError outside of a node, and ValueError for a question that cannot be asked.
     """
@@ -142,7 +165,7 @@ def interrupt(value: Any, key: str | None = None, *, response_schema: Any = None
     adapter = None if response_schema is None or isinstance(response_schema, dict | bool) else _adapter(response_schema)
     schema = response_schema if adapter is None else adapter.json_schema()
     _refuse(key, schema, timeout)
-    answer = answers.take(value, key, schema, _in_ms(timeout))
+    answer = answers.take(value, key, schema, _in_ms(timeout), rules=answer_rules_of(rules))
     return answer if adapter is None else adapter.validate_python(answer)
 
 

@@ -9,7 +9,8 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from sleipnir.decoding import decoded_object, read
 from sleipnir.graph.plain import compact_json
@@ -21,15 +22,26 @@ MOST = 200
 @dataclass(frozen=True)
 class Actor:
     """`via` is the interface: `cli`, `python`, `api`, `mcp`. The user is the one that the operating system reports: no
-    proof of identity."""
+    proof of identity. `role` is the access role that the HTTP API has found; None: the actor has the password of Redis,
+    and the role of the user of that name, or that of an operator."""
 
     user: str
     host: str
     via: str
+    role: str | None = None
 
     def __str__(self) -> str:
         text = f"{self.user}@{self.host} ({self.via})" if self.host else f"{self.user} ({self.via})"
         return "".join(letter if letter.isprintable() else "?" for letter in text)[:MOST]
+
+    @property
+    def person(self) -> Person:
+        """Who it is, whatever token or host a request comes from."""
+        return Person(self.user.partition("/")[0], self.role)
+
+    def named(self, person: str) -> Actor:
+        """The same in the name of another person, which the text says: this one has named it."""
+        return replace(self, user=person, via=f"{self.via}, named by {self.user}")
 
     @classmethod
     def here(cls, via: str) -> Actor:
@@ -39,6 +51,17 @@ class Actor:
         except (OSError, KeyError, ImportError):  # a container's user may have no name
             user = f"uid {os.getuid()}"
         return cls(user, socket.gethostname(), via)
+
+
+@dataclass(frozen=True)
+class Person:
+    """Who answers a gate: an actor without its place. `role` as in Actor."""
+
+    name: str = ""
+    role: str | None = None
+
+
+NOBODY: Final = Person()
 
 
 def is_actor(by: str) -> bool:

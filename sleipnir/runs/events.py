@@ -36,12 +36,16 @@ class Resulted:
 @dataclass(frozen=True)
 class Answered:
     """A person answered the question that a visit's attempt asks. `by` is the actor (by.By, as text), as in the events
-    below; it is empty in entries of older releases."""
+    below; it is empty in entries of older releases. `reason` is its comment, `voices` are all answers to a question
+    with a quorum (handling.Voice). `checked`: the rules of the question allow it; an older release checks none."""
 
     seq: int
     text: str
     attempt: int = 1
     by: str = ""
+    reason: str | None = None
+    voices: tuple[dict[str, Any], ...] = ()
+    checked: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from sleipnir.commands import END
 from sleipnir.decoding import read
+from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.messages import FINAL, MOST_KEYS, VERSION, RunStatus
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
 from sleipnir.runs.visits import Child, Rank, Visit
@@ -159,7 +160,8 @@ class RunSpec:
     text goes to the node stream `stream` of its parent, if its node says so. Of a run with shared values, which is of
     version 2, `scopes` says which ones (graph/key_scopes.py): those of its agent, and with a `user` those of that. It
     was started by the fire of the time `fired_ms` of the schedule `schedule`. It is found in the lists of its
-    `namespace`, and by its `tags` (cards.py); runs that it starts have the same.
+    `namespace`, and by its `tags` (cards.py); runs that it starts have the same. `author` is the person who submitted
+    it, or the run at the top; None: nobody is known.
     """
 
     agent: str
@@ -202,7 +204,12 @@ class RunSpec:
     fired_ms: int = 0
     namespace: str = "default"
     tags: dict[str, str] | None = None
+    author: str | None = None
     v: int = VERSION
+
+    def of_author(self, name: str) -> RunSpec:
+        """The same, submitted by the person of this name; '' for nobody that is known."""
+        return changed(self, author=name or None)
 
     def stopping(self, before: Sequence[str] | None, after: Sequence[str] | None) -> RunSpec:
         """The same with these breakpoints. None: those of the graph."""
@@ -319,7 +326,8 @@ def place_name(node: str, twin: int | None) -> str:
 class Gate:
     """An open question to a person; belongs to the visit `seq`, and to its `attempt`. An interrupt of a node's code is
     named by its `key`; it shows `payload`, and its answer is JSON that must match `schema`. It expires at `due_ms`.
-    `twin` is that of its visit."""
+    `twin` is that of its visit. `rules` say who may answer, and `author` is who has submitted the run if that person
+    may not. `secret`: its answer is shown to nobody."""
 
     seq: int
     node: str
@@ -334,6 +342,9 @@ class Gate:
     schema: Any = None
     due_ms: int | None = None
     twin: int | None = None
+    rules: AnswerRules | None = None
+    author: str | None = None
+    secret: bool = False
     v: int = VERSION
 
 

@@ -64,6 +64,7 @@ class Step:
     `overlays` are the updates of the commands that a visit gave, by that visit, as one text (messages.OVERLAYS): the
     store adds them to its step, and to step 0 of a fork that goes on with them. `unrouted`: the visit of a `dag` has
     ended, but its ways on are chosen at a later step, whose `routes` have them.
+    `voices` are the answers of all who have answered a question with a quorum (handling.Voice), in order of time.
     `past`, of step 0 of a fork (`kind` "forked"), is the run and the step after whose state it begins; the writes
     of step 0 are laid over that state. `cached`: nothing was executed, the result was that of an earlier visit.
     `callbacks` decided on the result (VisitResult.callbacks).
@@ -109,6 +110,7 @@ class Step:
     callbacks: tuple[str, ...] = ()
     overlays: Mapping[str, str] | None = None
     unrouted: bool = False
+    voices: tuple[Mapping[str, Any], ...] = ()
     v: int = VERSION
 
     @property

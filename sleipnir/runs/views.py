@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs.actor import Change
 from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.handling import NO_HANDLING, GateHandling, Voice
 from sleipnir.runs.run import NO_FAILED_VISITS, Breakpoint, FailedVisits, Gate, Hold, Parked, place_name
 from sleipnir.runs.visits import MOST_MESSAGE, Failure, Part, stable_type
 
@@ -304,7 +306,8 @@ class StepInfo:
     (auto-continuation). `checkpoint`: the run was at a consistent point after it, so its state there can be read and
     forked from: each step that closes a super-step, in a `dag` each ended visit. `skipped`: `by` gave the output of
     the visit; the digest of that (runs/skips.py). `cached`: nothing was executed, its result was in the cache.
-    `callbacks` decided on the result: `recovered by after hooks.py:mend`.
+    `callbacks` decided on the result: `recovered by after hooks.py:mend`. `voices` are the answers of all who have
+    answered a question with a quorum.
     """
 
     step: int
@@ -334,6 +337,7 @@ class StepInfo:
     skipped: str | None = None
     cached: bool = False
     callbacks: tuple[str, ...] = ()
+    voices: tuple[Voice, ...] = ()
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -362,7 +366,10 @@ class GateInfo:
     whose visit asks; None: of an ordinary visit.
 
     Of an interrupt (`kind` "interrupt"), `key` is the name of the question, `payload` the JSON that is asked, of which
-    `question` is the text, and `schema` the JSON Schema of the answer, if there is one. It expires at `due_ms`."""
+    `question` is the text, and `schema` the JSON Schema of the answer, if there is one. It expires at `due_ms`.
+
+    `rules` say who may answer (None: everybody who may answer at all), but never its `author`, who has submitted the
+    run; `handling` is what people have done with it."""
 
     run: str
     seq: int
@@ -379,11 +386,15 @@ class GateInfo:
     schema: Any = None
     due_ms: int | None = None
     twin: int | None = None
+    rules: AnswerRules | None = None
+    author: str | None = None
+    handling: GateHandling = NO_HANDLING
 
     @classmethod
-    def of(cls, run: str, gate: Gate, path: tuple[str, ...]) -> GateInfo:
-        fields = {name: value for name, value in vars(gate).items() if name != "v"}
-        return cls(run, path=path, **{**fields, "options": tuple(gate.options)})
+    def of(cls, run: str, gate: Gate, path: tuple[str, ...], handling: GateHandling = NO_HANDLING) -> GateInfo:
+        fields = {name: value for name, value in vars(gate).items() if name not in ("v", "secret")}
+        shown = handling.redacted() if gate.secret else handling
+        return cls(run, path=path, **{**fields, "options": tuple(gate.options), "handling": shown})
 
     @property
     def place(self) -> str:

@@ -531,7 +531,8 @@ class RunKeys:
 
     @property
     def gates(self) -> str:
-        """HASH seq -> JSON (runs.Gate) of questions, `<seq>:answer` -> text once answered. Gone after the run."""
+        """HASH seq -> JSON (runs.Gate) of questions, `<seq>:answer` -> text once answered, `<seq>:handling` -> JSON
+        (runs/handling.py) of what people have done with it. Gone after the run."""
         return f"{self.run}:gates"
 
     @property

@@ -51,5 +51,8 @@ def _kind(kind: type[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
 _KINDS: dict[type[Any], tuple[dict[str, Any], tuple[str, ...]]] = {}
 """The defaults of each class, and its fields that hold stored dataclasses."""
 
-_NESTED = {"Step": ("part", "closing"), "Hold": ("breakpoint",), "InterruptQuestion": ("wait",)}
+_NESTED = {
+    "Step": ("part", "closing"), "Hold": ("breakpoint",), "InterruptQuestion": ("wait", "rules"),
+    "Gate": ("rules",),
+}  # fmt: skip
 """By the names of the classes, which are not imported here."""

@@ -38,6 +38,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sleipnir.errors import ConfigError
+from sleipnir.runs.actor import NOBODY, Person
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
 from sleipnir.store.connect import check_server, clock_ms, close, connect, store_errors
@@ -106,9 +107,15 @@ class Store:
     """Use `Store.open(settings)`. A context manager; thread-safe, as redis-py's pool is."""
 
     def __init__(
-        self, settings: Settings, *, client_name: str = "sleipnir", by: str = "", in_loop: bool = False
+        self,
+        settings: Settings,
+        *,
+        client_name: str = "sleipnir",
+        by: str = "",
+        in_loop: bool = False,
+        person: Person = NOBODY,
     ) -> None:
-        """`in_loop`: its calls are made by waiting.in_loop."""
+        """`in_loop`: its calls are made by waiting.in_loop. `by` is the actor as text, `person` who that is."""
         if settings.redis_url is None:
             raise ConfigError(
                 "SLEIPNIR_REDIS_URL is not set: name the Redis of the deployment, e.g. redis://localhost:6379/0"
@@ -126,7 +133,8 @@ class Store:
         self._making = threading.RLock()  # reentrant: some parts use others
         self._first: Store | None = None
         self._audit_ms = int(settings.audit_retention_s * 1000)
-        self.runs = Runs(self._client, self.keys, by, self._retention_ms, self._audit_ms)
+        self.person = person
+        self.runs = Runs(self._client, self.keys, by, self._retention_ms, self._audit_ms, person)
         self.generations = Generations(self._client, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
 
@@ -270,25 +278,34 @@ class Store:
         return connect(self.url, client_name=self._client_name, single_connection_client=True, **options)
 
     @classmethod
-    def open(cls, settings: Settings, *, client_name: str = "sleipnir", by: str = "", in_loop: bool = False) -> Store:
+    def open(
+        cls,
+        settings: Settings,
+        *,
+        client_name: str = "sleipnir",
+        by: str = "",
+        in_loop: bool = False,
+        person: Person = NOBODY,
+    ) -> Store:
         """Connect and check the server and the layout.
 
         Raises StoreUnavailable, StoreUnsuitable (too old, or evicts keys), ConfigError (no URL, another number of
         partitions).
         """
-        store = cls(settings, client_name=client_name, by=by, in_loop=in_loop)
+        store = cls(settings, client_name=client_name, by=by, in_loop=in_loop, person=person)
         with store.errors():
             check_server(store._client, store.url, allow_eviction=settings.allow_eviction)
             store.fleet.agree_on_layout()
         return store
 
-    def acting_as(self, by: str) -> Store:
+    def acting_as(self, by: str, person: Person = NOBODY) -> Store:
         """This store, for requests of another actor. It has the same connections: close this one only."""
         other = copy.copy(self)
         first = other._first = self._first or self
         for name in ("threads", "batches"):
             other.__dict__.pop(name, None)
-        other._by, other.runs = by, Runs(first._client, first.keys, by, first._retention_ms, first._audit_ms)
+        other._by, other.person = by, person
+        other.runs = Runs(first._client, first.keys, by, first._retention_ms, first._audit_ms, person)
         return other
 
     def errors(self) -> Any:

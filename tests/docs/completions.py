@@ -132,6 +132,7 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
         runs=[Run(rules=[Rule("one\ntwo\nthree")], output="3 lines")],
     ),
     ("docs/graph-language.md", "retry"): Completion(),
+    ("docs/graph-language.md", "pay"): Completion(not_run="two people answer it; tests/store/test_gate_rules.py does"),
     ("docs/graph-language.md", "send"): Completion(
         files={
             "send.sh": "exit 1\n",

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, Field
 
 from sleipnir.client.async_client import AsyncRun
-from sleipnir.errors import GateError
+from sleipnir.errors import AnswerRefused, GateAnswered, GateError
 from sleipnir.runs.views import GateInfo, StepInfo
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
-from sleipnir_console.problems import HttpProblem
+from sleipnir_console.problems import HttpProblem, problem_of
 from sleipnir_console.strict_model import Limit, RunId, StrictModel
 
 router = APIRouter(tags=["gates"], route_class=GuardedRoute)
@@ -28,14 +28,18 @@ class AnswerRequest(StrictModel):
     """An answer. That to an interrupt is any JSON which fits its `schema`, that to another question a text."""
 
     answer: Any = Field(description="The answer.", examples=["yes"])
+    comment: str | None = Field(None, max_length=4_000, description="Why; some questions require it.")
 
 
 class AnswerReceipt(BaseModel):
-    """The question has this answer: given now, or the same one before."""
+    """`accepted`: the question has this answer, given now, or the same one before. `counted`: `voices` people have
+    given it, of the `quorum` that must; the question stays open."""
 
     run: str
     seq: int
-    outcome: Literal["accepted"] = "accepted"
+    outcome: Literal["accepted", "counted"] = "accepted"
+    voices: int | None = None
+    quorum: int | None = None
 
 
 class GatePage(BaseModel):
@@ -73,16 +77,24 @@ async def get_gate(request: Request, run_id: RunId, gate: GateId) -> GateInfo:
 @router.post("/gates/{run_id}/{gate}/answer", operation_id="answer_gate", summary="Answer a question")
 @requires("approver")
 async def answer_gate(request: Request, run_id: RunId, gate: GateId, body: AnswerRequest) -> AnswerReceipt:
-    """One answer counts. The same one may be repeated; for another one: 409 with who answered, when, and what."""
+    """One answer counts. The same one may be repeated; for another one: 409 with who answered, when, and what. 403: the
+    question is not for the caller, or requires a comment."""
     run = await client_of(request).run(run_id)
     seq, _ = _numbers(gate)
+    count = None
     try:
-        await run.answer(body.answer, await _open(run, gate))
+        count = await run.answer(body.answer, await _open(run, gate), comment=body.comment)
+    except AnswerRefused:
+        raise
+    except GateAnswered as error:
+        raise await _answered(run, seq, error) from None
     except GateError as error:
         raise await _closed(run, seq, str(error)) from None
     except HttpProblem as problem:
         if problem.more.get("answer") != body.answer or problem.type != "already-answered":
             raise
+    if count is not None:
+        return AnswerReceipt(run=run.id, seq=seq, outcome="counted", voices=count.voices, quorum=count.quorum)
     return AnswerReceipt(run=run.id, seq=seq)
 
 
@@ -107,6 +119,12 @@ async def _closed(run: AsyncRun, seq: int, detail: str) -> HttpProblem:
     if step is None:
         return HttpProblem("no-question", detail)
     return HttpProblem("already-answered", f"question {seq} of run {run.id!r} was answered by {step.by}", _facts(step))
+
+
+async def _answered(run: AsyncRun, seq: int, error: GateAnswered) -> HttpProblem:
+    """What is known of an answer that no scheduler has taken yet, or has taken since."""
+    step = await run.answered(seq)
+    return problem_of(error) if step is None else await _closed(run, seq, str(error))
 
 
 def _facts(step: StepInfo) -> dict[str, Any]:

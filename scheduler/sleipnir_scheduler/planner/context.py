@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.graph.model import Graph, Json, LlmNode, Node
 from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
 from sleipnir.graph.state import checked_of_text, update_problem
 from sleipnir.graph.template import TemplateError, updated_by, updates_read
 from sleipnir.messages import RunStatus
 from sleipnir.redaction import REDACTED, is_secret_name
-from sleipnir.runs.run import Checkpoint, RunView, child_id, limited_from
+from sleipnir.runs.run import Checkpoint, Gate, RunView, changed, child_id, limited_from
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import CollectResults, Notice
 from sleipnir.runs.values import KnownValues, WantedValues
@@ -219,9 +220,23 @@ class Context:
     def answered(self, visit: Visit, text: str, by: str, key: str | None = None) -> None:
         """Note the answer to a question of a visit, redacted if the name of the node, of a key that it writes or of the
         question (`key`) marks a secret."""
-        node = self.graph.nodes.get(visit.node)
-        names = (visit.node, key or "", *(getattr(node, "state_updates", None) or ()))
-        self.draft.record.answered(visit, REDACTED if any(map(is_secret_name, names)) else text, by, key)
+        record = self.draft.record
+        if is_secret := self.has_secret_answer(visit.node, key):
+            record.voices = tuple({**voice, "answer": REDACTED} for voice in record.voices)
+        record.answered(visit, REDACTED if is_secret else text, by, key)
+
+    def has_secret_answer(self, node_id: str, key: str | None = None) -> bool:
+        """Whether the name of a node, of a key that it writes or of its question marks its answers as secret."""
+        updates = getattr(self.graph.nodes.get(node_id), "state_updates", None)
+        return any(map(is_secret_name, (node_id, key or "", *(updates or ()))))
+
+    def restricted(self, gate: Gate, rules: AnswerRules | None) -> Gate:
+        """A gate with the rules for its answers."""
+        if rules is None:
+            return gate
+        author = self.run.spec.author if rules.not_author else None
+        secret = self.has_secret_answer(gate.node, gate.key)
+        return changed(gate, rules=rules, author=author, secret=secret)
 
     def child_id(self, seq: int, agent: str, *, in_session: bool = True) -> str:
         """The id of the run of `agent` that the visit `seq` starts."""

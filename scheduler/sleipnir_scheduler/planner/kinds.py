@@ -159,6 +159,30 @@ def _question_answered(context: Context, visit: Visit, question: Question, text:
         PLACES[type(visit.place)].answered(context, visit, text, by)
 
 
+NOT_CHECKED: Final = (
+    "An answer came from an earlier release of Sleipnir, which does not know who may answer. Answer again."
+)
+
+
+def ask_checked(context: Context, visit: Visit) -> bool:
+    """Ask anew what an earlier release has answered without a look at who may; False: everybody may."""
+    question, node = visit.body, context.graph.nodes.get(visit.node)
+    if not isinstance(question, Question):
+        return False
+    if question.asked is not None:
+        if question.asked.rules is None:
+            return False
+        interrupts.ask_again(context, visit, question, NOT_CHECKED)
+    elif not isinstance(node, ApprovalNode | InputNode) or node.answer_rules is None:
+        return False
+    else:
+        try:
+            starting.ask_again(context, visit, NOT_CHECKED)
+        except VisitFailed as failure:
+            PLACES[type(visit.place)].cannot_start(context, visit, node, str(failure))
+    return True
+
+
 def _question_due(context: Context, visit: Visit, question: Question) -> None:
     """An accepted answer counts even if the timer precedes it in the inbox: then the timer changes nothing."""
     context.draft.unless_answered = True

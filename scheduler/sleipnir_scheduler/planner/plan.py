@@ -363,6 +363,9 @@ def _answer(context: Context, event: Answered) -> IgnoredEvent | None:
     visit = _addressee(context, event)
     if visit is None or (answered := kinds.BODIES[type(visit.body)].answered) is None:
         return IgnoredEvent("the question is closed, or another one")
+    if not event.checked and kinds.ask_checked(context, visit):
+        return None
+    context.draft.record.comment, context.draft.record.voices = event.reason, event.voices
     context.renew_limit()
     answered(context, visit, visit.body, event.text, event.by)
     return None

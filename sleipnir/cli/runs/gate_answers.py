@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from sleipnir.cli.terminal.terminal import ReadLine, can_ask, first_line, note, typed_line
-from sleipnir.errors import GateError, UsageError
+from sleipnir.errors import AnswerRefused, GateError, UsageError
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
 from sleipnir.runs.interrupts import INTERRUPT, answer_of, text_of, typed_answer
 from sleipnir.runs.plain_text import one_line, printable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sleipnir.agents.variables import Asker
     from sleipnir.cli.options import GlobalOptions
     from sleipnir.graph.model import Json, Variable
+    from sleipnir.runs.handling import VoiceCount
     from sleipnir.runs.views import GateInfo
 
 OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)", BUDGET: "Another limit"}
@@ -165,7 +166,23 @@ def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[G
     samples = [*gate.options] if gate.kind == "confirm" else [*gate.options, own_words]
     commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
     headline = f"run {gate.run} waits for an answer to {gate.place!r}: {first_line(gate.question)}"
-    return "\n".join([headline, *commands])
+    who = who_may_answer(gate)
+    return "\n".join([headline, *([f"  for {one_line(who)}"] if who else []), *commands])
+
+
+def who_may_answer(gate: GateInfo) -> str:
+    """`anna, bob, role admin, not eve; comment required; 1 of 2 so far: anna 'yes'`; empty: everybody, alone."""
+    rules = gate.rules
+    if rules is None:
+        return ""
+    who = [*rules.assignees, *([f"role {rules.role}"] if rules.role else [])]
+    who += [f"not {gate.author}"] if gate.author else []
+    parts = [", ".join(who)] if who else []
+    parts += ["comment required"] if rules.comment else []
+    if rules.quorum > 1:
+        given = ", ".join(f"{voice.person} {one_line(voice.answer, 40)!r}" for voice in gate.handling.voices)
+        parts.append(f"{rules.quorum} people must agree" + (f"; so far: {given}" if given else ""))
+    return "; ".join(parts)
 
 
 def _name(gate: GateInfo, still_open: Collection[GateInfo]) -> str:
@@ -178,18 +195,26 @@ def _name(gate: GateInfo, still_open: Collection[GateInfo]) -> str:
 class AnswerableRun(Protocol):
     """A run of a deployment, or one in this process."""
 
-    def answer(self, value: Json, gate: GateInfo) -> None:
-        """Answer an open question. Raises GateError, and UsageError for an answer that it does not accept."""
+    def answer(self, value: Json, gate: GateInfo) -> VoiceCount | None:
+        """Answer an open question. Not None: more people must give the same answer. Raises GateError, and UsageError
+        for an answer that it does not accept."""
 
 
 def answer_gate(run: AnswerableRun, gate: GateInfo, answers: ScriptedAnswers) -> None:
-    """Answer with the next scripted answer, or ask on the terminal. Raises NoAnswer without either."""
+    """Answer with the next scripted answer, or ask on the terminal. Raises NoAnswer without either, and if others must
+    answer."""
     text = answers.next_for(gate)
     if text is None:
         if not can_ask():
             raise NoAnswer(gate)
         text = ask(gate)
     try:
-        run.answer(typed_answer(gate, text), gate)
+        count = run.answer(typed_answer(gate, text), gate)
+        if count is not None:
+            note(f"note: {count.voices} of {count.quorum} people have given this answer")
+            raise NoAnswer(gate)
+    except AnswerRefused as refused:
+        note(f"note: {refused}")
+        raise NoAnswer(gate) from None
     except GateError as late:
         note(f"note: {late}")  # another person answered first; the run continues with that answer

@@ -9,7 +9,8 @@ import click
 
 from sleipnir.cli import exit_codes
 from sleipnir.cli.completion import complete_run
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import GlobalOptions, as_person, pass_options
+from sleipnir.cli.runs.gate_answers import who_may_answer
 from sleipnir.cli.runs.steering import each_run
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
@@ -52,14 +53,25 @@ def gates(options: GlobalOptions, run_id: str | None, as_data: bool) -> None:
 @click.option(
     "--ahead", is_flag=True, help="With --map: wait for questions that are not open yet, until each answer is used."
 )
+@click.option("--comment", metavar="TEXT", help="Why; some questions require it.")
+@as_person
 @pass_options
-def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...], file: TextIO | None, ahead: bool) -> int:
+def answer(
+    options: GlobalOptions,
+    run_id: str,
+    words: tuple[str, ...],
+    file: TextIO | None,
+    ahead: bool,
+    comment: str | None,
+    person: str | None,
+) -> int:
     """Answer an open question of RUN with TEXT; of several runs with the same TEXT, if RUN is RUN,RUN,...
 
     GATE is the key of an interrupt, or the id of the node that asks, alone or after the path through child runs
     (review/approve, each[3]/sure), or the number of its visit; it can be omitted if only one question is open in RUN
     and the runs that it waits for. An approval accepts the exact text of an option, or any other text as free text.
-    TEXT may be empty ('') for an input's default. For an interrupt TEXT is JSON; what is no JSON is a text.
+    TEXT may be empty ('') for an input's default. For an interrupt TEXT is JSON; what is no JSON is a text. If several
+    people must give the same answer, yours is counted.
     """
     if len(words) > 2:
         raise click.UsageError("TEXT must be one argument; put it in quotes")
@@ -76,18 +88,21 @@ def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...], file: Te
         )
     values = None if file is None else _answers_in(file)
 
-    def take(run: Run) -> None:
+    def take(run: Run) -> str | None:
         if values is not None:
-            run.answer_all(values, ahead=ahead)
-            return
+            run.answer_all(values, ahead=ahead, comment=comment)
+            return None
         meant = [gate for gate in run.gates() if name is None or name == str(gate.seq) or name in gate.names]
         if len(meant) == 1:
             _mention_free_text(meant[0], text)
-            run.answer(typed_answer(meant[0], text), meant[0])
+            count = run.answer(typed_answer(meant[0], text), meant[0], comment=comment)
         else:
-            run.answer(answer_of(text) if name and not meant else text, name)
+            count = run.answer(answer_of(text) if name and not meant else text, name, comment=comment)
+        return None if count is None else f"{count.voices} of {count.quorum} people have given it"
 
-    code = each_run(options, run_ids, take, "has taken the answer" if values is None else "has taken the answers")
+    code = each_run(
+        options, run_ids, take, "has taken the answer" if values is None else "has taken the answers", person
+    )
     if code == exit_codes.COMPLETED and options.is_embedded:
         command = options.command("watch", run_ids[0])
         terminal.note(f"it continues while `sleipnir up` runs; or follow it here: {command}")
@@ -107,7 +122,8 @@ def _answers_in(file: TextIO) -> dict[str, Any]:
 
 def _text(gate: GateInfo) -> str:
     options = f" [{', '.join(gate.options)}]" if gate.options else ""
-    return terminal.first_line(gate.question) + options
+    who = who_may_answer(gate)
+    return terminal.first_line(gate.question) + options + (f" (for {who})" if who else "")
 
 
 def _mention_free_text(gate: GateInfo, text: str) -> None:

@@ -128,7 +128,10 @@ def _row(entry: StepInfo | LateResult) -> Row:
 def _by(entry: StepInfo) -> str:
     """`'yes' by ann@desk (cli)`, `ann@desk (cli): costs`."""
     if entry.answer is not None:
-        return f"{one_line(entry.answer, 40)!r}" + (f" by {entry.by}" if entry.by else "")
+        others = [f"{voice.person} {one_line(voice.answer, 40)!r}" for voice in entry.voices if voice.by != entry.by]
+        before = f", after {', '.join(others)}" if others else ""
+        said = f": {one_line(entry.reason, 80)}" if entry.reason else ""
+        return f"{one_line(entry.answer, 40)!r}" + (f" by {entry.by}" if entry.by else "") + before + said
     return ": ".join(filter(None, (entry.by, entry.reason)))
 
 

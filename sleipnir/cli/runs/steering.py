@@ -169,13 +169,21 @@ def retry(options: GlobalOptions, run_ids: tuple[str, ...], fresh_children: bool
     return each_run(options, run_ids, again, "continues")
 
 
-def each_run(options: GlobalOptions, run_ids: Sequence[str], act: Callable[[Run], str | None], outcome: str) -> int:
-    """Call `act` for each run and report it, with the text from `act`; a refusal does not affect the other runs."""
+def each_run(
+    options: GlobalOptions,
+    run_ids: Sequence[str],
+    act: Callable[[Run], str | None],
+    outcome: str,
+    person: str | None = None,
+) -> int:
+    """Call `act` for each run and report it, with the text from `act`; a refusal does not affect the other runs. It is
+    done in the name of a `person`; None: the user of this process."""
     code = exit_codes.COMPLETED
     with options.connected(workers=False) as client:
+        acting = client if person is None else client.acting_as(client.actor.named(person))
         for run_id in run_ids:
             try:
-                run = client.run(run_id)
+                run = acting.run(run_id)
                 more = act(run)
                 terminal.note(f"run {run.id} {outcome}" + (f": {more}" if more else ""))
             except SleipnirError as failure:

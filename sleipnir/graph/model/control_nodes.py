@@ -5,12 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sleipnir.graph.answer_rules import AnsweringRole, AnswerRules
 from sleipnir.graph.model.node_base import NodeBase
-from sleipnir.graph.model.values import LookBack, Seconds, WaitTime, Whole
+from sleipnir.graph.model.values import Count, Flag, LookBack, Seconds, WaitTime, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApprovalNode(NodeBase):
+class AskingNode(NodeBase):
+    """What approvals and inputs have. Added, in sleipnir/1 only: who may answer, as in AnswerRules."""
+
+    assignees: list[str] = field(default_factory=list)
+    role: AnsweringRole | None = None
+    not_author: Flag = False
+    quorum: Count = 1
+    comment: Literal["required"] | None = None
+
+    @property
+    def answer_rules(self) -> AnswerRules | None:
+        """None: everybody who may answer at all."""
+        rules = AnswerRules(tuple(self.assignees), self.role, self.not_author, self.quorum, self.comment == "required")
+        return None if rules == AnswerRules() else rules
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalNode(AskingNode):
     kind = "approval"
     scoped = "choice"
     question: str
@@ -22,7 +40,7 @@ class ApprovalNode(NodeBase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputNode(NodeBase):
+class InputNode(AskingNode):
     kind = "input"
     scoped = "input"
     question: str

@@ -11,6 +11,7 @@ from sleipnir.commands import END as PYTHON_END
 from sleipnir.commands import START as PYTHON_START
 from sleipnir.graph.error_records import ERRORS_KEY
 from sleipnir.graph.model.config_agent import LoopAgent
+from sleipnir.graph.model.control_nodes import ApprovalNode, InputNode
 from sleipnir.graph.model.edges import END, Branch, Join
 from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings, SummaryRules
 from sleipnir.graph.model.node_base import NodeBase
@@ -285,6 +286,9 @@ class Graph(SkillKeys):
         return any(isinstance(node, AgentNode) for node in self.nodes.values())
 
 
+ANSWER_KEYS: Final = ("assignees", "role", "not_author", "quorum", "comment")
+"""Who may answer the question of a node."""
+
 SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
     Graph: (
         "state_classes",
@@ -314,6 +318,8 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
         "stream_output",
     ),
     RagNode: ("cache", "callbacks"),
+    ApprovalNode: ANSWER_KEYS,
+    InputNode: ANSWER_KEYS,
     AgentNode: (
         "input",
         "map_in",

@@ -18,6 +18,9 @@ Json: TypeAlias = Any
 Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=2**53 - 1)]
 """A whole number, not negative; JSON readers round numbers above 2**53."""
 
+Count: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=2**53 - 1)]
+"""A whole number from 1."""
+
 Seconds: TypeAlias = Annotated[Whole, BeforeValidator(seconds)]
 """Whole seconds, written as a number or as `30s`, `5m`, `2h`."""
 

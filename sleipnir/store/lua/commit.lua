@@ -147,7 +147,7 @@ for _, visit in ipairs(control.close) do
     redis.call('ZREM', outbox, visit.member)
   end
   if visit.gate then
-    redis.call('HDEL', gates, visit.seq, visit.seq .. ':answer')
+    redis.call('HDEL', gates, visit.seq, visit.seq .. ':answer', visit.seq .. ':handling')
     redis.call('ZREM', open_gates, visit.gate)
   end
 end

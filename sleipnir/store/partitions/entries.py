@@ -29,6 +29,7 @@ from sleipnir.runs.events import (
     TurnReached,
     Unreadable,
 )
+from sleipnir.runs.handling import voice_text
 from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner
 from sleipnir.runs.visits import Failure
 
@@ -65,7 +66,8 @@ def event_of(fields: Mapping[str, str]) -> Event:
             return TurnReached()
         case "answered":
             text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")
-            return Answered(whole(fields["seq"], "visit"), str(text), attempt, fields.get("by", ""))
+            answered = Answered(whole(fields["seq"], "visit"), str(text), attempt, fields.get("by", ""))
+            return _with_rules(answered, fields) if "checked" in fields or "reason" in fields else answered
         case "cancelled":
             return Cancelled(fields.get("keeps") == "1", fields.get("by", ""), fields.get("reason") or None)
         case "retried":
@@ -106,6 +108,15 @@ def event_of(fields: Mapping[str, str]) -> Event:
             return Told(fields["what"], decoded_object(fields["data"], "news"))
         case other:
             return Unreadable(other, f"written by a newer release: this one knows no entries {ascii(other)[:40]}")
+
+
+def _with_rules(answered: Answered, fields: Mapping[str, str]) -> Answered:
+    voices = decoded(fields.get("voices") or "[]", "voices")
+    if type(voices) is not list or not all(type(voice) is dict for voice in voices):
+        raise RecordUnreadable("voices", "", "damaged: a list of objects is needed")
+    read_voices = tuple({**voice, "answer": voice_text(voice.get("answer"))} for voice in voices)
+    checked = fields.get("checked") == "1"
+    return replace(answered, reason=fields.get("reason") or None, voices=read_voices, checked=checked)
 
 
 def _skipped(fields: Mapping[str, str]) -> Skipped:

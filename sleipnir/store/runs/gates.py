@@ -6,9 +6,12 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from sleipnir.access.audit import audit_text
 from sleipnir.decoding import read_text
-from sleipnir.errors import GateError, RecordUnreadable
+from sleipnir.errors import AnswerRefused, GateAnswered, GateError, RecordUnreadable
+from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.messages import FINAL
+from sleipnir.runs.handling import MOST_VOICES, NO_HANDLING, GateHandling, VoiceCount, handling_of
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.views import GateInfo
 from sleipnir.store.record_text import dumps
@@ -52,17 +55,53 @@ class Gates(RunInfos):
         runs = list({name.rsplit("/", 1)[0] for reply in pipe.execute() for name in reply})
         return sorted((gate for page in _pages(runs) for gate in self._gates(page)), key=lambda gate: gate.opened_ms)
 
-    def answer(self, run_id: str, seq: int, text: str, attempt: int = 1) -> None:
-        """Answer the gate that this attempt of a visit has opened. Safe to repeat. Raises GateError if there is none,
-        or if it was answered with another text."""
+    def answer(
+        self, run_id: str, seq: int, text: str, attempt: int = 1, *, comment: str | None = None, role: str | None = None
+    ) -> VoiceCount | None:
+        """Answer the gate that this attempt of a visit has opened, in the `role` of the person. Safe to repeat. None:
+        it is answered, else it needs the same answer of more people. Raises GateError if there is none, AnswerRefused,
+        and GateAnswered if it was answered with another text."""
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
-        keys = {"gates": run.gates, "inbox": partition.inbox, "run": run.run}
-        args: dict[str, Arg] = {"run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt}
-        reply = _ANSWER(self._client, keys, {**args, "by": self._by, "token": request_token()})
-        if reply[0] == -1:
-            raise GateError(self._closed(run_id, seq))
-        if reply[0] == 0 and json.loads(reply[1]) != text:
-            raise GateError(_answered(run_id, seq, json.loads(reply[1])))
+        keys = {
+            "gates": run.gates, "inbox": partition.inbox, "run": run.run, "events": run.events,
+            "audit": partition.audit,
+        }  # fmt: skip
+        after = {"question": seq, "attempt": attempt}
+        entry = audit_text("question voiced", f"run {run_id}", self._by, after=after, reason=comment)
+        args: dict[str, Arg] = {
+            "run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt, "by": self._by,
+            "token": request_token(), "person": self._person.name, "role": role or self._person.role or "",
+            "comment": comment or "", "most": MOST_VOICES, "entry": entry, "keep_ms": self._audit_ms,
+        }  # fmt: skip
+        reply = _ANSWER(self._client, keys, args)
+        match reply[0]:
+            case 2:
+                return VoiceCount(reply[1], reply[2])
+            case 0 if json.loads(reply[1]) != text:
+                raise GateAnswered(_answered(run_id, seq, json.loads(reply[1]), reply[2]), reply[2], reply[3])
+            case -1:
+                raise GateError(self._closed(run_id, seq))
+            case -2:
+                raise self._refused(run_id, seq, reply[1])
+            case -3:
+                raise AnswerRefused(f"question {seq} of run {run_id!r} needs a comment with the answer", "comment")
+            case -4:
+                raise AnswerRefused(f"question {seq} of run {run_id!r} has {MOST_VOICES} answers already", "voices")
+        return None
+
+    def _refused(self, run_id: str, seq: int, why: str) -> AnswerRefused:
+        """Who may answer, for a person who may not."""
+        who = self._person.name or "nobody that is known"
+        if why == "author":
+            text = (
+                f"question {seq} of run {run_id!r} is not for {who}, who has submitted the run: another person answers"
+            )
+            return AnswerRefused(text, why)
+        gate = next((gate for gate in self.gates(run_id) if gate.seq == seq), None)
+        rules = (gate.rules if gate else None) or AnswerRules()
+        people = [*rules.assignees, *([f"people with the role {rules.role}"] if rules.role else ())]
+        text = f"question {seq} of run {run_id!r} is not for {who}; it is for {', '.join(people) or 'others'}"
+        return AnswerRefused(text, why, rules.assignees, rules.role)
 
     def question(self, run_id: str, seq: int, text_of: Callable[[GateInfo], str]) -> GateInfo | None:
         """The open question of a visit. None: it was answered with this text just now. Raises GateError as `answer`."""
@@ -87,8 +126,8 @@ class Gates(RunInfos):
         )
 
 
-def _answered(run_id: str, seq: int, text: str) -> str:
-    return f"question {seq} of run {run_id!r} was already answered with {text!r}"
+def _answered(run_id: str, seq: int, text: str, by: str = "") -> str:
+    return f"question {seq} of run {run_id!r} was already answered with {text!r}" + (f" by {by}" if by else "")
 
 
 def _pages(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -102,7 +141,15 @@ def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Ite
         with contextlib.suppress(RecordUnreadable):  # `show` says so
             path = tuple(read_text(RunSpec, spec, "spec", run_id).path)
     for g in sorted(gates, key=lambda gate: gate.seq):
-        yield GateInfo.of(run_id, g, path)
+        yield GateInfo.of(run_id, g, path, _handling(fields.get(f"{g.seq}:handling"), g, run_id))
+
+
+def _handling(text: str | None, gate: Gate, run_id: str) -> GateHandling:
+    """One that a newer release wrote does not hide the question."""
+    try:
+        return handling_of(text, gate.attempt, run_id)
+    except RecordUnreadable:
+        return NO_HANDLING
 
 
 def _gate(name: str, text: str) -> Gate:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sleipnir.decoding import read_text
+from sleipnir.decoding import read, read_text
 from sleipnir.errors import RunNotFound
 from sleipnir.graph.error_records import ERRORS_KEY
 from sleipnir.messages import Usage
+from sleipnir.runs.handling import Voice
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.views import LateResult, StepInfo
 from sleipnir.store.keys import RunKeys
@@ -255,4 +256,5 @@ def _step(step: Step, written: list[str]) -> StepInfo:
         skipped=step.skipped,
         cached=step.cached,
         callbacks=step.callbacks,
+        voices=tuple(read(Voice, voice, "voice") for voice in step.voices),
     )

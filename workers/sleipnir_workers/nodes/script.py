@@ -48,7 +48,7 @@ INLINE_STATE_BYTES = 32 * 1024  # Loki's limit; the kernel's for one variable is
 INTERRUPT = "_interrupt"
 RECOVERABLE = "_recoverable"
 """The key of a failure after which the run may go on: a text, or an object of `message` and `code`."""
-_ASKED = frozenset(("key", "value", "schema", "timeout"))
+_ASKED = frozenset(("key", "value", "schema", "timeout", "rules"))
 
 INTERPRETERS: Mapping[str, tuple[str, ...]] = {
     "sh": ("bash",),
@@ -106,9 +106,11 @@ def _question(node: ScriptNode, execution: Execution, printed: Mapping[str, Json
             raise ValueError(f"a script that asks prints nothing else, but it printed {others} too")
         if not isinstance(asked, dict) or "value" not in asked or (unknown := asked.keys() - _ASKED):
             found = f"; unknown: {', '.join(sorted(unknown))}" if isinstance(asked, dict) and "value" in asked else ""
-            raise ValueError(f"it must be an object with value, and if needed key, schema and timeout{found}")
+            raise ValueError(f"it must be an object with value, and if needed key, schema, timeout and rules{found}")
         answers = asking.answers_for(execution)
-        return answers.ask(asked["value"], asked.get("key"), asked.get("schema"), asked.get("timeout"))
+        return answers.ask(
+            asked["value"], asked.get("key"), asked.get("schema"), asked.get("timeout"), rules=asked.get("rules")
+        )
     except ValueError as error:
         raise NodeFailed(
             f"Script '{node.script}' printed an {INTERRUPT} that cannot be asked: {error}", "output"

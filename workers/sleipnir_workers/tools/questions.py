@@ -20,7 +20,7 @@ from sleipnir.python_graph.interrupts import VisitAnswers
 from sleipnir.runs.interrupts import answers_text
 
 INLINE_BYTES: Final = 32 * 1024  # as for the state of a script
-_FIELDS = frozenset(("key", "value", "schema", "timeout", "at"))
+_FIELDS = frozenset(("key", "value", "schema", "timeout", "rules", "at"))
 
 
 def variables(answers: VisitAnswers, folder: Path) -> dict[str, str]:
@@ -44,11 +44,12 @@ def question(answers: VisitAnswers, folder: Path) -> InterruptQuestion | None:
         return None
     asked: Any = json.loads(text)
     if not isinstance(asked, dict) or "value" not in asked or asked.keys() - _FIELDS:
-        raise ValueError("it must be an object with value, and if needed key, schema and timeout")
+        raise ValueError("it must be an object with value, and if needed key, schema, timeout and rules")
     at = asked.get("at")
     if at is not None and (isinstance(at, bool) or not isinstance(at, int) or at < 0):
         raise ValueError(f"`at` counts the questions before this one, but it is {at!r}")
-    return answers.ask(asked["value"], asked.get("key"), asked.get("schema"), asked.get("timeout"), at=at)
+    key, schema, timeout, rules = map(asked.get, ("key", "schema", "timeout", "rules"))
+    return answers.ask(asked["value"], key, schema, timeout, at=at, rules=rules)
 
 
 def _question_file(folder: Path) -> Path:

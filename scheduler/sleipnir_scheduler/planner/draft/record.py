@@ -27,14 +27,34 @@ from sleipnir.runs.visits import Branch, Call, RunFunction, Turn, Visit
 _STEP: Final = Step(0, "", 0)
 
 
+@dataclass(frozen=True)
+class GivenAnswer:
+    """The answer of `by` to the question of the visit `seq`, with its comment; `key` is that of an interrupt, `voices`
+    are those of a question with a quorum."""
+
+    seq: int
+    text: str
+    by: str
+    key: str | None = None
+    comment: str | None = None
+    voices: tuple[Mapping[str, Any], ...] = ()
+
+    def of_step(self) -> dict[str, Any]:
+        """The fields of the step that has it."""
+        fields: dict[str, Any] = {"answer": self.text, "by": self.by, "key": self.key}
+        if self.comment is not None:
+            fields["reason"] = self.comment
+        return {**fields, "voices": self.voices} if self.voices else fields
+
+
 @dataclass
 class EventRecord:
     """`items` are operations on the run's items in order. `changed_items` are the items that TakeResult and SetValue
     have changed in this event, `overlays` those that PutValues has, by field: the store does not have them yet. `split`
     is the visit whose commands this event follows. Of the steps that are applied, `copies` are those whose writes the
     store copies (None: all), `apart` the keys that it does not, `folded` the values that reducers have made of them,
-    `windows` those of a `dag` (dag_folding.py). `answer` is an answer to a question that no step has yet: its visit,
-    the text, who gave it, the key of an interrupt. `drops` are fields of items that nothing needs any more."""
+    `windows` those of a `dag` (dag_folding.py). `answer` is an answer to a question that no step has yet, `comment` and
+    `voices` are those of the answer that this event is. `drops` are fields of items that nothing needs any more."""
 
     before: RunView
     now_ms: int
@@ -42,7 +62,9 @@ class EventRecord:
     writes: list[Write] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     gates: dict[int, Gate] = field(default_factory=dict)
-    answer: tuple[int, str, str, str | None] | None = None
+    answer: GivenAnswer | None = None
+    comment: str | None = None
+    voices: tuple[Mapping[str, Any], ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
     items: list[ItemOp] = field(default_factory=list)
@@ -79,8 +101,8 @@ class EventRecord:
         failure, for watchers; `how` fields of the step."""
         self.last_step += 1
         how.setdefault("took_ms", self.now_ms - visit.opened_ms)
-        if self.answer is not None and self.answer[0] == visit.seq:
-            _, how["answer"], how["by"], how["key"] = self.answer
+        if self.answer is not None and self.answer.seq == visit.seq:
+            how |= self.answer.of_step()
             self.answer = None
         place, item = visit.place, visit.item
         step = changed(
@@ -165,19 +187,25 @@ class EventRecord:
             **({} if twin is None else {"twin": twin}),
         )
 
-    def answered(self, visit: Visit, answer: str, by: str, key: str | None = None) -> None:
+    def answered(
+        self,
+        visit: Visit,
+        answer: str,
+        by: str,
+        key: str | None = None,
+    ) -> None:
         """A question was answered. The step with which the visit ends has the answer, else a step of its own
         (`write_answer`)."""
-        self.answer = (visit.seq, answer, by, key)
+        self.answer = GivenAnswer(visit.seq, answer, by, key, self.comment, self.voices)
         named = {} if key is None else {"key": key}
-        self.notice("gate_answered", seq=visit.seq, node=visit.node, answer=answer, by=by, **named)
+        commented = {} if self.comment is None else {"comment": self.comment}
+        self.notice("gate_answered", seq=visit.seq, node=visit.node, answer=answer, by=by, **named, **commented)
 
     def write_answer(self) -> None:
         """Write an answer that ends no visit, unless that is done."""
         if self.answer is not None:
-            seq, answer, by, key = self.answer
-            self.answer = None
-            self.write_request("answered", by, gate=seq, answer=answer, key=key)
+            given, self.answer = self.answer, None
+            self.write_request("answered", gate=given.seq, **given.of_step())
 
     # Counters and items
 

@@ -67,6 +67,12 @@ def forget_answers(context: Context, work: Work) -> None:
         context.draft.record.item(DropValue(work.given))
 
 
+def ask_again(context: Context, visit: Visit, question: Question, remark: str) -> None:
+    """Ask the same anew."""
+    work, asked = _parts(question)
+    _ask(context, visit, work, asked, remark=remark)
+
+
 def _ask(context: Context, visit: Visit, work: Work, asked: InterruptQuestion, remark: str = "") -> None:
     due_ms = None if asked.timeout_ms is None else context.now_ms + asked.timeout_ms
     visit = context.draft.visits.move(visit, Question(due_ms, work, asked))
@@ -83,7 +89,7 @@ def _ask(context: Context, visit: Visit, work: Work, asked: InterruptQuestion, r
         schema=asked.schema,
         due_ms=due_ms,
     )
-    context.draft.record.ask(visit, gate)
+    context.draft.record.ask(visit, context.restricted(gate, asked.rules))
 
 
 def _parts(question: Question) -> tuple[Work, InterruptQuestion]:

@@ -70,6 +70,20 @@ def updated(context: Context, visit: Visit, node: Node) -> dict[str, Json]:
 
 def ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None:
     """Let a person answer. Raises VisitFailed."""
+    due_ms = context.now_ms + node.timeout * 1000 if node.timeout is not None else None
+    gate = _gate(context, visit, node, due_ms)
+    context.draft.record.ask(context.begin(visit, Question(due_ms)), gate)
+
+
+def ask_again(context: Context, visit: Visit, remark: str) -> None:
+    """Let a person answer anew, until the same time. Raises VisitFailed."""
+    gate = _gate(context, visit, _asking_node(context, visit), visit.due_ms)
+    asking = context.draft.visits.move(visit, Question(visit.due_ms))
+    context.draft.record.ask(asking, changed(gate, question=f"{remark}\n{gate.question}"))
+
+
+def _gate(context: Context, visit: Visit, node: ApprovalNode | InputNode, due_ms: int | None) -> Gate:
+    """The question of a node. Raises VisitFailed."""
     kind = "approval" if isinstance(node, ApprovalNode) else "input"
     try:
         question = render(node.question, context.values.state(keys_read(node.question), visit))
@@ -81,9 +95,8 @@ def ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None:
     if default is not None:
         question = f"{question} [default: {default}]"
     options = tuple(node.options) if isinstance(node, ApprovalNode) else ()
-    expires_ms = context.now_ms + node.timeout * 1000 if node.timeout is not None else None
-    gate = Gate(visit.seq, node.id, node.kind, question, options, default, context.now_ms)
-    context.draft.record.ask(context.begin(visit, Question(expires_ms)), gate)
+    gate = Gate(visit.seq, node.id, node.kind, question, options, default, context.now_ms, due_ms=due_ms)
+    return context.restricted(gate, node.answer_rules)
 
 
 def answered(context: Context, visit: Visit, text: str, by: str) -> None:

@@ -38,7 +38,7 @@ class CallAnswers:
         self.keyed = [each for each in given if each["key"] is not None]
         self.cleared: dict[str, int] = {}
 
-    def take(self, value: Any, key: str | None, schema: Any, timeout_ms: int | None) -> Any:
+    def take(self, value: Any, key: str | None, schema: Any, timeout_ms: int | None, *, rules: Any = None) -> Any:
         if self.has_asked:
             raise CallAsked
         at, self.calls = self.calls, self.calls + 1
@@ -60,6 +60,8 @@ class CallAnswers:
             question["schema"] = schema
         if timeout_ms is not None:
             question["timeout"] = timeout_ms / 1000
+        if rules is not None:
+            question["rules"] = {**vars(rules), "comment": "required" if rules.comment else None}
         text = json.dumps(question)
         with open(self.file, "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(text)

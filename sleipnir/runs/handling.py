@@ -1,0 +1,72 @@
+"""What people have done with an open gate: their voices, if several must give the same answer.
+
+It is stored beside the question, for one attempt of its visit (store/lua/shared/handling.lua), and goes with it. None
+of it keeps a gate from expiring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sleipnir.decoding import decoded, read_text
+from sleipnir.errors import RecordUnreadable
+from sleipnir.redaction import REDACTED
+
+MOST_COMMENT: Final = 4_000
+"""Characters of a comment."""
+MOST_VOICES: Final = 100
+"""People whose answers one gate keeps while it has no quorum."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """The answer of a person to a gate that needs several. A later one of the same person replaces it. `by` is the
+    actor as text."""
+
+    person: str
+    answer: str
+    by: str
+    at_ms: int
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class GateHandling:
+    """What people have done with the gate that an attempt of a visit has opened."""
+
+    attempt: int = 1
+    voices: tuple[Voice, ...] = ()
+
+    def redacted(self) -> GateHandling:
+        """Without the answers, which are secret."""
+        return replace(self, voices=tuple(replace(voice, answer=REDACTED) for voice in self.voices))
+
+
+NO_HANDLING: Final = GateHandling()
+
+
+def handling_of(text: str | None, attempt: int, key: str = "") -> GateHandling:
+    """The handling of the gate that this attempt of a visit has opened. Raises RecordUnreadable."""
+    if text is None:
+        return NO_HANDLING
+    found = read_text(GateHandling, text, "handling of a question", key)
+    if found.attempt != attempt:
+        return NO_HANDLING
+    return replace(found, voices=tuple(replace(each, answer=voice_text(each.answer, key)) for each in found.voices))
+
+
+def voice_text(stored: Any, key: str = "") -> str:
+    """The answer of a stored voice, which is JSON text of a text. Raises RecordUnreadable."""
+    answer = decoded(stored, "answer", key)
+    if not isinstance(answer, str):
+        raise RecordUnreadable("answer", key, "damaged: text is needed")
+    return answer
+
+
+@dataclass(frozen=True)
+class VoiceCount:
+    """An answer was counted, and the gate stays open: `voices` people have given it, of the `quorum` that must."""
+
+    voices: int
+    quorum: int
