@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
@@ -63,6 +64,12 @@ class AskedPage(AskedRuns):
 
     after: str | None = Field(default=None, max_length=120, description="The cursor of the page before.")
     limit: int = Field(default=50, ge=1, le=500, description="At most so many.")
+
+
+AskedNamespace: TypeAlias = Annotated[
+    str | None,
+    Query(description="`*` for all. Default: that of the server. Others need a role in `*`.", max_length=63),
+]
 
 
 def seen_namespace(request: Request, asked: str | None) -> str | None:

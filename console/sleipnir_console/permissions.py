@@ -22,6 +22,7 @@ from starlette.responses import Response
 
 from sleipnir.access.records import Identity
 from sleipnir.client.async_client import AsyncClient
+from sleipnir.errors import BatchNotFound
 from sleipnir.runs.actor import Actor
 from sleipnir_console.problems import HttpProblem
 
@@ -37,12 +38,24 @@ _DECLARED: Final = "__sleipnir_permission__"
 _EVERYWHERE: Final = "__sleipnir_everywhere__"
 
 
-async def namespace_of_run(client: AsyncClient, run_id: str) -> str | None:
+async def namespace_of_run(client: AsyncClient, run_id: str, own: str) -> str | None:
     return (await (await client.run(run_id)).info()).namespace
 
 
-async def namespace_of_schedule(client: AsyncClient, name: str) -> str | None:
+async def namespace_of_schedule(client: AsyncClient, name: str, own: str) -> str | None:
     return (await (await client.open_schedule(name)).info()).namespace
+
+
+async def namespace_of_batch(client: AsyncClient, name: str, own: str) -> str | None:
+    """A name may be that of a batch in each namespace: the own one is first."""
+    try:
+        await client.open_batch(name, namespace=own)
+    except BatchNotFound:
+        try:
+            return (await (await client.open_batch(name)).info()).namespace
+        except BatchNotFound:
+            raise HttpProblem("not-found", f"no batch {name!r}") from None  # without the ids of others
+    return own
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,10 +100,12 @@ def permission_of(endpoint: Callable[..., Any]) -> Permission | None:
     return getattr(endpoint, _DECLARED, None)
 
 
-NAMESPACES: Final[Mapping[str, Callable[[AsyncClient, str], Awaitable[str | None]]]] = {
+NAMESPACES: Final[Mapping[str, Callable[[AsyncClient, str, str], Awaitable[str | None]]]] = {
     "run_id": namespace_of_run, "other_id": namespace_of_run, "schedule": namespace_of_schedule,
+    "batch_id": namespace_of_batch,
 }  # fmt: skip
-"""The parts of paths that name something of one namespace, and how that is found; None: it is not known."""
+"""The parts of paths that name something of one namespace, and how that is found, with that of the server; None: it is
+not known."""
 
 
 class GuardedRoute(APIRoute):
@@ -120,8 +135,9 @@ class GuardedRoute(APIRoute):
 async def _refuse_other_namespaces(request: Request, caller: Caller, permission: Permission, part: str) -> None:
     """In other namespaces than that of the server a caller may do what its role in all of them allows; without such a
     role, nothing of them is there."""
-    namespace = await NAMESPACES[part](request.app.state.client, request.path_params[part])
-    if namespace == request.app.state.namespace:
+    own: str = request.app.state.namespace
+    namespace = await NAMESPACES[part](request.app.state.client, request.path_params[part], own)
+    if namespace == own:
         return
     if not caller.may("viewer", everywhere=True):
         raise HttpProblem("not-found", UNSEEN)

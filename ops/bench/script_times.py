@@ -16,6 +16,7 @@ from pathlib import Path
 from sleipnir.batches.records import BatchPlan, place_of
 from sleipnir.messages import ResultHeader, Usage
 from sleipnir.runs.cached_results import CacheLease, CachePlace
+from sleipnir.runs.cards import card_text, failure_fields
 from sleipnir.runs.run import Checkpoint, Fork, Hold, PastState, RunSpec
 from sleipnir.runs.shared_values import SharedName
 from sleipnir.runs.transitions import AwaitSignal, Step, Transition, Write
@@ -24,10 +25,12 @@ from sleipnir.schedules.firing import MOST_AT_ONCE, decide
 from sleipnir.schedules.records import ScheduleInputs, ScheduleOrigin, SchedulePlan
 from sleipnir.settings import Settings
 from sleipnir.store.cache import CacheStore
+from sleipnir.store.namespaced import list_names
 from sleipnir.store.runs.requests import NO_FENCE
 from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
+from sleipnir_scheduler.services.janitor import RUNS_AT_ONCE
 from tests.processes import RedisServer
 from tests.store.test_batches import ID, SPEC, rows
 from tests.store.test_runs_and_visits import RUN, Bench
@@ -44,6 +47,34 @@ def forget(store: Store) -> None:
     store._client.zadd(index.expiring, gone)
     store._client.zadd(index.runs, gone)
     store.partitions.forget_expired(bench.partition, T, 1000)
+
+
+def forget_listed(store: Store) -> None:
+    """Each run is in eight lists, in each with thousands of others."""
+    spec = RunSpec(
+        "agent", "0" * 64, tags={"customer": "acme", "tier": "gold"}, thread="t", parent="p", namespace="team-a"
+    )
+    card = card_text(spec, "failed", e=5, **failure_fields("agent", "at node 'a': it broke", "a"))
+    keys = store.keys.of_partition(0)
+    names = [number for number in range(100_000) if store.keys.partition_of(f"gone{number:08}") == 0][:5_000]
+    gone = {f"gone{number:08}": 5 for number in names}
+    list_run = LuaScript("list_run")
+    for run_id in gone:
+        run = store.keys.of_run(run_id).run
+        store._client.hset(run, mapping={"version": 3, "created_ms": 5})
+        list_run(store._client, {"run": run, "cards": keys.cards}, {"run_id": run_id, "version": 3, "card": card})
+        store._client.delete(run)
+    store._client.zadd(keys.expiring, gone)
+    store._client.zadd(keys.runs, gone)
+    store._client.slowlog_reset()
+    store.partitions.forget_expired(0, T, RUNS_AT_ONCE)
+
+
+def names_of_namespace(store: Store) -> None:
+    index = store.keys.of_partition(0).gates
+    gates = {f"run{number:09}/1": number for number in range(500)}
+    store._client.zadd(index, gates)
+    list_names(store._client, index, "team-a", list(gates))
 
 
 def fire_timers(store: Store) -> None:
@@ -163,7 +194,8 @@ def cached_results(store: Store) -> None:
 
 
 LARGE: tuple[Callable[[Store], object], ...] = (
-    forget, fire_timers, resume_all, create_run, deliver_and_commit, batches, share_values, schedules, signals,
+    forget, forget_listed, names_of_namespace, fire_timers, resume_all,
+    create_run, deliver_and_commit, batches, share_values, schedules, signals,
     left_signals, cached_results, begin_fork,
 )  # fmt: skip
 

@@ -398,7 +398,7 @@ def _batches(options: GlobalOptions) -> Iterator[CompletionItem]:
     with options.connected_if_up() as client:
         if client is None:
             raise _NotAsked
-        batches = client.batches(limit=SHOWN_RUNS)
+        batches = client.batches(limit=SHOWN_RUNS, namespace="*")
     for info in batches:
         for word in filter(None, (info.id, info.name)):
             yield CompletionItem(word, help=f"{info.agent}, {info.state}")

@@ -357,6 +357,7 @@ class AsyncClient:
     now_ms = _coroutine(Client.now_ms)
     agents = _coroutine(Client.agents)
     gates = _coroutine(Client.gates)
+    gate_count = _coroutine(Client.gate_count)
     limits = _coroutine(Client.limits)
     pause_runs = _coroutine(Client.pause_runs)
     resume_runs = _coroutine(Client.resume_runs)

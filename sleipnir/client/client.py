@@ -38,7 +38,7 @@ from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.run import ID_LENGTH, Hold
-from sleipnir.runs.run_filters import FailureGroup, PageOfRuns, RunCount, RunCounts, RunFilter
+from sleipnir.runs.run_filters import ANY_NAMESPACE, FailureGroup, PageOfRuns, RunCount, RunCounts, RunFilter
 from sleipnir.runs.views import (
     DEFAULT_MODES,
     AgentInfo,
@@ -309,26 +309,28 @@ class Client:
         made = forking.submit(self._preparation, id, plan, at=at, before=before, changes=changes)
         return Batch(self.store, made, forking.so_far)
 
-    def open_batch(self, batch_id: str) -> Batch:
+    def open_batch(self, batch_id: str, *, namespace: str = ANY_NAMESPACE) -> Batch:
         """The batch of that id, of that name (among the newest 1,000), or of that unique prefix of an id, of at least 6
-        characters. Raises BatchNotFound."""
+        characters. `namespace`: no others are there. Raises BatchNotFound."""
         from sleipnir.client.batch import Batch
 
+        of = run_queries.one_namespace(namespace, namespace)
         with self.store.errors():
-            if self.store.batches.spec(batch_id) is not None:
+            spec = self.store.batches.spec(batch_id)
+            if spec is not None and of in (None, spec.namespace):
                 return Batch(self.store, batch_id)
-            found = [info.id for info in self.store.batches.recent(1_000) if info.name == batch_id]
+            found = [info.id for info in self.store.batches.recent(1_000, of) if info.name == batch_id]
             if not found and len(batch_id) >= PREFIX_LENGTH:
-                found = self.store.batches.ids_starting_with(batch_id)
+                found = self.store.batches.ids_starting_with(batch_id, namespace=of)
         if len(found) != 1:
             several = f"{len(found)} batches are called {batch_id!r}, or start with it: {', '.join(found)}"
             raise BatchNotFound(several if found else f"no batch {batch_id!r}")
         return Batch(self.store, found[0])
 
-    def batches(self, limit: int = 50) -> list[BatchInfo]:
-        """Batches, the newest first."""
+    def batches(self, limit: int = 50, *, namespace: str | None = None) -> list[BatchInfo]:
+        """Batches, the newest first. `namespace` as that of `runs`."""
         with self.store.errors():
-            return self.store.batches.recent(limit)
+            return self.store.batches.recent(limit, run_queries.one_namespace(namespace, self.settings.namespace))
 
     def schedule(
         self,
@@ -852,10 +854,17 @@ class Client:
         with self.store.errors():
             return [self.store.limiter.in_use(limit) for limit in limits]
 
-    def gates(self) -> list[GateInfo]:
-        """The open questions of all runs, oldest first."""
+    def gates(self, *, namespace: str | None = None, limit: int | None = None) -> list[GateInfo]:
+        """The open questions of all runs of a namespace, oldest first; with `limit` the first ones. `namespace` as that
+        of `runs`."""
         with self.store.errors():
-            return self.store.runs.open_gates()
+            of = run_queries.one_namespace(namespace, self.settings.namespace)
+            return self.store.runs.open_gates(of, limit)
+
+    def gate_count(self, *, namespace: str | None = None) -> int:
+        """How many questions are open, also those whose answers are on their way."""
+        with self.store.errors():
+            return self.store.runs.gate_count(run_queries.one_namespace(namespace, self.settings.namespace))
 
     def pause_all(self, by: str | None = None, reason: str | None = None) -> None:
         """Pause the deployment: no visit starts on any worker until `resume_all`, including runs submitted later.

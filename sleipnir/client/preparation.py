@@ -23,7 +23,7 @@ from sleipnir.client import requested_run
 from sleipnir.client.agent_preparation import AgentPreparation, PreparedAgent, Roster
 from sleipnir.client.options import ForkChanges, RunOptions, overrides_in, refuse_unknown
 from sleipnir.client.pinned_graph import pinned_graph
-from sleipnir.errors import ThreadBusy, UsageError
+from sleipnir.errors import BatchNotFound, ThreadBusy, UsageError
 from sleipnir.graph import node_overrides
 from sleipnir.graph.agent_names import folder_of
 from sleipnir.graph.check_models import is_model
@@ -252,7 +252,7 @@ class Preparation:
         )
         file = folder.file if program is None and folder.is_python else None
         if batch_id is not None:
-            known = self._spec_of_batch(batch_id, folder.name)
+            known = self._spec_of_batch(batch_id, folder.name, options.get("namespace"))
             if known is not None:
                 with self._store.errors():
                     graph = pinned_graph(self._store, known)
@@ -267,12 +267,15 @@ class Preparation:
         graph = with_shared(roster.agent.graph, self._shared(spec))
         return PreparedBatch(batch_id or self._new_id(spec), spec, plan, graph, program, file)
 
-    def _spec_of_batch(self, batch_id: str, agent: str) -> RunSpec | None:
-        """The specification of an existing batch. Raises UsageError for a batch of another agent."""
+    def _spec_of_batch(self, batch_id: str, agent: str, namespace: str | None) -> RunSpec | None:
+        """The specification of an existing batch. Raises UsageError for a batch of another agent, and BatchNotFound for
+        one of another namespace than the named one."""
         if not BATCH_ID.fullmatch(batch_id):
             raise UsageError(NO_BATCH_ID.format(batch_id))
         with self._store.errors():
             spec = self._store.batches.spec(batch_id)
+        if spec is not None and namespace not in (None, spec.namespace):
+            raise BatchNotFound(f"no batch {batch_id!r} in the namespace {namespace!r}; another namespace has this id")
         if spec is not None and spec.agent != agent:
             raise UsageError(f"batch {batch_id!r} is of agent {spec.agent!r}; submit rows of another as another batch")
         return spec

@@ -94,6 +94,11 @@ def filter_of(
     )
 
 
+def one_namespace(named: str | None, own: str) -> str | None:
+    """The namespace that is asked for; None: any. `own` is that of the settings. Raises UsageError."""
+    return None if named == ANY_NAMESPACE else checked_namespace(named or own)
+
+
 def _namespace_of(store: Store, given: Mapping[str, Any]) -> str | None:
     """The namespace of the batch or the parent that a query names. None: it names none, or one that does not exist."""
     if (batch := given.get("batch")) is not None:

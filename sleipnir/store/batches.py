@@ -37,6 +37,7 @@ from sleipnir.runs.failure_text import failure_of
 from sleipnir.runs.run import RunSpec
 from sleipnir.store.connect import Client, clock_ms, time_ms
 from sleipnir.store.keys import Keys
+from sleipnir.store.namespaced import is_complete, of_namespace
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.records import PinnedDigests
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_batch
@@ -135,14 +136,18 @@ class Batches:
         """Add rows: pairs of a key and batches.row_text. `contents` has, by key, what is compared of a row that is
         added again; else its text is. `fork_state` are the values that forks begin with. The first call creates the
         batch; later calls ignore `spec`, `plan` and `fork_state`. Safe to repeat. Raises UsageError if it was
-        cancelled."""
+        cancelled, and BatchNotFound if it is a batch of another namespace than that of the spec."""
         keys = {**self._changing(batch), "batches": self._first.batches}
         begin = ["fork_state", dumps(fork_state)] if fork_state else []
         fields = json.dumps(["spec", record(spec), _plan_field(plan), record(plan), *begin])
-        args: dict[str, Arg] = {"id": batch, "now_ms": self.now_ms(), "fields": fields}
+        args: dict[str, Arg] = {"id": batch, "now_ms": self.now_ms(), "fields": fields, "namespace": spec.namespace}
         compared = contents or {}
         added: list[Arg] = [part for key, text in rows for part in (key, row_digest(compared.get(key, text)), text)]
         reply = _ADD(self._client, keys, args, added)
+        if reply[0] == -2:
+            raise BatchNotFound(
+                f"no batch {batch!r} in the namespace {spec.namespace!r}; another namespace has this id"
+            )
         if reply[0] == -1:
             raise UsageError(f"batch {batch!r} was cancelled and takes no more rows; submit them as another batch")
         return AddedRows(int(reply[0]), int(reply[1]), tuple(map(int, reply[2:])))
@@ -164,15 +169,24 @@ class Batches:
             raise _not_found(batch)
         return info
 
-    def recent(self, limit: int) -> list[BatchInfo]:
-        """The batches that began last, the newest first."""
-        ids = self._client.zrevrange(self._first.batches, 0, limit - 1)
+    def recent(self, limit: int, namespace: str | None = None) -> list[BatchInfo]:
+        """The batches that began last, of one namespace or (None) of all, the newest first."""
+        index = self._first.batches
+        if namespace is None:
+            return self._existing(self._client.zrevrange(index, 0, limit - 1))
+        if all(is_complete(self._client, [index])):
+            return self._existing(self._client.zrevrange(of_namespace(index, namespace), 0, limit - 1))
+        infos = self._existing(self._client.zrevrange(index, 0, -1))
+        return [info for info in infos if info.namespace == namespace][:limit]
+
+    def _existing(self, ids: Sequence[str]) -> list[BatchInfo]:
         infos = [info for at in range(0, len(ids), LOOK_PAGE) for info in self.infos(ids[at : at + LOOK_PAGE])]
         return [info for info in infos if info is not None]
 
-    def ids_starting_with(self, prefix: str, limit: int = 20) -> list[str]:
-        """Batch ids by prefix, to complete user input."""
-        ids = self._client.zrevrange(self._first.batches, 0, 9_999)
+    def ids_starting_with(self, prefix: str, limit: int = 20, namespace: str | None = None) -> list[str]:
+        """Ids of batches of a namespace (None: of any) by prefix, among the newest 10,000, to complete user input."""
+        index = self._first.batches
+        ids = self._client.zrevrange(index if namespace is None else of_namespace(index, namespace), 0, 9_999)
         return sorted(batch for batch in ids if batch.startswith(prefix))[:limit]
 
     def spec(self, batch: str) -> RunSpec | None:

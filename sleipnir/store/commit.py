@@ -64,7 +64,7 @@ def control(
     and JSON is not nested in JSON: this halves the bytes for two encoders and a decoder.
     """
     texts: list[Arg] = []  # the order of the entries below is the order of their texts
-    closed, gone = _closed_visits(run.id, transition)
+    closed, gone = _closed_visits(run, transition)
     drops, items = _drops_apart(transition.items) if transition.items else ([], [])
     body = {
         "run": run.id,
@@ -74,7 +74,7 @@ def control(
         "last": run.last_event,
         "publish_after_ms": publish_after_ms,
         "close": closed,
-        "open": _opened_visits(run.id, transition, texts),
+        "open": _opened_visits(run, transition, texts),
         "items": [_item_op(op, texts) for op in items],
         "steps": [_written(write, texts) for write in transition.writes],
         "set": _fields(run, after, transition),
@@ -111,9 +111,9 @@ def control(
     return text(body), texts
 
 
-def _closed_visits(run_id: str, transition: Transition) -> tuple[list[dict[str, Any]], list[int]]:
+def _closed_visits(run: RunView, transition: Transition) -> tuple[list[dict[str, Any]], list[int]]:
     """The visits to close; those without claims and gates by their number only, unless a condition concerns them."""
-    closed = [_closed(run_id, visit, visit.seq == transition.delivered) for visit in transition.close]
+    closed = [_closed(run, visit, visit.seq == transition.delivered) for visit in transition.close]
     gone = [seq for seqs in transition.gone.values() for seq in seqs]
     if not transition.unless_claimed:
         gone += [each["seq"] for each in closed if len(each) == 2]
@@ -121,9 +121,9 @@ def _closed_visits(run_id: str, transition: Transition) -> tuple[list[dict[str, 
     return closed, gone
 
 
-def _opened_visits(run_id: str, transition: Transition, texts: list[Arg]) -> list[dict[str, Any]]:
+def _opened_visits(run: RunView, transition: Transition, texts: list[Arg]) -> list[dict[str, Any]]:
     gates = {gate.seq: gate for gate in transition.gates}
-    return [_opened(run_id, visit, gates.get(visit.seq), texts) for visit in transition.open]
+    return [_opened(run, visit, gates.get(visit.seq), texts) for visit in transition.open]
 
 
 def _held_writes(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
@@ -228,22 +228,24 @@ def _session(run: RunView, after: RunView, now_ms: int, most: int, *, revives: b
     return session
 
 
-def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
+def _closed(run: RunView, visit: Visit, delivered: bool) -> dict[str, Any]:
     closed: dict[str, Any] = {"seq": visit.seq, "attempt": visit.attempt}
     if not delivered and isinstance(visit.body, (Work, Backoff)):
-        closed["member"] = member(run_id, visit.seq, visit.attempt)
+        closed["member"] = member(run.id, visit.seq, visit.attempt)
     if visit.is_asking:
-        closed["gate"] = f"{run_id}/{visit.seq}"
+        closed |= {"gate": f"{run.id}/{visit.seq}", "namespace": run.spec.namespace}
     return closed
 
 
-def _opened(run_id: str, visit: Visit, gate: Gate | None, texts: list[Arg]) -> dict[str, Any]:
+def _opened(run: RunView, visit: Visit, gate: Gate | None, texts: list[Arg]) -> dict[str, Any]:
     opened: dict[str, Any] = {"seq": visit.seq}
     texts.append(visit_text(visit))
     if visit.state == "queued":
-        opened["member"] = member(run_id, visit.seq, visit.attempt)
+        opened["member"] = member(run.id, visit.seq, visit.attempt)
     if gate is not None:
-        opened |= {"gate": f"{run_id}/{visit.seq}", "opened_ms": gate.opened_ms}
+        opened |= {
+            "gate": f"{run.id}/{visit.seq}", "opened_ms": gate.opened_ms, "namespace": run.spec.namespace
+        }  # fmt: skip
         texts.append(record(gate))
     return opened
 

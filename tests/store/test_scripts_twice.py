@@ -34,7 +34,7 @@ from sleipnir.runs.values import WantedTurn
 from sleipnir.runs.visits import Question, Visit, Work
 from sleipnir.schedules.firing import decide_now
 from sleipnir.schedules.records import ScheduleInputs, ScheduleOrigin, SchedulePlan
-from sleipnir.store import scripts
+from sleipnir.store import namespaced, scripts
 from sleipnir.store.access import USER_FREE
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
@@ -318,6 +318,12 @@ def list_run(store: Store) -> Act:
     return lambda: store.partitions.list_again(bench.partition, [RUN])
 
 
+def list_names(store: Store) -> Act:
+    index = store.keys.of_partition(0).gates
+    store._client.zadd(index, {"run/1": 5})
+    return lambda: namespaced.list_names(store._client, index, "team-a", ["run/1", "gone/1"])
+
+
 def limit_take(store: Store) -> Act:
     return lambda: store.limiter.take([LIMIT], "run/1/1/0", 5, now_ms=T)
 
@@ -534,6 +540,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "limit_release": (limit_release, None),
     "limit_renew": (limit_renew, []),
     "limit_take": (limit_take, [1]),
+    "list_names": (list_names, 0),
     "list_run": (list_run, 0),
     "login_attempt": (login_attempt, 0),
     "own": (own, None),

@@ -71,9 +71,19 @@ OF_CLIENTS = {
     "seal_batch": "batch_change",
     "retry_batch": "batch_work",
 }
-ALONE = {"change_session", "drop_thread", "archived", "batch_forget", "dead_letter", "forget", "put_back", "list_run"}
+ALONE = {
+    "change_session",
+    "drop_thread",
+    "archived",
+    "batch_forget",
+    "dead_letter",
+    "forget",
+    "put_back",
+    "list_run",
+    "list_names",
+}
 """One atomic change that nobody follows up (tests/store: test_sessions, test_threads, test_export_and_archive,
-test_batches, test_effects, test_forgotten, test_run_lists)."""
+test_batches, test_effects, test_forgotten, test_run_lists, test_namespaces)."""
 OF_WRITERS = ("add_pieces",)
 OF_BUILDERS = ("build_lease",)
 OF_CACHES = {"cache_take", "cache_put", "cache_lease", "cache_clear"}  # tests/store/test_cache.py

@@ -13,9 +13,11 @@ from starlette.responses import Response
 from sleipnir.batches.records import BatchInfo, ErrorGroup
 from sleipnir.batches.rows import BadRow, read_from
 from sleipnir.client.async_client import AsyncBatch
+from sleipnir.runs.run_filters import ANY_NAMESPACE
+from sleipnir_console.asked_runs import AskedNamespace, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.json_lines import LINES, JsonLines
-from sleipnir_console.permissions import GuardedRoute, requires
+from sleipnir_console.permissions import GuardedRoute, caller_of, requires
 from sleipnir_console.problems import HttpProblem
 from sleipnir_console.strict_model import AgentName, Limit, PauseTimeout, StrictModel
 from sleipnir_console.uploaded_rows import UploadedRows
@@ -139,7 +141,7 @@ async def submit_batch(
     batch = await client_of(request).batch(
         agent, rows, id=id, name=name, key=key, priority=priority, parallel=parallel, canary=canary,
         max_cost_usd=max_cost_usd, max_tokens=max_tokens, strict=strict, variables=_variables(variables), scratch=True,
-        on_bad=on_bad,
+        on_bad=on_bad, namespace=request.app.state.namespace,
     )  # fmt: skip
     response.headers["Location"] = f"/api/v1/batches/{batch.id}"
     done = batch.batch.submitted
@@ -169,9 +171,10 @@ def _variables(text: str | None) -> dict[str, str] | None:
 
 @router.get("", operation_id="list_batches", summary="Batches, newest first")
 @requires("viewer")
-async def list_batches(request: Request, limit: Limit = 50) -> list[BatchDetail]:
-    """The newest batches."""
-    return [BatchDetail.of(info) for info in await client_of(request).batches(limit)]
+async def list_batches(request: Request, limit: Limit = 50, namespace: AskedNamespace = None) -> list[BatchDetail]:
+    """The newest batches of a namespace."""
+    seen = seen_namespace(request, namespace)
+    return [BatchDetail.of(info) for info in await client_of(request).batches(limit, namespace=seen)]
 
 
 @router.get("/{batch_id}", operation_id="get_batch", summary="One batch")
@@ -251,4 +254,7 @@ async def cancel_batch(request: Request, batch_id: BatchId) -> CancelledBatch:
 
 
 async def _batch(request: Request, batch_id: str) -> AsyncBatch:
-    return await client_of(request).open_batch(batch_id)
+    """Others than those of the namespaces that the caller may see are not there."""
+    own: str = request.app.state.namespace
+    seen = ANY_NAMESPACE if caller_of(request).may("viewer", everywhere=True) else own
+    return await client_of(request).open_batch(batch_id, namespace=seen)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from sleipnir.client.async_client import AsyncRun
 from sleipnir.errors import AnswerRefused, GateAnswered, GateError
 from sleipnir.runs.views import GateInfo, StepInfo
+from sleipnir_console.asked_runs import AskedNamespace, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.problems import HttpProblem, problem_of
@@ -43,7 +44,7 @@ class AnswerReceipt(BaseModel):
 
 
 class GatePage(BaseModel):
-    """Open questions, the oldest first; `count` is how many there are."""
+    """Open questions, the oldest first; `count` is how many there are, with those whose answers are on their way."""
 
     items: list[GateInfo]
     count: int
@@ -52,11 +53,15 @@ class GatePage(BaseModel):
 @router.get("/gates", operation_id="list_gates", summary="The open questions of all runs")
 @requires("viewer")
 async def list_gates(
-    request: Request, limit: Limit = 100, skip: Annotated[int, Query(ge=0, description="Leave out so many.")] = 0
+    request: Request,
+    limit: Limit = 100,
+    skip: Annotated[int, Query(ge=0, le=10_000, description="Leave out so many.")] = 0,
+    namespace: AskedNamespace = None,
 ) -> GatePage:
-    """What waits for a person, the oldest question first."""
-    gates = await client_of(request).gates()
-    return GatePage(items=gates[skip : skip + limit], count=len(gates))
+    """What waits for a person in a namespace, the oldest question first."""
+    client, seen = client_of(request), seen_namespace(request, namespace)
+    gates = await client.gates(namespace=seen, limit=skip + limit)
+    return GatePage(items=gates[skip:], count=await client.gate_count(namespace=seen))
 
 
 @router.get("/runs/{run_id}/gates", operation_id="list_run_gates", summary="The open questions of a run")

@@ -4,27 +4,31 @@ index of all runs, and runs whose keys were deleted by hand would be listed for 
 Every script that creates a run, moves it or removes it changes its card and its lists (runs/cards.py). An earlier
 release does not, and a backup may be older. The runs of a partition, and the cards, are compared in pieces, with the
 cursors of scans, over several rounds. When the first pass over the runs of a partition is done, that is recorded, and
-queries rely on the lists.
+queries rely on the lists. The same for open questions and batches, which are also listed by namespace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from sleipnir.store.partitions import Partitions
+from sleipnir.store.partitions.listed_names import NamesPosition
 
 AT_ONCE = 500  # approximate number of runs of a partition that are compared per round
 
 
 @dataclass
 class _Pass:
-    """How far the pass over a partition is: cursors of its runs and of its cards."""
+    """How far the pass over a partition is: cursors of its runs and of its cards, its questions, and batches, which the
+    first partition has."""
 
     runs: int = 0
     cards: int = 0
+    gates: NamesPosition = field(default_factory=NamesPosition)
+    batches: NamesPosition = field(default_factory=NamesPosition)
 
 
 class Listing:
@@ -36,7 +40,8 @@ class Listing:
         self._log = structlog.get_logger().bind(service="listing")
 
     def run_once(self, partitions: Collection[int]) -> bool:
-        """Compare some runs of each partition. Returns whether runs of any partition may still have no card."""
+        """Compare some runs of each partition. Returns whether anything of any partition may still not be
+        listed."""
         self._passes = {partition: self._passes.get(partition, _Pass()) for partition in partitions}
         found_missing = False
         for partition, at in self._passes.items():
@@ -50,5 +55,8 @@ class Listing:
                 self._log.warning("runs were not listed as they are", partition=partition, runs=listed)
             if at.runs == 0 and not known:
                 self._store.note_all_listed(partition)
-            found_missing = found_missing or (at.runs != 0 and not known)
+            is_behind = self._store.list_gates(partition, at.gates, AT_ONCE)
+            if partition == 0:
+                is_behind = self._store.list_batches(at.batches, AT_ONCE) or is_behind
+            found_missing = found_missing or is_behind or (at.runs != 0 and not known)
         return found_missing

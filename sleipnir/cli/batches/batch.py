@@ -17,7 +17,7 @@ from sleipnir.cli.completion import complete_batch
 from sleipnir.cli.knowledge.building import counted
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions, Seconds, pass_options
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, notes, patience_s
-from sleipnir.cli.runs.run_options import SteeringView
+from sleipnir.cli.runs.run_options import NAMESPACE_HELP, SteeringView
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_fields, print_json, print_json_line, print_table
 from sleipnir.cli.terminal.terminal import MARK
@@ -49,12 +49,13 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 @click.option(
     "--limit", type=COUNT, default=50, show_default=True, help="Show at most this number of batches, the newest."
 )
+@click.option("--namespace", metavar="NAME", help=NAMESPACE_HELP)
 @_JSON
 @pass_options
-def ls(options: GlobalOptions, limit: int, as_data: bool) -> None:
+def ls(options: GlobalOptions, limit: int, namespace: str | None, as_data: bool) -> None:
     """List batches, the newest first."""
     with options.connected(workers=False) as client:
-        batches = client.batches(limit)
+        batches = client.batches(limit, namespace=namespace)
     if as_data:
         print_json([batch_view.to_data(info) for info in batches])
     elif batches:

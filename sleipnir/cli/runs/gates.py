@@ -11,6 +11,7 @@ from sleipnir.cli import exit_codes
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, as_person, pass_options
 from sleipnir.cli.runs.gate_answers import who_may_answer
+from sleipnir.cli.runs.run_options import NAMESPACE_HELP
 from sleipnir.cli.runs.steering import each_run
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run_id", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.option("--namespace", metavar="NAME", help=NAMESPACE_HELP)
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
-def gates(options: GlobalOptions, run_id: str | None, as_data: bool) -> None:
+def gates(options: GlobalOptions, run_id: str | None, namespace: str | None, as_data: bool) -> None:
     """List the open questions of all runs, or of RUN and the runs below it that it waits for."""
     with options.connected(workers=False) as client:
-        open_gates = client.gates() if run_id is None else client.run(run_id).gates()
+        open_gates = client.gates(namespace=namespace) if run_id is None else client.run(run_id).gates()
     if as_data:
         print_json(open_gates)
     elif open_gates:

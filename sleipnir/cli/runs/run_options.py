@@ -46,6 +46,7 @@ NAMESPACE = click.option(
     help="Only runs of this namespace; '*': of all. Default: SLEIPNIR_NAMESPACE, or `default`.",
 )  # fmt: skip
 
+NAMESPACE_HELP: Final = "Only of this namespace; '*': of all. Default: SLEIPNIR_NAMESPACE, or `default`."
 NAMES: Final = ("children", "batch", "agents", "since_ms", "before_ms", "rows", "tags", "namespace")
 """The parameters of these options."""
 

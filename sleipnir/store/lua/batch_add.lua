@@ -7,29 +7,35 @@
 -- KEYS[5] states    STRING  ...:states
 -- KEYS[6] failures  HASH    ...:failures
 -- KEYS[7] ends      LIST    ...:ends
--- KEYS[8] batches   ZSET    slp:{p00}:batches
+-- KEYS[8] batches   ZSET    slp:{p00}:batches; those of namespaces are named after it (store/namespaced.py)
 -- KEYS[9] open      SET     slp:{p00}:batches:open
 -- KEYS[10] changed  ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id        str
 -- ARGV[2] now_ms    int
 -- ARGV[3] fields    JSON    [name, text, ...] of the batch, for its creation
--- ARGV[4...] added  per row its key, its digest, and the row as JSON, which is opaque here
+-- ARGV[4] namespace str
+-- ARGV[5...] added  per row its key, its digest, and the row as JSON, which is opaque here
 --
 -- Returns {rows added, rows known already, place in the call of a row whose key has other contents, ...}
 --         {-1} the batch was cancelled; nothing changed. Calling twice is safe.
+--         {-2} it is a batch of another namespace; nothing changed
 local batch, rows, numbers, names, states, failures, ends, batches, open, changed = unpack(KEYS)
-local id, now_ms, fields = ARGV[1], ARGV[2], ARGV[3]
+local id, now_ms, fields, namespace = unpack(ARGV, 1, 4)
 
 if redis.call('EXISTS', batch) == 0 then
   redis.call('HSET', batch, 'created_ms', now_ms, 'total', 0, 'waiting', 0, 'active', 0, unpack(cjson.decode(fields)))
   redis.call('ZADD', batches, now_ms, id)
-elseif redis.call('HEXISTS', batch, 'cancelling') == 1 then
-  return {-1}
+  redis.call('SADD', batches .. ':of', namespace)
+  redis.call('ZADD', batches .. ':of:' .. namespace, now_ms, id)
+else
+  local is_read, spec = pcall(cjson.decode, redis.call('HGET', batch, 'spec'))
+  if is_read and (spec.namespace or 'default') ~= namespace then return {-2} end
+  if redis.call('HEXISTS', batch, 'cancelling') == 1 then return {-1} end
 end
 
 local total = tonumber(redis.call('HGET', batch, 'total'))
 local result, added = {0, 0}, 0
-for i = 4, #ARGV, 3 do
+for i = 5, #ARGV, 3 do
   local key, digest = ARGV[i], ARGV[i + 1]
   local known = redis.call('HGET', numbers, key)
   if not known then
@@ -41,7 +47,7 @@ for i = 4, #ARGV, 3 do
   elseif string.match(known, ' (.*)$') == digest then
     result[2] = result[2] + 1
   else
-    result[#result + 1] = (i - 4) / 3
+    result[#result + 1] = (i - 5) / 3
   end
 end
 result[1] = added

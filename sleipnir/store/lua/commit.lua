@@ -14,7 +14,7 @@
 -- KEYS[12] outbox      ZSET    slp:{p07}:outbox
 -- KEYS[13] leases      ZSET    slp:{p07}:leases
 -- KEYS[14] timers      ZSET    slp:{p07}:timers
--- KEYS[15] open_gates  ZSET    slp:{p07}:gates
+-- KEYS[15] open_gates  ZSET    slp:{p07}:gates; those of namespaces are named after it (store/namespaced.py)
 -- KEYS[16] expiring    ZSET    slp:{p07}:expiring
 -- KEYS[17] ended       STREAM  slp:{p07}:ended
 -- KEYS[18] spec        STRING  ...:spec
@@ -149,6 +149,7 @@ for _, visit in ipairs(control.close) do
   if visit.gate then
     redis.call('HDEL', gates, visit.seq, visit.seq .. ':answer', visit.seq .. ':handling')
     redis.call('ZREM', open_gates, visit.gate)
+    redis.call('ZREM', open_gates .. ':of:' .. visit.namespace, visit.gate)
   end
 end
 local publish_ms
@@ -165,6 +166,8 @@ for _, visit in ipairs(control.open) do
   if visit.gate then
     redis.call('HSET', gates, visit.seq, text())
     redis.call('ZADD', open_gates, visit.opened_ms, visit.gate)
+    redis.call('SADD', open_gates .. ':of', visit.namespace)
+    redis.call('ZADD', open_gates .. ':of:' .. visit.namespace, visit.opened_ms, visit.gate)
     note_occasion(run, 'gate', control.run, function() return {'seq', visit.seq, 'opened_ms', visit.opened_ms} end)
   end
 end

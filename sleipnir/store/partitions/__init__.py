@@ -14,6 +14,7 @@ timers        deadlines, delays and backoffs                 services/timers.py
 outbox        queued visits that are to be published         services/outbox.py, services/unindexed.py
 ended_runs    ended runs until they expire                   services/archiver.py, services/janitor.py
 listed_runs   runs whose cards are missing or old            services/listing.py
+listed_names  questions and batches by namespace             services/listing.py
 
 Effects are in store/effects.py, rows of batches in store/batches.py, slots in store/slots.py.
 """
@@ -24,6 +25,7 @@ from sleipnir.store.partitions.commits import Commits
 from sleipnir.store.partitions.ended_runs import EndedRuns
 from sleipnir.store.partitions.inbox import Inbox
 from sleipnir.store.partitions.leases import Leases
+from sleipnir.store.partitions.listed_names import ListedNames
 from sleipnir.store.partitions.listed_runs import ListedRuns
 from sleipnir.store.partitions.outbox import QueuedVisits
 from sleipnir.store.partitions.ownership import PartitionOwnership
@@ -33,6 +35,16 @@ from sleipnir.store.partitions.timers import Timers
 
 
 class Partitions(
-    Inbox, ListedRuns, RunValues, Commits, PartitionOwnership, ParkedRuns, Leases, Timers, QueuedVisits, EndedRuns
+    Inbox,
+    ListedRuns,
+    ListedNames,
+    RunValues,
+    Commits,
+    PartitionOwnership,
+    ParkedRuns,
+    Leases,
+    Timers,
+    QueuedVisits,
+    EndedRuns,
 ):
     """The operations of schedulers, on one connection."""

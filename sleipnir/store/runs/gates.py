@@ -11,9 +11,11 @@ from sleipnir.decoding import read_text
 from sleipnir.errors import AnswerRefused, GateAnswered, GateError, RecordUnreadable
 from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.messages import FINAL
+from sleipnir.runs.cards import DEFAULT_NAMESPACE
 from sleipnir.runs.handling import MOST_VOICES, NO_HANDLING, GateHandling, VoiceCount, handling_of
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.views import GateInfo
+from sleipnir.store.namespaced import is_complete, of_namespace
 from sleipnir.store.record_text import dumps
 from sleipnir.store.runs.connection import PAGE
 from sleipnir.store.runs.requests import request_token
@@ -30,15 +32,15 @@ class Gates(RunInfos):
         """The unanswered questions of a run, in the order they were asked."""
         return self._gates([run_id])
 
-    def _gates(self, run_ids: Sequence[str]) -> list[GateInfo]:
-        """The unanswered questions of several runs, run by run, in one round trip."""
+    def _gates(self, run_ids: Sequence[str], namespace: str | None = None) -> list[GateInfo]:
+        """The unanswered questions of several runs, run by run, in one round trip; only of runs of the namespace."""
         pipe = self._client.pipeline(transaction=False)
         for keys in map(self._keys.of_run, run_ids):
             pipe.hgetall(keys.gates)
             pipe.get(keys.spec)
         replies = pipe.execute()
         read = zip(run_ids, replies[::2], replies[1::2], strict=True)
-        return [gate for run_id, fields, spec in read for gate in _open_gates(run_id, fields, spec)]
+        return [gate for run_id, fields, spec in read for gate in _open_gates(run_id, fields, spec, namespace)]
 
     def gates_below(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run and of all child runs that it waits for, in the order they were asked."""
@@ -47,13 +49,40 @@ class Gates(RunInfos):
             gates += (gate for page in _pages(level) for gate in self._gates(page))
         return sorted(gates, key=lambda gate: gate.opened_ms)
 
-    def open_gates(self) -> list[GateInfo]:
-        """The open questions of all runs, oldest first."""
+    def open_gates(self, namespace: str | None = None, limit: int | None = None) -> list[GateInfo]:
+        """The open questions of runs of one namespace or (None) of all, oldest first; with a limit the first ones, or
+        some fewer while answers to them are on their way. It reads those that it returns, and no others."""
+        indexes, is_exact = self._gate_indexes(namespace)
+        most = limit if is_exact else None
         pipe = self._client.pipeline(transaction=False)
-        for partition in range(self._keys.partitions):
-            pipe.zrange(self._keys.of_partition(partition).gates, 0, -1)
-        runs = list({name.rsplit("/", 1)[0] for reply in pipe.execute() for name in reply})
-        return sorted((gate for page in _pages(runs) for gate in self._gates(page)), key=lambda gate: gate.opened_ms)
+        for index in indexes:
+            pipe.zrange(index, 0, -1 if most is None else most - 1, withscores=True)
+        names = [name for _, name in sorted((at_ms, name) for reply in pipe.execute() for name, at_ms in reply)]
+        chosen = dict.fromkeys(names[:most])
+        runs = list(dict.fromkeys(name.rsplit("/", 1)[0] for name in chosen))
+        gates = [gate for page in _pages(runs) for gate in self._gates(page, namespace)]
+        if most is not None:
+            gates = [gate for gate in gates if f"{gate.run}/{gate.seq}" in chosen]
+        return sorted(gates, key=lambda gate: gate.opened_ms)[:limit]
+
+    def gate_count(self, namespace: str | None = None) -> int:
+        """How many questions are open, of the same cost for any number of them. Those whose answers are on their way
+        count."""
+        indexes, is_exact = self._gate_indexes(namespace)
+        if not is_exact:
+            return len(self.open_gates(namespace))
+        pipe = self._client.pipeline(transaction=False)
+        for index in indexes:
+            pipe.zcard(index)
+        return sum(pipe.execute())
+
+    def _gate_indexes(self, namespace: str | None) -> tuple[list[str], bool]:
+        """What lists the questions of a namespace in each partition, and whether it lists no others: the index of all
+        does, which is read until it is listed by namespace in whole."""
+        indexes = [self._keys.of_partition(partition).gates for partition in range(self._keys.partitions)]
+        if namespace is None or not all(is_complete(self._client, indexes)):
+            return indexes, namespace is None
+        return [of_namespace(index, namespace) for index in indexes], True
 
     def answer(
         self, run_id: str, seq: int, text: str, attempt: int = 1, *, comment: str | None = None, role: str | None = None
@@ -134,12 +163,16 @@ def _pages(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (run_ids[at : at + PAGE] for at in range(0, len(run_ids), PAGE))
 
 
-def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Iterator[GateInfo]:
+def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None, namespace: str | None) -> Iterator[GateInfo]:
     path: tuple[str, ...] = ()
+    of = DEFAULT_NAMESPACE
     gates = [_gate(name, text) for name, text in fields.items() if name.isdigit() and f"{name}:answer" not in fields]
     if spec and gates:
         with contextlib.suppress(RecordUnreadable):  # `show` says so
-            path = tuple(read_text(RunSpec, spec, "spec", run_id).path)
+            read = read_text(RunSpec, spec, "spec", run_id)
+            path, of = tuple(read.path), read.namespace
+    if namespace not in (None, of):
+        return
     for g in sorted(gates, key=lambda gate: gate.seq):
         yield GateInfo.of(run_id, g, path, _handling(fields.get(f"{g.seq}:handling"), g, run_id))
 
