@@ -42,6 +42,7 @@ from sleipnir_console.routes import (
     run_steering,
     runs,
     schedules,
+    users,
     webhooks,
 )
 
@@ -56,6 +57,7 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
     {"name": "fleet", "description": "Queues, workers, limits, cached results, signals, pausing everything."},
     {"name": "health", "description": "Probes, and the state of the deployment."},
     {"name": "login", "description": "Users, as browsers and programs know themselves."},
+    {"name": "users", "description": "Users and their access tokens."},
     {"name": "audit", "description": "What was changed, by whom and why."},
     {"name": "webhooks", "description": "Which other programs hear of what happens."},
     {"name": "interface", "description": "This document."},
@@ -64,8 +66,8 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
 ROUTERS: Final = (
     agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router, batches.router,
-    schedules.router, conversations.router, fleet.router, health.router, login.router, access.router, webhooks.router,
-    interface,
+    schedules.router, conversations.router, fleet.router, health.router, login.router, users.router,
+    access.router, webhooks.router, interface,
 )  # fmt: skip
 PAGES: Final = (static_files.router, login_page.router, start_page.router, runs_page.router,
          run_page.router)  # fmt: skip

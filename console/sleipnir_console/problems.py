@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 from starlette.responses import Response
 
+from sleipnir.client.access import LoginNotFound, TokenNotFound, UserNotFound
 from sleipnir.errors import (
     AgentNotFound,
     AnswerRefused,
@@ -188,7 +189,16 @@ def problem_of(error: SleipnirError) -> HttpProblem:
         case StoreUnavailable():  # its text has addresses of the deployment: for the log
             structlog.get_logger().warning("Redis does not answer", error=detail)
             return HttpProblem("store-unavailable", "Redis does not answer, or cannot be used now")
-        case RunNotFound() | BatchNotFound() | AgentNotFound() | ScheduleNotFound() | WebhookNotFound():
+        case (
+            RunNotFound()
+            | BatchNotFound()
+            | AgentNotFound()
+            | ScheduleNotFound()
+            | WebhookNotFound()
+            | UserNotFound()
+            | TokenNotFound()
+            | LoginNotFound()
+        ):
             return HttpProblem("not-found", detail)
         case SessionBusy() | ThreadBusy() | TooManyQueued():
             return HttpProblem("busy", detail)

@@ -78,6 +78,11 @@ class Login:
     address: str = ""
     v: int = 1
 
+    @staticmethod
+    def id_of(digest: str) -> str:
+        """The id of a login in lists, from the hash of its secret."""
+        return digest[:12]
+
     def is_over(self, now_ms: int) -> bool:
         return now_ms >= min(self.until_ms, self.seen_ms + IDLE_MS)
 
@@ -85,7 +90,8 @@ class Login:
 @dataclass(frozen=True)
 class Identity:
     """Who a request comes from. `bound` and `namespaces` are those of its token; without a token they bound nothing.
-    `csrf` is what a request that changes something must repeat in a header; None where no cookie authenticates."""
+    `csrf` is what a request that changes something must repeat in a header; None where no cookie authenticates.
+    `expires_ms` is that of a token; None: it does not expire by itself."""
 
     user: str
     roles: Mapping[str, str]
@@ -94,6 +100,7 @@ class Identity:
     bound: str = "admin"
     namespaces: tuple[str, ...] = (EVERY,)
     csrf: str | None = None
+    expires_ms: int | None = None
 
     def role_in(self, namespace: str) -> AccessRole | None:
         """The access role in a namespace, or with EVERY the one in all of them. None: it sees nothing there."""

@@ -13,10 +13,11 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sleipnir.access import credentials, passwords
 from sleipnir.access.audit import AuditEntry, audit_text
+from sleipnir.access.grants import is_admin_everywhere
 from sleipnir.access.records import (
     EVERY,
     LOGIN_MS,
@@ -49,6 +50,26 @@ class LoginRefused(UsageError):
         wait = f"; try again in {-(-retry_after_ms // 1000)} s" if retry_after_ms else ""
         super().__init__(f"too many failed logins{wait}" if wait else "the user or the password is wrong")
         self.retry_after_ms = retry_after_ms
+
+
+class UserNotFound(UsageError):
+    """There is no user of that name."""
+
+
+class TokenNotFound(UsageError):
+    """There is no access token of that id."""
+
+
+class LoginNotFound(UsageError):
+    """The user has no login of that id."""
+
+
+Check: TypeAlias = Callable[[User], None]
+"""Called with the user as it is right before the change; raises for what may not be changed."""
+
+
+def anybody(user: User) -> None:
+    """The check of callers who may do everything."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +109,11 @@ class Access:
         with self._store.errors():
             return self._records.has_users()
 
+    def user(self, name: str) -> User:
+        """One user. Raises UserNotFound."""
+        with self._store.errors():
+            return self._known(name).value
+
     def add_user(
         self, name: str, password: str | None, roles: Mapping[str, str], *, reason: str | None = None, by: str = ""
     ) -> User:
@@ -106,22 +132,45 @@ class Access:
                 raise UsageError(f"there is a user {name!r} already")
         return made
 
-    def set_password(self, name: str, password: str, *, reason: str | None = None, by: str = "") -> User:
-        """Change a password; all logins of the user end. Raises as add_user, and for an unknown user."""
+    def set_password(
+        self, name: str, password: str, *, reason: str | None = None, by: str = "", check: Check = anybody
+    ) -> User:
+        """Change a password; all logins of the user end. Raises as add_user, and UserNotFound."""
         hashed = in_thread(passwords.hashed, password)
         change = partial(replace, password=hashed)
-        return self._change_user(name, "password changed", change, revoke=True, reason=reason, by=by)
+        return self._change_user(name, "password changed", change, revoke=True, reason=reason, by=by, check=check)
 
-    def set_disabled(self, name: str, disabled: bool, *, reason: str | None = None, by: str = "") -> User:
-        """Disable or enable a user. The logins of a disabled user end, and its tokens are refused. Raises UsageError
-        for an unknown user."""
+    def set_disabled(
+        self,
+        name: str,
+        disabled: bool,
+        *,
+        reason: str | None = None,
+        by: str = "",
+        check: Check = anybody,
+        keeps_admin: bool = False,
+    ) -> User:
+        """Disable or enable a user. The logins of a disabled user end, and its tokens are refused. Raises UserNotFound,
+        and with `keeps_admin` UsageError for the last admin of all namespaces."""
         what = "user disabled" if disabled else "user enabled"
         change = partial(replace, disabled=disabled)
-        return self._change_user(name, what, change, revoke=disabled, reason=reason, by=by)
+        return self._change_user(
+            name, what, change, revoke=disabled, reason=reason, by=by, check=check, keeps_admin=keeps_admin
+        )
 
-    def set_role(self, name: str, namespace: str, role: str | None, *, reason: str | None = None, by: str = "") -> User:
+    def set_role(
+        self,
+        name: str,
+        namespace: str,
+        role: str | None,
+        *,
+        reason: str | None = None,
+        by: str = "",
+        check: Check = anybody,
+        keeps_admin: bool = False,
+    ) -> User:
         """Give a user an access role in a namespace (`*`: all), or take it (None). It applies to the next request.
-        Raises UsageError for an unknown user or role."""
+        Raises UserNotFound, UsageError for an unknown role, and as set_disabled."""
         refuse_namespaces([namespace])
         if role is not None:
             refuse_role(role)
@@ -130,7 +179,9 @@ class Access:
             others = {each: has for each, has in user.roles.items() if each != namespace}
             return replace(user, roles=others if role is None else {**others, namespace: role})
 
-        return self._change_user(name, "role changed", change, reason=reason, by=by)
+        return self._change_user(
+            name, "role changed", change, reason=reason, by=by, check=check, keeps_admin=keeps_admin
+        )
 
     def _change_user(
         self,
@@ -141,21 +192,34 @@ class Access:
         revoke: bool = False,
         reason: str | None,
         by: str,
+        check: Check,
+        keeps_admin: bool = False,
     ) -> User:
         with self._store.errors():
             for _ in range(MOST_TRIES):
                 was = self._known(name)
+                check(was.value)
                 changed = replace(change(was.value), changed=_unique())
+                loses = keeps_admin and is_admin_everywhere(was.value) and not is_admin_everywhere(changed)
+                witness = self._other_admin(name) if loses else None
                 before, after = _shown(was.value), _shown(changed)
                 entry = self._entry(what, changed, by, before=before, after=after, reason=reason)
-                if self._records.change_user(was, changed, entry, revoke=revoke):
+                if self._records.change_user(was, changed, entry, revoke=revoke, witness=witness):
                     return changed
         raise _busy(f"user {name!r}")
+
+    def _other_admin(self, name: str) -> Stored[User]:
+        """Another admin of all namespaces. The change of the one is made only while the other one is as it was read, so
+        two who take each other's role do not both succeed. Raises UsageError if there is none."""
+        for other in self._records.stored_users():
+            if other.value.name != name and is_admin_everywhere(other.value):
+                return other
+        raise UsageError(f"{name!r} is the last admin of all namespaces; make another one first")
 
     def _known(self, name: str) -> Stored[User]:
         found = self._records.user(name)
         if found is None:
-            raise UsageError(f"there is no user {name[:80]!r}; `sleipnir users ls` lists them")
+            raise UserNotFound(f"there is no user {name[:80]!r}; `sleipnir users ls` lists them")
         return found
 
     # Tokens.
@@ -164,6 +228,17 @@ class Access:
         """All access tokens, the oldest first, expired ones too."""
         with self._store.errors():
             return self._records.tokens()
+
+    def token(self, id_: str) -> AccessToken:
+        """One access token. Raises TokenNotFound."""
+        with self._store.errors():
+            return self._known_token(id_).value
+
+    def _known_token(self, id_: str) -> Stored[AccessToken]:
+        found = self._records.token(id_)
+        if found is None:
+            raise TokenNotFound(f"there is no token {id_[:80]!r}; `sleipnir tokens ls` lists them")
+        return found
 
     def create_token(
         self,
@@ -175,9 +250,10 @@ class Access:
         label: str = "",
         reason: str | None = None,
         by: str = "",
+        check: Check = anybody,
     ) -> NewToken:
         """A token that acts for a user: with at most `role`, in `namespaces` only, for `expires_s` seconds (None: until
-        it is revoked). Raises UsageError for an unknown user, role or namespace."""
+        it is revoked). Raises UserNotFound, and UsageError for an unknown role or namespace."""
         refuse_role(role)
         refuse_namespaces(namespaces)
         made, text = credentials.new_token()
@@ -190,17 +266,17 @@ class Access:
                 "token created", f"token {token.id}", by or self._by, after=_shown_token(token), reason=reason
             )
             for _ in range(MOST_TRIES):
-                if self._records.add_token(token, self._known(user), entry):
+                owner = self._known(user)
+                check(owner.value)
+                if self._records.add_token(token, owner, entry):
                     return NewToken(text, token)
         raise _busy(f"user {user!r}")
 
     def revoke_token(self, id_: str, *, reason: str | None = None, by: str = "") -> AccessToken:
-        """Remove a token: its next request is refused. Raises UsageError for an unknown one."""
+        """Remove a token: its next request is refused. Raises TokenNotFound."""
         with self._store.errors():
             for _ in range(MOST_TRIES):
-                was = self._records.token(id_)
-                if was is None:
-                    raise UsageError(f"there is no token {id_[:80]!r}; `sleipnir tokens ls` lists them")
+                was = self._known_token(id_)
                 before = _shown_token(was.value)
                 entry = audit_text("token revoked", f"token {id_}", by or self._by, before=before, reason=reason)
                 if self._records.change_token(was, None, entry):
@@ -223,8 +299,9 @@ class Access:
             if now_ms - (token.used_ms or 0) >= SEEN_EVERY_MS:
                 self._records.change_token(was, replace(token, used_ms=now_ms))
         return Identity(
-            token.user, owner.value.roles, "token", token=token.id, bound=token.role, namespaces=token.namespaces
-        )
+            token.user, owner.value.roles, "token", token=token.id, bound=token.role, namespaces=token.namespaces,
+            expires_ms=token.expires_ms,
+        )  # fmt: skip
 
     # Logins.
 
@@ -232,6 +309,20 @@ class Access:
         """A new login for a browser. `replaces` is the cookie that the browser had, which ends. Failures slow down
         further attempts of the same user and from the same address. Raises LoginRefused, and ConfigError without
         argon2-cffi."""
+        owner = self._verified(name, password, address)
+        with self._store.errors():
+            made, cookie = credentials.new_login(name)
+            now_ms = self._records.now_ms()
+            login = Login(now_ms, now_ms, now_ms + LOGIN_MS, address)
+            entry = audit_text("logged in", f"user {name}", by or self._by, after={"address": address})
+            if not self._records.add_login(owner, made.hash, login, entry):
+                raise LoginRefused
+            self._end_old_logins(name, now_ms)
+        self.log_out(replaces)
+        return NewLogin(cookie, made.csrf, Identity(name, owner.value.roles, "login", csrf=made.csrf))
+
+    def _verified(self, name: str, password: str, address: str) -> Stored[User]:
+        """The user, whose password this is. Raises LoginRefused."""
         attempt = _unique()
         with self._store.errors():
             if wait_ms := self._records.attempt(name, address, attempt):
@@ -242,15 +333,34 @@ class Access:
             raise LoginRefused
         with self._store.errors():
             self._records.attempt(name, address, attempt, passed=True)
-            made, cookie = credentials.new_login(name)
-            now_ms = self._records.now_ms()
-            login = Login(now_ms, now_ms, now_ms + LOGIN_MS, address)
-            entry = audit_text("logged in", f"user {name}", by or self._by, after={"address": address})
-            if not self._records.add_login(owner, made.hash, login, entry):
+        return owner
+
+    def change_password(self, name: str, current: str, new: str, address: str = "", *, by: str = "") -> User:
+        """Change a password as its user does, who knows the current one; all logins of the user end. Raises as log_in
+        and set_password."""
+        owner = self._verified(name, current, address)
+
+        def check(user: User) -> None:
+            if user.password != owner.value.password or user.disabled:
                 raise LoginRefused
-            self._end_old_logins(name, now_ms)
-        self.log_out(replaces)
-        return NewLogin(cookie, made.csrf, Identity(name, owner.value.roles, "login", csrf=made.csrf))
+
+        return self.set_password(name, new, by=by, check=check)
+
+    def logins(self, user: str) -> dict[str, Login]:
+        """The logins of a user that are not over, by id, the one that was used last first."""
+        with self._store.errors():
+            now_ms = self._records.now_ms()
+            found = sorted(self._records.logins(user).items(), key=lambda each: each[1].seen_ms, reverse=True)
+        return {Login.id_of(digest): login for digest, login in found if not login.is_over(now_ms)}
+
+    def end_login(self, user: str, id_: str, *, by: str = "") -> None:
+        """End the login of a user with this id. Raises UsageError if there is none."""
+        with self._store.errors():
+            entry = audit_text("login ended", f"user {user}", by or self._by, before={"login": id_})
+            for digest in self._records.logins(user):
+                if Login.id_of(digest) == id_ and self._records.end_login(user, digest, entry):
+                    return
+        raise LoginNotFound(f"there is no login {id_[:80]!r}")
 
     def of_cookie(self, cookie: str) -> Identity | None:
         """Who a cookie is of. None: unknown, revoked, over, or of a user who is disabled."""

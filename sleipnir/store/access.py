@@ -59,8 +59,7 @@ class AccessRecords:
 
     def users(self) -> list[User]:
         """All users by name. Raises RecordUnreadable."""
-        stored = self._client.hgetall(self._keys.users)
-        return [read_text(User, stored[name], "user", name) for name in sorted(stored)]
+        return [stored.value for stored in self.stored_users()]
 
     def has_users(self) -> bool:
         return bool(self._client.exists(self._keys.users))
@@ -69,10 +68,27 @@ class AccessRecords:
         """Raises RecordUnreadable."""
         return _stored(User, self._client.hget(self._keys.users, name), "user", name)
 
-    def change_user(self, was: Stored[User] | None, user: User, entry: str, *, revoke: bool = False) -> bool:
-        """Store a user, new if `was` is None; `revoke` ends all logins of it. False: it has changed since."""
+    def change_user(
+        self,
+        was: Stored[User] | None,
+        user: User,
+        entry: str,
+        *,
+        revoke: bool = False,
+        witness: Stored[User] | None = None,
+    ) -> bool:
+        """Store a user, new if `was` is None; `revoke` ends all logins of it. False: it, or the `witness`, has changed
+        since."""
         before = was.text if was else ""
-        return self._change(self._keys.users, user.name, before, record(user), user.name, revoke=revoke, entry=entry)
+        return self._change(
+            self._keys.users, user.name, before, record(user), user.name,
+            revoke=revoke, witness=witness, entry=entry,
+        )  # fmt: skip
+
+    def stored_users(self) -> list[Stored[User]]:
+        """All users by name, with their texts. Raises RecordUnreadable."""
+        stored = self._client.hgetall(self._keys.users)
+        return [Stored(read_text(User, stored[name], "user", name), stored[name]) for name in sorted(stored)]
 
     # Tokens.
 
@@ -96,9 +112,7 @@ class AccessRecords:
 
     def add_token(self, token: AccessToken, owner: Stored[User], entry: str) -> bool:
         """False: the user has changed since."""
-        return self._change(
-            self._keys.tokens, token.id, "", record(token), token.user, user_text=owner.text, entry=entry
-        )
+        return self._change(self._keys.tokens, token.id, "", record(token), token.user, witness=owner, entry=entry)
 
     def change_token(self, was: Stored[AccessToken], token: AccessToken | None, entry: str = "") -> bool:
         """Store a token again, or remove it. False: it has changed since."""
@@ -153,12 +167,20 @@ class AccessRecords:
         user = owner.value.name
         return self._change(
             self._keys.logins(user), digest, "", record(login), user,
-            user_text=owner.text, ttl_ms=LOGIN_MS, entry=entry,
+            witness=owner, ttl_ms=LOGIN_MS, entry=entry,
         )  # fmt: skip
 
     def touch_login(self, user: str, digest: str, was: Stored[Login], login: Login) -> None:
         """Write the last use. A login that was revoked meanwhile stays so."""
         self._change(self._keys.logins(user), digest, was.text, record(login), user)
+
+    def end_login(self, user: str, digest: str, entry: str) -> bool:
+        """End one login, with an entry of the audit. False: it has ended."""
+        logins = self._keys.logins(user)
+        while text := self._client.hget(logins, digest):
+            if self._change(logins, digest, text, "", user, entry=entry):
+                return True
+        return False
 
     def end_logins(self, user: str, digests: list[str]) -> None:
         if digests:
@@ -210,15 +232,15 @@ class AccessRecords:
         after: str,
         user: str,
         *,
-        user_text: str | None = None,
+        witness: Stored[User] | None = None,
         revoke: bool = False,
         ttl_ms: int = 0,
         entry: str = "",
     ) -> bool:
-        """`user`: whose logins end with `revoke`, and whose record `user_text` must still be."""
+        """`user`: whose logins end with `revoke`. `witness`: a user who must still be as it was read."""
         args: dict[str, Arg] = {
-            "name": name, "before": before, "after": after, "user": "" if user_text is None else user,
-            "user_text": user_text or "", "revoke": int(revoke), "ttl_ms": ttl_ms, "entry": entry,
+            "name": name, "before": before, "after": after, "user": witness.value.name if witness else "",
+            "user_text": witness.text if witness else "", "revoke": int(revoke), "ttl_ms": ttl_ms, "entry": entry,
             "keep_ms": self._keep_ms,
         }  # fmt: skip
         keys = {

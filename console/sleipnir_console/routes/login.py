@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from sleipnir.client.access import LoginRefused
+from sleipnir.client.access import LoginRefused, NewLogin
 from sleipnir_console.authentication import CHALLENGE, COOKIE, Authentication
 from sleipnir_console.permissions import GuardedRoute, Permission, caller_of, requires
 from sleipnir_console.problems import HttpProblem
@@ -53,10 +53,21 @@ async def log_in(given: Password, request: Request, response: Response) -> Curre
             by=f"{given.user}@{address} (api)",
         )
     except LoginRefused as refused:
-        if refused.retry_after_ms:
-            wait = {"Retry-After": str(-(-refused.retry_after_ms // 1000))}
-            raise HttpProblem("too-many-attempts", str(refused), headers=wait) from None
-        raise HttpProblem("unauthenticated", str(refused), headers=CHALLENGE) from None
+        raise login_problem(refused) from None
+    return current(request, response, made)
+
+
+def login_problem(refused: LoginRefused) -> HttpProblem:
+    """The problem that a refused login is."""
+    if refused.retry_after_ms:
+        wait = {"Retry-After": str(-(-refused.retry_after_ms // 1000))}
+        return HttpProblem("too-many-attempts", str(refused), headers=wait)
+    return HttpProblem("unauthenticated", str(refused), headers=CHALLENGE)
+
+
+def current(request: Request, response: Response, made: NewLogin) -> CurrentCaller:
+    """The caller of a new login, whose cookie the response sets."""
+    authentication: Authentication = request.app.state.authentication
     authentication.give(response, made.cookie)
     response.headers["Cache-Control"] = "no-store"
     identity = made.identity
