@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sleipnir.access import credentials, passwords
 from sleipnir.access.audit import AuditEntry, audit_text
-from sleipnir.access.grants import is_admin_everywhere
+from sleipnir.access.granted_roles import is_admin_everywhere
 from sleipnir.access.records import (
     EVERY,
     LOGIN_MS,

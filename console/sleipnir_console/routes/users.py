@@ -1,6 +1,6 @@
 """Users and access tokens: admins manage those of their namespaces, and users their own password, logins and tokens.
 
-Rule. Nobody gives more than they have (access/grants.py). The rules are asked about the record that is changed.
+Rule. Nobody gives more than they have (access/granted_roles.py). The rules are asked about the record that is changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Final, TypeAlias
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from sleipnir.access import credentials, grants
+from sleipnir.access import credentials, granted_roles
 from sleipnir.access.audit import MOST_REASON
 from sleipnir.access.records import EVERY, AccessRole, AccessToken, Login, User
 from sleipnir.client.access import LoginRefused, UserNotFound
@@ -162,7 +162,7 @@ async def list_users(
 ) -> UserPage:
     """Those with a role where the caller is an admin."""
     maker = _maker(request)
-    seen = [user for user in await _access(request).users() if user.name > after and grants.sees(maker, user)]
+    seen = [user for user in await _access(request).users() if user.name > after and granted_roles.sees(maker, user)]
     page = seen[:limit]
     return UserPage(items=[UserInfo.of(user) for user in page], after=page[-1].name if len(seen) > limit else None)
 
@@ -173,7 +173,7 @@ async def add_user(request: Request, body: NewUser) -> UserInfo:
     """An admin gives roles only where it is an admin itself. The first user must be an admin of all namespaces, so that
     somebody can add others."""
     maker = _maker(request)
-    _refuse(lambda: grants.refuse_admin_grant(maker, body.roles))
+    _refuse(lambda: granted_roles.refuse_admin_grant(maker, body.roles))
     if maker is None and body.roles.get(EVERY) != "admin":
         raise HttpProblem("refused", "the first user must be an admin in '*': nobody could add others")
     if maker is None and body.password is None:
@@ -194,7 +194,7 @@ async def set_role(request: Request, user: UserName, body: RoleChange) -> UserIn
     """It applies to the next request. The last admin of all namespaces stays one."""
     maker = _maker(request)
     await _seen(request, user)
-    _refuse(lambda: grants.refuse_admin_grant(maker, [body.namespace]))
+    _refuse(lambda: granted_roles.refuse_admin_grant(maker, [body.namespace]))
     return UserInfo.of(
         await _access(request).set_role(user, body.namespace, body.role, reason=body.reason, keeps_admin=True)
     )
@@ -279,7 +279,7 @@ async def list_tokens(
 ) -> TokenPage:
     """The caller's own, and those of users whom it manages."""
     maker, access = _maker(request), _access(request)
-    names = {user.name for user in await access.users() if grants.manages(maker, user)}
+    names = {user.name for user in await access.users() if granted_roles.manages(maker, user)}
     if maker is not None:
         names.add(maker.user)
     seen = sorted(
@@ -300,10 +300,10 @@ async def create_token(request: Request, response: Response, body: TokenRequest)
     owner = body.user or (maker.user if maker else "")
     if maker is None or owner != maker.user:
         await _seen(request, owner)
-    _refuse(lambda: grants.refuse_grant(maker, body.role, namespaces))
+    _refuse(lambda: granted_roles.refuse_grant(maker, body.role, namespaces))
     if maker is not None and maker.expires_ms is not None:
         expires_ms = await client_of(request).now_ms() + int(body.days * DAY_S * 1000)
-        _refuse(lambda: grants.refuse_longer(maker, expires_ms))
+        _refuse(lambda: granted_roles.refuse_longer(maker, expires_ms))
     made = await access.create_token(
         owner, role=body.role, namespaces=namespaces, expires_s=body.days * DAY_S, label=body.label,
         reason=body.reason, check=_managed(request),
@@ -326,7 +326,7 @@ async def revoke_token(
         owner = await access.user(found.user)
     except UserNotFound:
         owner = None
-    if not grants.may_revoke(_maker(request), found, owner):
+    if not granted_roles.may_revoke(_maker(request), found, owner):
         raise HttpProblem("not-found", f"there is no token {token!r} that you may revoke")
     await access.revoke_token(token, reason=reason)
 
@@ -341,7 +341,7 @@ async def _disabled(request: Request, name: str, body: WhyBody | None, *, disabl
 async def _seen(request: Request, name: str) -> User:
     """The user; one who has no role where the caller is an admin is not there."""
     user = await _access(request).user(name)
-    if not grants.sees(_maker(request), user):
+    if not granted_roles.sees(_maker(request), user):
         raise UserNotFound(f"there is no user {name[:80]!r}; `sleipnir users ls` lists them")
     return user
 
@@ -352,7 +352,7 @@ def _managed(request: Request) -> Callable[[User], None]:
 
     def check(user: User) -> None:
         if maker is None or maker.user != user.name:
-            _refuse(lambda: grants.refuse_unmanaged(maker, user))
+            _refuse(lambda: granted_roles.refuse_unmanaged(maker, user))
 
     return check
 
@@ -361,11 +361,11 @@ def _refuse(rule: Callable[[], None]) -> None:
     """Raise HttpProblem `forbidden` for what a rule refuses."""
     try:
         rule()
-    except grants.NotGranted as error:
+    except granted_roles.NotGranted as error:
         raise HttpProblem("forbidden", str(error), {"permission": "admin"}) from None
 
 
-def _maker(request: Request) -> grants.Maker:
+def _maker(request: Request) -> granted_roles.Maker:
     return caller_of(request).identity
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.access.grants import (
+from sleipnir.access.granted_roles import (
     NotGranted,
     is_admin_everywhere,
     manages,
