@@ -97,12 +97,13 @@ class AgentTasks:
             asked = f"the question {message.gate!r}" if message.gate else "a question"
             raise A2aError(UNSUPPORTED, f"task {run.id!r} has not {asked} open")
         try:
-            await run.answer(_answer(gate, message), gate)
+            voices = await run.answer(_answer(gate, message), gate)
         except GateError as error:
             raise A2aError(UNSUPPORTED, str(error)) from None
         except UsageError as error:
             raise A2aError(BAD_PARAMETERS, str(error)) from None
-        return ListenedRun(run, self.is_stopping, since_ms, {place_of(gate)})
+        # A question that needs more people stays open, and the task is `input-required` again at once.
+        return ListenedRun(run, self.is_stopping, since_ms, set() if voices is not None else {place_of(gate)})
 
     async def ended(self, listened: ListenedRun) -> Json:
         """The task, once its run has ended or asks."""

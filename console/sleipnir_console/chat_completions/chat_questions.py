@@ -45,8 +45,8 @@ class QuestionMark:
 
 
 def question_text(gate: GateInfo, problem: str | None = None) -> str:
-    """The message that asks. `problem` is why the last answer did not fit."""
-    parts = [f"The answer does not fit: {problem}"] if problem else []
+    """The message that asks. `problem` is what became of the last answer."""
+    parts = [problem] if problem else []
     parts.append(gate.question)
     if gate.options:
         parts.append(f"Options: {', '.join(gate.options)}")

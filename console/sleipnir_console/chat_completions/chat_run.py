@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 
 from sleipnir.client.async_client import AsyncClient, AsyncRun
-from sleipnir.errors import GateError, RunNotFound, SleipnirError, TooManyQueued, UsageError
+from sleipnir.errors import AnswerRefused, GateError, RunNotFound, SleipnirError, TooManyQueued, UsageError
 from sleipnir.graph.message_keys import MESSAGES, declares_messages
 from sleipnir.graph.model import Graph
 from sleipnir.messages import Usage
@@ -128,11 +128,16 @@ class Conversation:
         used, since_ms = (await run.info()).usage, await self.client.now_ms()
         chat = ChatRun(self._following(run, since_ms, gate), used)
         try:
-            await run.answer(typed_answer(gate, self.asked.prompt.strip()), gate)
+            voices = await run.answer(typed_answer(gate, self.asked.prompt.strip()), gate)
+        except AnswerRefused as error:
+            return replace(chat, refused=question_text(gate, f"The answer was refused: {error}"), question=gate)
         except GateError:
             return await self._not_used(run, gate.run, gate.seq)
         except UsageError as error:
-            return replace(chat, refused=question_text(gate, str(error)), question=gate)
+            return replace(chat, refused=question_text(gate, f"The answer does not fit: {error}"), question=gate)
+        if voices is not None:
+            more = "The answer counts, and more people must give the same one."
+            return replace(chat, refused=question_text(gate, more), question=gate)
         return chat
 
     async def _not_used(self, run: AsyncRun, of_run: str, seq: int) -> ChatRun:
