@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # sub-make, with its flags, and would print "Entering directory". `unexport` does not work for MAKELEVEL.
 ALONE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 
-.PHONY: help demo quick test test-unit test-slow test-browser check conformance bench chaos poison vendor lock clean setup
+.PHONY: help demo quick test test-unit test-slow test-browser check conformance bench chaos poison fuzz-api vendor lock clean setup
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -34,6 +34,7 @@ help: ## Show this list
 	@echo "make bench        measure speed and costs, beside Celery, LangGraph and DBOS (ARGS=--quick for a look)"
 	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7 --kill-every 2')"
 	@echo "make poison       plant what cannot be read, fill disks, restore old data, mix releases (ARGS='--runs 1000 --seed 7')"
+	@echo "make fuzz-api     10,000 random requests to the HTTP API, from its OpenAPI document (ARGS='--cases 1000 --seed 7')"
 	@echo "make test-brokers RabbitMQ as Celery's broker; needs Debian's rabbitmq-server"
 	@echo "make vendor       fetch the npm packages that pages use, anew; needs npm"
 	@echo "make lock         write requirements.lock anew from pyproject.toml"
@@ -96,6 +97,9 @@ bench: $(READY)
 
 chaos: $(READY)
 	@$(ALONE) $(BIN)/python ops/chaos/run.py $(ARGS)
+
+fuzz-api: $(READY)
+	@$(ALONE) $(BIN)/python ops/fuzz_api.py $(ARGS)
 
 poison: $(READY)
 	@$(ALONE) $(BIN)/python ops/chaos/poison.py $(ARGS)

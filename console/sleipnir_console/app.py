@@ -97,6 +97,7 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     app.state.authentication = authentication = Authentication.of(settings)
     app.state.authenticate = authentication.caller
     app.state.is_stopping = is_stopping
+    app.state.methods_of = methods_of
     app.state.feeds = EventFeeds(app.state.client, is_stopping)
     error_responses.add_handlers(app, error_pages.answer)
     for router in ROUTERS:
@@ -142,6 +143,13 @@ def _routes(routers: Iterable[APIRouter]) -> Iterator[APIRoute]:
             if not isinstance(route, GuardedRoute):
                 raise TypeError(f"{route} is no GuardedRoute: make its router with route_class=GuardedRoute")
             yield route
+
+
+def methods_of(path: str) -> set[str]:
+    """The methods that the routes of a path take; those of PROTOCOLS have one each."""
+    below, routes = path.removeprefix(PREFIX), [route for router in ROUTERS for route in router.routes]
+    found = [route for route in routes if isinstance(route, APIRoute) and route.path_regex.match(below)]
+    return {method for route in found for method in route.methods or ()}
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:

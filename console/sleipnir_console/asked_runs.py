@@ -13,6 +13,7 @@ from sleipnir.runs.cards import tag_of
 from sleipnir.runs.run_filters import ANY_NAMESPACE
 from sleipnir_console.permissions import UNSEEN, caller_of
 from sleipnir_console.problems import HttpProblem
+from sleipnir_console.strict_model import MOST_INT
 
 _OTHER_NAMES: Final = frozenset(("status", "agent", "tag", "namespace", "after", "limit"))
 
@@ -36,10 +37,10 @@ class AskedRuns(BaseModel):
     thread: str | None = Field(default=None, description="Only turns of this thread: `agent/name`.")
     children: bool = Field(default=False, description="Also runs that other runs have started.")
     rows: bool = Field(default=True, description="Also rows of batches.")
-    since_ms: int | None = Field(default=None, ge=0, description="Submitted at this time or later.")
-    before_ms: int | None = Field(default=None, ge=0, description="Submitted before this time.")
-    ended_since_ms: int | None = Field(default=None, ge=0, description="Ended at this time or later.")
-    ended_before_ms: int | None = Field(default=None, ge=0, description="Ended before this time.")
+    since_ms: int | None = Field(default=None, ge=0, le=MOST_INT, description="Submitted at this time or later.")
+    before_ms: int | None = Field(default=None, ge=0, le=MOST_INT, description="Submitted before this time.")
+    ended_since_ms: int | None = Field(default=None, ge=0, le=MOST_INT, description="Ended at this time or later.")
+    ended_before_ms: int | None = Field(default=None, ge=0, le=MOST_INT, description="Ended before this time.")
     cost_min: float | None = Field(default=None, ge=0, description="USD, as of the last change of status.")
     cost_max: float | None = Field(default=None, ge=0, description="USD, as of the last change of status.")
     node: str | None = Field(default=None, description="Only runs that failed at this node.")

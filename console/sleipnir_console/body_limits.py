@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from math import inf
+from time import monotonic
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +19,8 @@ from sleipnir_console.problems import HttpProblem
 
 PIECE_S: Final = 30.0
 """How long the next piece of a body may take: a client that sends nothing holds a connection for no longer."""
+BODY_S: Final = 120.0
+"""How long a body with a limit may take in all: otherwise one byte a time would hold a connection for ever."""
 UNLIMITED: Final = re.compile(r"/api/v1/batches(/[^/]+/rows)?")
 
 
@@ -52,15 +56,17 @@ class BodyLimit:
 class _LimitedBody:
     def __init__(self, receive: Receive, most: int | None) -> None:
         self._receive, self._most, self._bytes, self._is_complete = receive, most, 0, False
+        self._end_s = inf if most is None else monotonic() + BODY_S
 
     async def receive(self) -> Message:
         if self._is_complete:  # what follows is the end of the connection, for which one may wait long
             return await self._receive()
         try:
-            async with asyncio.timeout(PIECE_S):
+            async with asyncio.timeout(min(PIECE_S, self._end_s - monotonic())):
                 message = await self._receive()
         except TimeoutError:
-            raise HttpProblem("too-slow", f"no piece of the body came for {PIECE_S:g} s", headers=_CLOSE) from None
+            detail = f"no piece of the body came for {PIECE_S:g} s, or it took more than {BODY_S:g} s"
+            raise HttpProblem("too-slow", detail, headers=_CLOSE) from None
         if message["type"] == "http.request":
             self._bytes += len(message.get("body", b""))
             self._is_complete = not message.get("more_body", False)

@@ -68,7 +68,11 @@ def _of_http(request: Request, error: HTTPException) -> HttpProblem:
     """Those of Starlette: unknown paths and methods, bodies that are not JSON."""
     name = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "bad-request")
     detail = f"there is no {request.url.path}" if error.status_code == 404 else str(error.detail)
-    return HttpProblem(name, detail, headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if name == "method-not-allowed":
+        methods = {method.strip() for method in headers.get("Allow", "").split(",")}  # of one of the routes only
+        headers["Allow"] = ", ".join(sorted(methods | request.app.state.methods_of(request.url.path)))
+    return HttpProblem(name, detail, headers=headers)
 
 
 def _of_bug(request: Request, error: Exception) -> HttpProblem:

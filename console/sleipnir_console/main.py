@@ -6,6 +6,8 @@ reach it by TLS, its own or that of a proxy.
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
 import socket
 import sys
@@ -22,10 +24,13 @@ from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url
 from sleipnir_console.app import create_app
 from sleipnir_console.authentication import Authentication
+from sleipnir_console.connections import BoundedProtocol
 
 STOP_S: Final = 10
 """How long requests that are being answered may take when the server stops. Streams of events end at once: their
 readers resume with `Last-Event-ID`."""
+HEADERS_BYTES: Final = 192 * 1024
+"""The first line and the headers of a request: a cursor of 1,000 runs has 80 kB."""
 IDLE_S: Final = 15
 """An idle connection is kept open for the next request of its client for this time."""
 
@@ -83,6 +88,8 @@ def serve(settings: Settings) -> None:
             date_header=True,
             proxy_headers=False,
             timeout_keep_alive=IDLE_S,
+            http=BoundedProtocol,
+            h11_max_incomplete_event_size=HEADERS_BYTES,
             timeout_graceful_shutdown=STOP_S,
             lifespan="on",
             ws="none",
@@ -91,6 +98,7 @@ def serve(settings: Settings) -> None:
         )
     )
     server.config.app = create_app(settings, is_stopping=lambda: server.should_exit)
+    _allow_connections()
     listener = _bound(server.config)
     host, port = listener.getsockname()[:2]
     structlog.get_logger().info(
@@ -106,6 +114,13 @@ def serve(settings: Settings) -> None:
     finally:
         listener.close()
         tracing.flush()
+
+
+def _allow_connections() -> None:
+    """As many files as this process may open: each connection is one, and shells set 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS names a limit that it does not take
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _bound(config: uvicorn.Config) -> socket.socket:

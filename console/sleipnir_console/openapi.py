@@ -9,8 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fastapi.datastructures import DefaultPlaceholder
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.responses import Response
 
 from sleipnir import __version__
 from sleipnir_console import problems
@@ -51,6 +53,7 @@ def document(
             route = routes[operation["operationId"]]
             operation[PERMISSION] = permission_of(route.endpoint)
             operation["responses"].pop("422", None)
+            _tell_media_types(operation["responses"], route)
             operation["responses"]["default"] = {
                 "description": "An error.",
                 "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -60,7 +63,30 @@ def document(
         schemas.pop(name, None)
     schemas["Problem"] = dict(_PROBLEM)
     made["components"]["schemas"] = dict(sorted(schemas.items()))
+    _write_pairs_as_lists(schemas)
     return made
+
+
+def _tell_media_types(responses: dict[str, Any], route: APIRoute) -> None:
+    """A route that returns a response of its own sends what it declares in `responses`, or nothing. FastAPI takes it
+    for JSON."""
+    returned = route.endpoint.__annotations__.get("return")
+    if returned not in ("Response", Response) or not isinstance(route.response_class, DefaultPlaceholder):
+        return
+    for response in responses.values():
+        if response.get("content", {}).get("application/json") == {"schema": {}}:
+            del response["content"]["application/json"]
+            if not response["content"]:
+                del response["content"]
+
+
+def _write_pairs_as_lists(value: Any) -> None:
+    """Tuples of values of one kind are lists of that length: fewer tools read `prefixItems`."""
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _write_pairs_as_lists(each)
+    if isinstance(value, dict) and (parts := value.get("prefixItems")) and all(part == parts[0] for part in parts):
+        del value["prefixItems"]
+        value["items"] = parts[0]
 
 
 def text_of(made: Mapping[str, Any]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+MOST_INT: Final = 2**53 - 1
+"""The largest whole number that every JSON reader has exactly. Redis takes none above 2^63."""
 
 
 class StrictModel(BaseModel):

@@ -19,7 +19,7 @@ from sleipnir_console.connection import client_of
 from sleipnir_console.json_lines import LINES, JsonLines
 from sleipnir_console.permissions import GuardedRoute, caller_of, requires
 from sleipnir_console.problems import HttpProblem
-from sleipnir_console.strict_model import AgentName, Limit, PauseTimeout, StrictModel
+from sleipnir_console.strict_model import MOST_INT, AgentName, Limit, PauseTimeout, StrictModel
 from sleipnir_console.uploaded_rows import UploadedRows
 
 router = APIRouter(prefix="/batches", tags=["batches"], route_class=GuardedRoute)
@@ -83,13 +83,13 @@ class BatchResumeRequest(StrictModel):
     """A larger budget, for a batch that has used its own."""
 
     max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(default=None, gt=0)
-    max_tokens: int | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0, le=MOST_INT)
 
 
 class ParallelRequest(StrictModel):
     """How many rows may be active at once; null: the default."""
 
-    parallel: int | None = Field(gt=0)
+    parallel: int | None = Field(gt=0, le=MOST_INT)
 
 
 class RetriedRows(BaseModel):
@@ -122,10 +122,12 @@ async def submit_batch(
     name: Annotated[str, Query(max_length=200, description="For people.")] = "",
     key: Annotated[str | None, Query(description="The column that identifies rows. Default: their numbers.")] = None,
     priority: Annotated[int, Query(ge=1, le=5, description="Its share of the workers.")] = 3,
-    parallel: Annotated[int | None, Query(gt=0, description="Rows that may be active at once.")] = None,
-    canary: Annotated[int | None, Query(gt=0, description="Rows that run first; then it waits for `resume`.")] = None,
+    parallel: Annotated[int | None, Query(gt=0, le=MOST_INT, description="Rows that may be active at once.")] = None,
+    canary: Annotated[
+        int | None, Query(gt=0, le=MOST_INT, description="Rows that run first; then it waits for `resume`.")
+    ] = None,
     max_cost_usd: Annotated[float | None, Query(gt=0, description="Above it the batch waits for `resume`.")] = None,
-    max_tokens: Annotated[int | None, Query(gt=0, description="The same for tokens.")] = None,
+    max_tokens: Annotated[int | None, Query(gt=0, le=MOST_INT, description="The same for tokens.")] = None,
     strict: Annotated[bool | None, Query(description="A row fails at every failed visit.")] = None,
     variables: Annotated[str | None, Query(description="Values of agent variables: a JSON object of texts.")] = None,
 ) -> BatchSubmitted:
@@ -197,7 +199,7 @@ async def read_batch_results(
     request: Request,
     batch_id: BatchId,
     order: Annotated[Literal["row", "done"], Query(description="By row, or as they ended.")] = "row",
-    start: Annotated[int, Query(ge=0, description="The `position` of the last result that was read.")] = 0,
+    start: Annotated[int, Query(ge=0, le=MOST_INT, description="The `position` of the last result that was read.")] = 0,
     follow: Annotated[bool, Query(description="Wait for rows that have not ended.")] = False,
 ) -> Response:
     """One JSON object per line, read as it is sent. A response that is cut off has no end of its last chunk: go on with

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/runs/{run_id}", tags=["runs"], route_class=GuardedRo
 
 Mode: TypeAlias = Literal["messages", "custom", "updates", "tools", "events", "values", "tasks", "checkpoints", "debug"]
 EVENTS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "Server-sent events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
+    200: {"description": "Server-sent events.", "content": {MEDIA_TYPE: {"schema": {}}}},
     204: {"description": "The run has ended, and there is nothing after the cursor."},
 }
 
@@ -30,7 +30,9 @@ async def follow_run(
     run_id: RunId,
     mode: Annotated[list[Mode] | None, Query(description="What to send; repeatable. Default: three of them.")] = None,
     children: Annotated[bool, Query(description="Also the events of all runs below.")] = False,
-    after: Annotated[str | None, Query(max_length=100_000, description="As `Last-Event-ID`.")] = None,
+    after: Annotated[
+        str | None, Query(max_length=20_000, pattern=r"^[ -~]*$", description="As `Last-Event-ID`, for a short one.")
+    ] = None,
     last_event_id: Annotated[str | None, Header(max_length=100_000, description="Resume after this event.")] = None,
 ) -> Response:
     """Server-sent events: `messages` (texts of models as they stream), `updates` and `tools` unless `mode` says

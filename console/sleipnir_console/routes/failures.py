@@ -10,7 +10,7 @@ from sleipnir.runs.run_filters import FailureGroup
 from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
-from sleipnir_console.strict_model import Limit
+from sleipnir_console.strict_model import MOST_INT, Limit
 
 router = APIRouter(prefix="/failures", tags=["runs"], route_class=GuardedRoute)
 
@@ -21,7 +21,9 @@ async def list_failures(
     request: Request,
     agent: Annotated[str | None, Query(description="Only of this agent.")] = None,
     node: Annotated[str | None, Query(description="Only at this node.")] = None,
-    since_ms: Annotated[int | None, Query(ge=0, description="Only groups in which a run failed since then.")] = None,
+    since_ms: Annotated[
+        int | None, Query(ge=0, le=MOST_INT, description="Only groups in which a run failed since then.")
+    ] = None,
     namespace: Annotated[str | None, Query(description="`*` for all; default: that of the server.")] = None,
     limit: Limit = 50,
 ) -> list[FailureGroup]:

@@ -19,7 +19,7 @@ from sleipnir_console.strict_model import Limit, RunId, StrictModel
 
 router = APIRouter(tags=["gates"], route_class=GuardedRoute)
 
-_GATE: Final = re.compile(r"(\d{1,15})(?:\.(\d{1,9}))?", re.ASCII)
+_GATE: Final = re.compile(r"^([0-9]{1,15})(?:\.([0-9]{1,9}))?$")
 GateId: TypeAlias = Annotated[
     str, Path(pattern=_GATE.pattern, description="The number of the visit that asks, or `VISIT.ATTEMPT`.")
 ]

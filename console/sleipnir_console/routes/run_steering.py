@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, caller_of, requires
 from sleipnir_console.routes.runs import SubmittedRun
-from sleipnir_console.strict_model import AgentName, PauseTimeout, Reason, RunId, StrictModel, Values
+from sleipnir_console.strict_model import MOST_INT, AgentName, PauseTimeout, Reason, RunId, StrictModel, Values
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["runs"], route_class=GuardedRoute)
 
@@ -32,7 +32,9 @@ class RetryRequest(StrictModel):
 class SkipRequest(StrictModel):
     """A visit that ends with a given value."""
 
-    node: str | int = Field(description="The node, or the number of its visit.", examples=["fetch"])
+    node: str | Annotated[int, Field(ge=0, le=MOST_INT)] = Field(
+        description="The node, or the number of its visit.", examples=["fetch"]
+    )
     value: Any = Field(default=None, description="What the node would have returned.")
     to: list[str] = Field(default=[], description="The nodes to go on at; none: as the edges say.")
     reason: Reason = None
@@ -48,7 +50,10 @@ class ForkRequest(StrictModel):
     """Where a fork begins, and what it has in the place of what its source has."""
 
     at: int | None = Field(
-        default=None, ge=0, description="After this step. Default: the last checkpoint that leads anywhere."
+        default=None,
+        ge=0,
+        le=MOST_INT,
+        description="After this step. Default: the last checkpoint that leads anywhere.",
     )
     before: str | None = Field(default=None, description="Before the last visit of this node.")
     state: Values | None = Field(default=None, description="Values that replace those of the past.")

@@ -20,14 +20,14 @@ from sleipnir_console.asked_runs import AskedPage, AskedRuns, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.drawing import SVG, drawing
 from sleipnir_console.permissions import GuardedRoute, requires
-from sleipnir_console.strict_model import AgentName, Limit, RunId, StrictModel, Values
+from sleipnir_console.strict_model import MOST_INT, AgentName, Limit, RunId, StrictModel, Values
 
 router = APIRouter(prefix="/runs", tags=["runs"], route_class=GuardedRoute)
 
 MOST_DRAWN: Final = 4_000
 """The journal steps that a drawing shows: the last ones."""
 
-Step: TypeAlias = Annotated[int, Query(ge=0, description="A step of the journal; 0: as submitted.")]
+Step: TypeAlias = Annotated[int, Query(ge=0, le=MOST_INT, description="A step of the journal; 0: as submitted.")]
 
 
 class Submission(StrictModel):
@@ -48,7 +48,9 @@ class Submission(StrictModel):
     max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(
         default=None, gt=0, description="Above it the run is paused, and asks whether it may continue."
     )
-    max_tokens: int | None = Field(default=None, gt=0, description="The same for tokens of prompts and answers.")
+    max_tokens: int | None = Field(
+        default=None, gt=0, le=MOST_INT, description="The same for tokens of prompts and answers."
+    )
     strict: bool | None = Field(
         default=None, description="The run fails at every failed visit. null: as the server is set."
     )
@@ -166,7 +168,7 @@ async def get_run(request: Request, run_id: RunId) -> RunDetail:
 async def get_run_history(
     request: Request,
     run_id: RunId,
-    after: Annotated[int | None, Query(ge=0, description="Begin after this step.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=MOST_INT, description="Begin after this step.")] = None,
     limit: Limit = 100,
 ) -> History:
     """A page of its journal: visits that ended, and requests of people."""
@@ -180,7 +182,9 @@ async def get_run_history(
 async def get_run_state(
     request: Request,
     run_id: RunId,
-    at: Annotated[int | None, Query(ge=0, description="After this step of the journal; 0: as submitted.")] = None,
+    at: Annotated[
+        int | None, Query(ge=0, le=MOST_INT, description="After this step of the journal; 0: as submitted.")
+    ] = None,
 ) -> RunState:
     """Its committed state now, or after a step."""
     run = await client_of(request).run(run_id)

@@ -105,3 +105,25 @@ def test_every_error_of_the_client_has_a_type(cls: type[errors.SleipnirError]) -
     problem = problems.problem_of(error)
     assert (problem.type == "internal") == (cls.__name__ in OF_THE_SERVER)
     assert json.loads(problem.response("x1").body)["type"].startswith(problems.TYPE_BASE)
+
+
+def test_every_whole_number_of_a_request_has_a_maximum(document: dict[str, Any]) -> None:
+    """Redis takes none above 2^63: such a number would be a server error."""
+    schemas = document["components"]["schemas"]
+    for name, operation in operations(document).items():
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        for given in [*operation.get("parameters", []), body]:
+            assert unbounded(given, schemas) == [], f"{name}: add le=MOST_INT"
+
+
+def unbounded(schema: Any, schemas: dict[str, Any]) -> list[Any]:
+    """The integers in a schema that have no maximum."""
+    if isinstance(schema, list):
+        return [found for each in schema for found in unbounded(each, schemas)]
+    if not isinstance(schema, dict):
+        return []
+    if "$ref" in schema:
+        return unbounded(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if schema.get("type") == "integer":
+        return [] if {"maximum", "exclusiveMaximum", "enum"} & schema.keys() else [schema]
+    return unbounded(list(schema.values()), schemas)
