@@ -14,7 +14,7 @@ from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.routes.runs import SubmittedRun
-from sleipnir_console.strict_model import AgentName, Limit, StrictModel, Values
+from sleipnir_console.strict_model import MOST_INT, AgentName, Limit, StrictModel, Values
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=GuardedRoute)
 
@@ -58,7 +58,7 @@ class NewSchedule(TimePlan):
     user: str | None = Field(default=None, description="As for a run.")
     tags: dict[str, str] | None = Field(default=None, description="Texts by key, to find the runs by.")
     max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(default=None, gt=0, description="As for a run.")
-    max_tokens: int | None = Field(default=None, gt=0, description="As for a run.")
+    max_tokens: int | None = Field(default=None, gt=0, le=MOST_INT, description="As for a run.")
     strict: bool | None = Field(default=None, description="As for a run.")
 
 
