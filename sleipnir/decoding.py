@@ -78,10 +78,16 @@ def decoded(text: str | bytes, what: str, key: str = "") -> Any:
 
 def decoded_object(text: str | bytes, what: str, key: str = "") -> dict[str, Any]:
     """The same of a text that must be a JSON object, and whose `v` this release must know."""
+    value = decoded_values(text, what, key)
+    check_version(value, what, key)
+    return value
+
+
+def decoded_values(text: str | bytes, what: str, key: str = "") -> dict[str, Any]:
+    """The same of a JSON object whose keys a user chose: `v` is one of them, and no version."""
     value = decoded(text, what, key)
     if type(value) is not dict:
         raise RecordUnreadable(what, key, f"damaged: a JSON object is needed, not {_shown(value)}")
-    check_version(value, what, key)
     return value
 
 

@@ -29,7 +29,7 @@ from sleipnir.batches.records import (
     row_run_id,
     state_of,
 )
-from sleipnir.decoding import decoded_object, number, read_text
+from sleipnir.decoding import decoded_object, decoded_values, number, read_text
 from sleipnir.errors import BatchNotFound, RecordUnreadable, UsageError
 from sleipnir.messages import RunStatus, Usage
 from sleipnir.runs.actor import Change, change_text, changes_of
@@ -201,7 +201,7 @@ class Batches:
         fork = _plan(plan).fork if plan else None
         if fork is None:
             return None
-        return fork, decoded_object(state, "state of forks", batch) if state else {}
+        return fork, decoded_values(state, "state of forks", batch) if state else {}
 
     def seal(self, batch: str) -> None:
         """Mark the batch as complete: no more rows will be added."""

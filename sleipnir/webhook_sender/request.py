@@ -1,6 +1,6 @@
 """One request to a receiver, written here because no client offers this: the host is resolved once, each of its
-addresses is
-checked, and the connection goes to a checked address, so that a second answer of the name server changes nothing.
+addresses is checked, and the connection goes to a checked address, so that a second answer of the name server changes
+nothing.
 
 A redirect is not followed. Of the response only the status and the headers are read, up to HEAD_BYTES; its body is
 not. All of it together has one time limit.

@@ -352,12 +352,12 @@ def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Stor
 
 def test_rows_of_a_batch_of_forks_are_started_only_by_schedulers_that_can_fork(store: Store) -> None:
     plan = BatchPlan(parallel=2, fork=BatchFork("source000001", before="ask"))
-    store.batches.add(ID, SPEC, plan, [("k1", fork_text("run000000001"))], fork_state={"n": 1})
+    store.batches.add(ID, SPEC, plan, [("k1", fork_text("run000000001"))], fork_state={"n": 1, "v": 7})
     store.batches.replan(ID, replace(plan, parallel=1))
     keys = store.keys.of_batch(ID)
     assert not store._client.hexists(keys.batch, "plan"), "an earlier scheduler finds no plan, and admits no row"
     assert store.batches.info(ID).plan == replace(plan, parallel=1)
-    assert store.batches.fork_of(ID) == (plan.fork, {"n": 1})
+    assert store.batches.fork_of(ID) == (plan.fork, {"n": 1, "v": 7})
     assert store.batches.fork_of("gone00000001") is None
     world = World(store, count=0)
     assert world.admit() == 1
