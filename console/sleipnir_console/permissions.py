@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from sleipnir.access.records import Identity
 from sleipnir.client.async_client import AsyncClient
-from sleipnir.errors import BatchNotFound
+from sleipnir.errors import BatchNotFound, RunNotFound, ScheduleNotFound
 from sleipnir.runs.actor import Actor
 from sleipnir_console.problems import HttpProblem
 
@@ -51,10 +51,7 @@ async def namespace_of_batch(client: AsyncClient, name: str, own: str) -> str | 
     try:
         await client.open_batch(name, namespace=own)
     except BatchNotFound:
-        try:
-            return (await (await client.open_batch(name)).info()).namespace
-        except BatchNotFound:
-            raise HttpProblem("not-found", f"no batch {name!r}") from None  # without the ids of others
+        return (await (await client.open_batch(name)).info()).namespace
     return own
 
 
@@ -134,12 +131,18 @@ class GuardedRoute(APIRoute):
 
 async def _refuse_other_namespaces(request: Request, caller: Caller, permission: Permission, part: str) -> None:
     """In other namespaces than that of the server a caller may do what its role in all of them allows; without such a
-    role, nothing of them is there."""
+    role, nothing of them is there, and an answer does not tell what is missing from what is theirs."""
     own: str = request.app.state.namespace
-    namespace = await NAMESPACES[part](request.app.state.client, request.path_params[part], own)
+    sees_all = caller.may("viewer", everywhere=True)
+    try:
+        namespace = await NAMESPACES[part](request.app.state.client, request.path_params[part], own)
+    except (RunNotFound, ScheduleNotFound, BatchNotFound):
+        if sees_all:
+            raise
+        raise HttpProblem("not-found", UNSEEN) from None  # of a prefix, the text would name runs of all namespaces
     if namespace == own:
         return
-    if not caller.may("viewer", everywhere=True):
+    if not sees_all:
         raise HttpProblem("not-found", UNSEEN)
     raise refusal(caller, permission)
 

@@ -139,25 +139,32 @@ def test_a_value_of_ten_megabytes_is_cut_and_can_be_downloaded(scene: Scene, ope
     assert download.value.path().stat().st_size > 10_000_000
 
 
+def arrives(page: Page, url: str) -> None:
+    """Wait until the page of this address is there with its scripts, which take the keys."""
+    expect(page).to_have_url(url)
+    page.wait_for_load_state()
+
+
 def test_a_person_finds_the_failed_run_of_a_customer_and_sees_why(scene: Scene, open_page: Open) -> None:
     page = open_page("/runs")
     picture(page, "runs")
     page.get_by_role("link", name="Failed 3").first.click()
-    expect(page).to_have_url(f"{scene.url}/runs?status=failed")
+    arrives(page, f"{scene.url}/runs?status=failed")
     expect(page.locator("tbody tr")).to_have_count(3)
     page.keyboard.press("/")
     page.keyboard.type("tag:region=emea")
     page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{scene.url}/runs?status=failed&tag=region%3Demea")
+    arrives(page, f"{scene.url}/runs?status=failed&tag=region%3Demea")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).not_to_have_text("Runs")
     expect(page.locator(".banner.s-failed")).to_contain_text("account 4711 is closed")
     page.locator(".graph a", has_text="done").click()
     expect(page.get_by_text("The run has not reached this node.")).to_be_visible()
+    page.wait_for_load_state()
     page.keyboard.press("g")
     page.keyboard.press("r")
-    expect(page).to_have_url(f"{scene.url}/runs")
+    arrives(page, f"{scene.url}/runs")
     page.locator("#q").fill(scene.runs["booked"])
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{scene.url}/runs/{scene.runs['booked']}")

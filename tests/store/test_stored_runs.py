@@ -32,13 +32,17 @@ def without_twins(value: Any) -> Any:
     return [without_twins(each) for each in value] if isinstance(value, list) else value
 
 
+UNKNOWN_THEN = ("overlays", "unrouted", "counted")
+
+
 def without_what_forks_need(value: Any) -> Any:
-    """Without what this release journals of commands and of the unfinished visits of a `dag`."""
+    """Without what this release journals of commands and of the unfinished visits of a `dag`, and what it keeps of an
+    entry that a limit refused."""
     if isinstance(value, list):
         return [without_what_forks_need(each) for each in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: without_what_forks_need(each) for key, each in value.items() if key not in ("overlays", "unrouted")}
+    kept = {key: without_what_forks_need(each) for key, each in value.items() if key not in UNKNOWN_THEN}
     if isinstance(closing := kept.get("closing"), dict):
         kept["closing"] = {key: each for key, each in closing.items() if key not in ("lists", "ways")}
         if kept.get("rank"):

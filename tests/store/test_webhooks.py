@@ -26,6 +26,7 @@ from sleipnir.webhooks.signatures import SigningKeys
 from tests.receiver import Receiver, receiver, status
 from tests.store.test_advance import ASKS, advance_of
 from tests.store.test_batches import ID, SPEC, rows
+from tests.waiting import wait_until
 
 LOCAL = AddressGuard.of("127.0.0.0/8")
 MINUTE = 60_000
@@ -160,6 +161,8 @@ def test_the_end_of_a_child_run_is_not_sent(world: World) -> None:
 def test_what_happened_before_a_webhook_was_added_is_not_sent(world: World) -> None:
     world.add("first", ("gate_opened",))
     world.start(run_of(1))
+    noted_ms = world.store.now_ms()
+    wait_until(lambda: world.store.now_ms() > noted_ms, "the next millisecond")
     world.add("second", ("gate_opened",))
     world.send()
     assert [each.path for each in world.receiver.got] == ["/first"]

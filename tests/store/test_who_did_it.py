@@ -160,8 +160,12 @@ def test_an_answer_with_a_lost_reply_is_accepted_after_its_gate_was_closed(store
     store.runs.create(RUN, RunSpec("agent", "digest"), {})
     go_on(advance)
     run = store.keys.of_run(RUN)
-    keys = {"gates": run.gates, "inbox": store.keys.of_partition(store.keys.partition_of(RUN)).inbox, "run": run.run}
-    args: dict[str, Any] = {"run_id": RUN, "seq": 1, "text": '"Ann"', "attempt": 1, "by": ANN, "token": "token0000001"}
+    part = store.keys.of_partition(store.keys.partition_of(RUN))
+    keys = {"gates": run.gates, "inbox": part.inbox, "run": run.run, "events": run.events, "audit": part.audit}
+    args: dict[str, Any] = {
+        "run_id": RUN, "seq": 1, "text": '"Ann"', "attempt": 1, "by": ANN, "token": "token0000001", "person": "ann",
+        "role": "operator", "comment": "", "most": 9, "entry": "{}", "keep_ms": 1,
+    }  # fmt: skip
     assert _ANSWER(store._client, keys, args) == [1]
     go_on(advance)
     assert _ANSWER(store._client, keys, args) == [1]

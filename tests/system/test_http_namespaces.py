@@ -110,3 +110,21 @@ def test_batches_of_another_namespace_are_neither_listed_nor_there(
     answer = console.post(f"/batches/{foreign}/cancel", Authorization=tokens["looker"])
     assert (answer.status, answer.problem) == (403, "forbidden")
     assert console.post(f"/batches/{foreign}/pause", Authorization=tokens["all"]).status == 200
+
+
+def test_what_is_of_another_namespace_and_what_is_nowhere_look_the_same(
+    console: Console, tokens: dict[str, str], made: dict[str, tuple[str, str]]
+) -> None:
+    (_, own_batch), (foreign, foreign_batch) = made["default"], made["other"]
+    for there, nowhere in (
+        (f"/runs/{foreign}", "/runs/zzzzzzzzzzzz"),
+        (f"/runs/{foreign[:8]}", "/runs/zzzzzzzz"),
+        (f"/runs/{foreign}/gates", "/runs/zz/gates"),
+        (f"/batches/{foreign_batch}", "/batches/zzzzzzzzzzzz"),
+    ):
+        answers = [console.get(path, Authorization=tokens["operator"]) for path in (there, nowhere)]
+        assert [answer.status for answer in answers] == [404, 404], there
+        assert answers[0].data["detail"] == answers[1].data["detail"], there
+    assert console.get(f"/batches/{own_batch[:8]}", Authorization=tokens["operator"]).status == 200
+    answer = console.get("/runs/zzzzzzzz", Authorization=tokens["looker"])
+    assert "no run starts with" in answer.data["detail"]
