@@ -481,8 +481,8 @@ def test_large_answers_are_in_a_file(tmp_path: Path) -> None:
     ("printed", "reason"),
     [
         ({"_interrupt": {"value": 1}, "n": 1}, "a script that asks prints nothing else, but it printed n too"),
-        ({"_interrupt": "who?"}, "it must be an object with value, and if needed key, schema and timeout"),
-        ({"_interrupt": {"value": 1, "kye": "k"}}, "key, schema and timeout; unknown: kye"),
+        ({"_interrupt": "who?"}, "it must be an object with value, and if needed key, schema, timeout and rules"),
+        ({"_interrupt": {"value": 1, "kye": "k"}}, "key, schema, timeout and rules; unknown: kye"),
         ({"_interrupt": {"value": 1, "key": "who"}}, "the question 'who' has an answer already"),
         ({"_interrupt": {"value": 1, "timeout": "5"}}, "must be a positive number of seconds, not '5'"),
     ],
