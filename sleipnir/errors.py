@@ -102,6 +102,14 @@ class GateAnswered(GateError):
         self.by, self.at_ms = by, at_ms
 
 
+class GateClaimed(GateError):
+    """Another `person` has claimed the question at `at_ms`, until `until_ms`."""
+
+    def __init__(self, message: str, person: str, at_ms: int, until_ms: int) -> None:
+        super().__init__(message)
+        self.person, self.at_ms, self.until_ms = person, at_ms, until_ms
+
+
 class SessionBusy(UsageError):
     """The session has a run that is not over, and takes one at a time."""
 

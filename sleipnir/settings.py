@@ -226,6 +226,8 @@ class Settings:
     """The maximum size of the cached results of one node; those that expire first make room."""
     cache_retention_s: float = _setting(30 * 24 * 3600.0, _seconds)
     """How long a cached result is kept at most, also without a `ttl`."""
+    gate_overdue_s: float = _setting(24 * 3600.0, _seconds)
+    """Questions to people that have been open for longer are overdue."""
     audit_retention_s: float = _setting(365 * 24 * 3600.0, _seconds)
     """How long an entry of the audit is kept."""
     webhook_key: Path | None = _setting(None, _absolute)

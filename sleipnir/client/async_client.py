@@ -23,6 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sleipnir.client.access import Access
 from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
+from sleipnir.client.gate_inbox import GateInbox
 from sleipnir.client.schedule import Schedule
 from sleipnir.client.webhooks import Webhooks
 from sleipnir.messages import RunStatus
@@ -216,6 +217,24 @@ class AsyncAccess:
     audit = _iterator(Access.audit)
 
 
+class AsyncGateInbox:
+    """The open questions of one person, as `GateInbox`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def _opened(self) -> GateInbox:
+        return (await self._client._opened()).gate_inbox
+
+    page = _coroutine(GateInbox.page)
+    counts = _coroutine(GateInbox.counts)
+    claim = _coroutine(GateInbox.claim)
+    release = _coroutine(GateInbox.release)
+    release_all = _coroutine(GateInbox.release_all)
+    assign = _coroutine(GateInbox.assign)
+    snooze = _coroutine(GateInbox.snooze)
+
+
 class AsyncWebhooks:
     """Webhooks and their deliveries, as `Webhooks`."""
 
@@ -291,6 +310,11 @@ class AsyncClient:
     def access(self) -> AsyncAccess:
         """Users, access tokens, logins and the audit."""
         return AsyncAccess(self)
+
+    @property
+    def gate_inbox(self) -> AsyncGateInbox:
+        """The open questions of this person."""
+        return AsyncGateInbox(self)
 
     @property
     def webhooks(self) -> AsyncWebhooks:

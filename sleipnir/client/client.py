@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from sleipnir.client.access import Access
     from sleipnir.client.agent_judge import OnJudging
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
+    from sleipnir.client.gate_inbox import GateInbox
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.options import RunOptions
     from sleipnir.client.preparation import Preparation, PreparedRun
@@ -129,6 +130,13 @@ class Client:
         from sleipnir.client.access import Access
 
         return Access(self.store, self.by)
+
+    @property
+    def gate_inbox(self) -> GateInbox:
+        """The open questions of this person: claim, assign and snooze them."""
+        from sleipnir.client.gate_inbox import GateInbox
+
+        return GateInbox(self.store, self.settings)
 
     @property
     def webhooks(self) -> Webhooks:

@@ -26,18 +26,27 @@ def checked_comment(text: str | None) -> str | None:
 
 
 def role_of(store: Store, gate: GateInfo) -> str | None:
-    """The access role in which the person of this store answers a gate that names a role. Who has the password of Redis
-    has the role of the user of that name, where the run is; if there is no such user, that of an operator. None: the
-    role does not matter, or the HTTP API has said it."""
+    """The access role in which the person of this store answers a gate that names a role. None: the role does not
+    matter, or the HTTP API has said it."""
     person = store.person
     if person.role is not None or gate.rules is None or gate.rules.role is None:
         return None
-    found = store.access.user(person.name)
+    return role_of_person(store, gate, person.name)
+
+
+def role_of_person(store: Store, gate: GateInfo, name: str) -> str | None:
+    """The access role of a person where the run of a gate is."""
+    return role_in(store, name, store.runs.spec(gate.run).namespace)
+
+
+def role_in(store: Store, name: str, namespace: str) -> str | None:
+    """The access role of a person in a namespace: that of the user of this name; if there is no such user, that of an
+    operator, as who has the password of Redis. None: none."""
+    found = store.access.user(name)
     if found is None:
         return "operator"
     from sleipnir.access.records import Identity
 
     if found.value.disabled:
         return None
-    namespace = store.runs.spec(gate.run).namespace
     return Identity(found.value.name, found.value.roles, "login").role_in(namespace)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sleipnir.client.gate_person import checked_comment, role_of
 from sleipnir.client.texts import refuse_text
-from sleipnir.errors import AnswerRefused, GateError, RunNotFound, UsageError
+from sleipnir.errors import AnswerRefused, GateClaimed, GateError, RunNotFound, UsageError
 from sleipnir.messages import RunStatus
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
 from sleipnir.runs.handling import VoiceCount
@@ -434,7 +434,8 @@ class Run:
         `comment` says why; some questions require it.
 
         Raises GateError when there is no such question, several fit, or it was answered before (GateAnswered, while no
-        scheduler has taken that answer), AnswerRefused for a person who may not answer. Raises UsageError if the answer
+        scheduler has taken that answer), AnswerRefused for a person who may not answer, GateClaimed while another person
+        holds it (`client.gate_inbox.claim` takes it over). Raises UsageError if the answer
         does not match the schema of an interrupt, is no text for another question, or is not `run again`, `fail` or a
         JSON object for the question about a lost `effect: once`, or not `yes`, `no` or a number for a budget question.
         """
@@ -509,7 +510,7 @@ class Run:
         role = role_of(self._store, gate)
         try:
             return self._store.runs.answer(gate.run, gate.seq, text, gate.attempt, comment=comment, role=role)
-        except AnswerRefused:
+        except (AnswerRefused, GateClaimed):
             raise
         except GateError:
             if not self._has_answer(gate.run, gate.seq, value):

@@ -1,4 +1,5 @@
-"""What people have done with an open gate: their voices, if several must give the same answer.
+"""What people have done with an open gate: their voices, if several must give the same answer, who has claimed it, and
+who it is assigned to.
 
 It is stored beside the question, for one attempt of its visit (store/lua/shared/handling.lua), and goes with it. None
 of it keeps a gate from expiring.
@@ -32,11 +33,38 @@ class Voice:
 
 
 @dataclass(frozen=True)
+class GateClaim:
+    """A person works on a gate, from `at_ms` to `until_ms` of Redis: others do not answer it, unless they take it over.
+    `by` is the actor as text."""
+
+    person: str
+    by: str
+    at_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True)
+class GateAssignment:
+    """Whose work a gate is: the actor `by` has given it to the `person` at `at_ms`. Others may answer it as before."""
+
+    person: str
+    by: str
+    at_ms: int
+
+
+@dataclass(frozen=True)
 class GateHandling:
-    """What people have done with the gate that an attempt of a visit has opened."""
+    """What people have done with the gate that an attempt of a visit has opened. The `claim` may have ended: see
+    `holder`."""
 
     attempt: int = 1
     voices: tuple[Voice, ...] = ()
+    claim: GateClaim | None = None
+    assigned: GateAssignment | None = None
+
+    def holder(self, now_ms: int) -> str | None:
+        """The person whose claim has not ended."""
+        return self.claim.person if self.claim is not None and self.claim.until_ms > now_ms else None
 
     def redacted(self) -> GateHandling:
         """Without the answers, which are secret."""

@@ -369,7 +369,7 @@ class GateInfo:
     `question` is the text, and `schema` the JSON Schema of the answer, if there is one. It expires at `due_ms`.
 
     `rules` say who may answer (None: everybody who may answer at all), but never its `author`, who has submitted the
-    run; `handling` is what people have done with it."""
+    run; `handling` is what people have done with it. `agent` is that of its run; empty: not known."""
 
     run: str
     seq: int
@@ -389,6 +389,7 @@ class GateInfo:
     rules: AnswerRules | None = None
     author: str | None = None
     handling: GateHandling = NO_HANDLING
+    agent: str = ""
 
     @classmethod
     def of(cls, run: str, gate: Gate, path: tuple[str, ...], handling: GateHandling = NO_HANDLING) -> GateInfo:

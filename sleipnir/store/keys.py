@@ -340,6 +340,15 @@ class PartitionKeys:
         return f"{self.tag}:gates"
 
     @property
+    def claimed_gates(self) -> str:
+        """ZSET `run/seq` of questions that somebody has claimed, by the end of the claim. Dies with the last claim."""
+        return f"{self.gates}:claimed"
+
+    def snoozed_gates(self, person: str) -> str:
+        """ZSET `run/seq` of questions that a person has snoozed, by the time until when. Dies with the last of them."""
+        return f"{self.gates}:snoozed:{person}"
+
+    @property
     def runs(self) -> str:
         """ZSET run id by the time of its submission, for listing. The janitor drops expired runs."""
         return f"{self.tag}:runs"

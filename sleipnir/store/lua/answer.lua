@@ -25,50 +25,15 @@
 --          {-2, why}         this person may not answer: 'author' or 'people'
 --          {-3}              a comment is required
 --          {-4}              the gate has as many voices as it keeps
+--          {-5, person, at_ms, until_ms}  another person has claimed the gate then, until then
 -- The rules of the gate are checked here, so that no way in can pass by them. A later answer of the
 -- same person replaces the earlier one; people who do not agree leave the gate open. Calling twice is safe.
 -- shared: audit
+-- shared: handling
 local gates, inbox, run, events, audit = unpack(KEYS)
 local run_id, seq, text, attempt, by, token = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local person, role, comment, most, entry, keep_ms = unpack(ARGV, 7, 12)
 local WISHES_BYTES = 96  -- eight tokens, as in tell.lua
-local RANKS = {viewer = 0, approver = 1, operator = 2, admin = 3}
-
--- The handling that is stored for this attempt of a visit; that of an earlier attempt does not count.
-local function handling_of(text, attempt)
-  local found = text and cjson.decode(text)
-  if found and found.attempt == attempt then return found end
-  return {attempt = attempt}
-end
-
-local function is_listed(names, name)
-  for _, each in ipairs(names or {}) do
-    if each == name then return true end
-  end
-  return false
-end
-
--- Why a person may not answer: 'author' or 'people'. nil: the person may.
-local function refusal(gate, person, role)
-  if gate.author and gate.author == person then return 'author' end
-  local rules = gate.rules or {}
-  local names = rules.assignees
-  if not names and not rules.role then return nil end
-  if is_listed(names, person) then return nil end
-  if rules.role and (RANKS[role] or -1) >= (RANKS[rules.role] or 99) then return nil end
-  return 'people'
-end
-
-local function time_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
--- Let watchers of the run know.
-local function notify(events, type, data)
-  redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e', cjson.encode({{type, data}}))
-end
-
 local stored = redis.call('HMGET', gates, seq, seq .. ':answer', seq .. ':handling')
 local gate = stored[1] and cjson.decode(stored[1])
 local rules = gate and gate.rules or {}
@@ -95,6 +60,8 @@ if stored[2] then
   return {0, stored[2], given.by or '', given.at_ms or 0}
 end
 local now_ms = time_ms()
+local other = claim_of_another(handling, person, now_ms)
+if other then return {-5, other.person, other.at_ms, other.until_ms} end
 if rules.comment and comment == '' then return {-3} end
 
 local function remember() redis.call('HSET', run, 'wishes', string.sub(wishes .. token, -WISHES_BYTES)) end
@@ -106,6 +73,7 @@ if quorum > 1 then
   if #voices >= tonumber(most) then return {-4} end
   voices[#voices + 1] = {person = person, answer = text, by = by, at_ms = now_ms, comment = comment ~= '' and comment or nil}
   handling.voices = voices
+  handling.claim = nil  -- the person's part is done
   local same = count()
   if same < quorum then
     remember()

@@ -2,7 +2,8 @@
 
 creation         accept a run
 requests         cancel, pause, resume and retry it; notify other runs
-gates            its open questions, and the answers to them
+gates            its open questions, and the answers to them; gate_requests claims and assigns them,
+                 gate_lists finds those that a person wants to see
 run_infos        what it is and what it waits for; visit_infos does the same for its visits
 lineage          the run that it was forked from, and its forks
 journal          what it has done: journal, state, output; compared_runs what is compared of many
@@ -19,12 +20,16 @@ from sleipnir.store.runs.compared_runs import ComparedRuns
 from sleipnir.store.runs.creation import RunCreation
 from sleipnir.store.runs.deployment_hold import DeploymentHold
 from sleipnir.store.runs.event_streams import EventStreams
-from sleipnir.store.runs.gates import Gates
+from sleipnir.store.runs.gate_lists import GateLists
+from sleipnir.store.runs.gate_requests import GateRequests
 from sleipnir.store.runs.lineage import RunLineage
 from sleipnir.store.runs.requests import RunRequests
 from sleipnir.store.runs.run_index import RunIndex
 from sleipnir.store.runs.run_lists import RunLists
 
 
-class Runs(RunCreation, RunRequests, Gates, RunIndex, RunLists, RunLineage, ComparedRuns, EventStreams, DeploymentHold):
+class Runs(
+    RunCreation, RunRequests, GateRequests, GateLists, RunIndex, RunLists, RunLineage, ComparedRuns, EventStreams,
+    DeploymentHold,
+):  # fmt: skip
     """The operations of clients on runs, on one connection."""

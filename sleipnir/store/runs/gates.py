@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sleipnir.access.audit import audit_text
 from sleipnir.decoding import read_text
-from sleipnir.errors import AnswerRefused, GateAnswered, GateError, RecordUnreadable
+from sleipnir.errors import AnswerRefused, GateAnswered, GateClaimed, GateError, RecordUnreadable
 from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.messages import FINAL
 from sleipnir.runs.cards import DEFAULT_NAMESPACE
@@ -107,20 +108,22 @@ class Gates(RunInfos):
             case 2:
                 return VoiceCount(reply[1], reply[2])
             case 0 if json.loads(reply[1]) != text:
-                raise GateAnswered(_answered(run_id, seq, json.loads(reply[1]), reply[2]), reply[2], reply[3])
+                raise GateAnswered(gate_answered_text(run_id, seq, json.loads(reply[1]), reply[2]), reply[2], reply[3])
             case -1:
                 raise GateError(self._closed(run_id, seq))
             case -2:
-                raise self._refused(run_id, seq, reply[1])
+                raise self._refused(run_id, seq, reply[1], self._person.name)
             case -3:
                 raise AnswerRefused(f"question {seq} of run {run_id!r} needs a comment with the answer", "comment")
             case -4:
                 raise AnswerRefused(f"question {seq} of run {run_id!r} has {MOST_VOICES} answers already", "voices")
+            case -5:
+                raise claimed_error(run_id, seq, *reply[1:])
         return None
 
-    def _refused(self, run_id: str, seq: int, why: str) -> AnswerRefused:
+    def _refused(self, run_id: str, seq: int, why: str, person: str) -> AnswerRefused:
         """Who may answer, for a person who may not."""
-        who = self._person.name or "nobody that is known"
+        who = person or "nobody that is known"
         if why == "author":
             text = (
                 f"question {seq} of run {run_id!r} is not for {who}, who has submitted the run: another person answers"
@@ -141,7 +144,7 @@ class Gates(RunInfos):
         if answer is None:
             return found
         if (given := json.loads(answer)) != text_of(found):
-            raise GateError(_answered(run_id, seq, given))
+            raise GateError(gate_answered_text(run_id, seq, given))
         return None
 
     def _closed(self, run_id: str, seq: int) -> str:
@@ -155,7 +158,12 @@ class Gates(RunInfos):
         )
 
 
-def _answered(run_id: str, seq: int, text: str, by: str = "") -> str:
+def claimed_error(run_id: str, seq: int, person: str, at_ms: int, until_ms: int) -> GateClaimed:
+    text = f"{person} has claimed question {seq} of run {run_id!r}, and holds it for now; take it over to answer it"
+    return GateClaimed(text, person, at_ms, until_ms)
+
+
+def gate_answered_text(run_id: str, seq: int, text: str, by: str = "") -> str:
     return f"question {seq} of run {run_id!r} was already answered with {text!r}" + (f" by {by}" if by else "")
 
 
@@ -165,16 +173,16 @@ def _pages(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None, namespace: str | None) -> Iterator[GateInfo]:
     path: tuple[str, ...] = ()
-    of = DEFAULT_NAMESPACE
+    of, agent = DEFAULT_NAMESPACE, ""
     gates = [_gate(name, text) for name, text in fields.items() if name.isdigit() and f"{name}:answer" not in fields]
     if spec and gates:
         with contextlib.suppress(RecordUnreadable):  # `show` says so
             read = read_text(RunSpec, spec, "spec", run_id)
-            path, of = tuple(read.path), read.namespace
+            path, of, agent = tuple(read.path), read.namespace, read.agent
     if namespace not in (None, of):
         return
     for g in sorted(gates, key=lambda gate: gate.seq):
-        yield GateInfo.of(run_id, g, path, _handling(fields.get(f"{g.seq}:handling"), g, run_id))
+        yield replace(GateInfo.of(run_id, g, path, _handling(fields.get(f"{g.seq}:handling"), g, run_id)), agent=agent)
 
 
 def _handling(text: str | None, gate: Gate, run_id: str) -> GateHandling:
