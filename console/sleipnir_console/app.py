@@ -36,6 +36,7 @@ from sleipnir_console.routes import (
     events,
     failures,
     fleet,
+    gate_handling,
     gates,
     health,
     login,
@@ -65,7 +66,8 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
 
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
 ROUTERS: Final = (
-    agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router, batches.router,
+    agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router,
+    gate_handling.router, batches.router,
     schedules.router, conversations.router, fleet.router, health.router, login.router, users.router,
     access.router, webhooks.router, interface,
 )  # fmt: skip

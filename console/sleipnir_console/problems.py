@@ -21,6 +21,7 @@ from sleipnir.errors import (
     BatchNotFound,
     BundleError,
     GateAnswered,
+    GateClaimed,
     GateError,
     GraphError,
     KnowledgeError,
@@ -100,6 +101,11 @@ TYPES: Final[Mapping[str, ProblemType]] = {
             "already-answered", 409, "Somebody has answered the question",
             "`answered_by`, `answered_at_ms`, `answer` (null: not known, `[redacted]`: secret) and `reason` say who, "
             "when, what and why.",
+        ),
+        ProblemType(
+            "claimed", 409, "Another person holds the question",
+            "`claimed_by`, `claimed_at_ms` and `until_ms` say who, since when and until when. "
+            "`/claim` with `take_over` takes it over.",
         ),
         ProblemType(
             "may-not-answer", 403, "The question is not for this person",
@@ -214,6 +220,9 @@ def problem_of(error: SleipnirError) -> HttpProblem:
         case GateAnswered():
             more = {"answered_by": error.by, "answered_at_ms": error.at_ms, "answer": None, "reason": None}
             return HttpProblem("already-answered", detail, more)
+        case GateClaimed():
+            held = {"claimed_by": error.person, "claimed_at_ms": error.at_ms, "until_ms": error.until_ms}
+            return HttpProblem("claimed", detail, held)
         case GateError() | UsageError() | KnowledgeError():
             return HttpProblem("refused", detail)
         case _:

@@ -26,6 +26,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Answer": {
         "gates": ("sleipnir.cli.runs.gates:gates", "List the open questions of all runs, or of one."),
         "answer": ("sleipnir.cli.runs.gates:answer", "Answer an open question of a run."),
+        "claim": ("sleipnir.cli.runs.gate_handling:claim", "Claim an open question of a run, or release it."),
+        "assign": ("sleipnir.cli.runs.gate_handling:assign", "Say whose work an open question is."),
+        "snooze": ("sleipnir.cli.runs.gate_handling:snooze", "Hide an open question from your work for some time."),
         "signal": ("sleipnir.cli.runs.signals:signal", "Send an event to all runs that wait for it."),
         "signals": ("sleipnir.cli.runs.signals:signals", "List the events that were sent."),
     },

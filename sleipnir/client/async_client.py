@@ -227,6 +227,7 @@ class AsyncGateInbox:
         return (await self._client._opened()).gate_inbox
 
     page = _coroutine(GateInbox.page)
+    walk = _iterator(GateInbox.walk)
     counts = _coroutine(GateInbox.counts)
     claim = _coroutine(GateInbox.claim)
     release = _coroutine(GateInbox.release)

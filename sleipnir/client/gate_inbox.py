@@ -5,13 +5,14 @@
     client.run(gate.run).answer("yes", gate)
 
 A claim says that a person works on a question: until it ends, others answer it only after they have taken it over. An
-assignment says whose work it is, and stops nobody. A snooze hides a question from the lists of one person.
+assignment says whose work it is, and stops nobody. A snooze hides a question from what one person has to do.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir.client import run_queries
 from sleipnir.client.gate_person import role_in, role_of, role_of_person
@@ -33,8 +34,8 @@ MOST_SNOOZE_MS: Final = 366 * 24 * 3600 * 1000
 
 class GateInbox:
     """The operations of one person: that of the client. Every one raises StoreUnavailable, GateError for a question
-    that is not open, and GateAnswered for one that was answered; each change is written with its entry of the audit, and
-    may be repeated."""
+    that is not open, and GateAnswered for one that was answered; each change is written with its entry of the audit,
+    and may be repeated."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
@@ -50,13 +51,23 @@ class GateInbox:
         limit: int = 100,
     ) -> PageOfGates:
         """Open questions of a namespace, the oldest first: `mine`, all that the `role` of the person may answer, `all`,
-        those that are `overdue`, or that it has `snoozed`, which no other view has. `after` is the cursor of a page,
-        `namespace` as that of `Client.gates`. Raises UsageError."""
+        those that are `overdue`, or that it has `snoozed`, which `mine` and `role` do not have. `after` is the cursor
+        of a page, `namespace` as that of `Client.gates`. Raises UsageError."""
         position = GatePosition.of(after) if after is not None else None
         with self._store.errors():
             wanted = GateFilter(view, self._person(namespace), node, agent, self._overdue_since_ms())
             of = run_queries.one_namespace(namespace, self._settings.namespace)
             return self._store.runs.gate_page(wanted, of, position, max(1, limit))
+
+    def walk(self, **query: Any) -> Iterator[GateInfo]:
+        """All questions of a view, page by page; `query` as that of `page`."""
+        after: str | None = None
+        while True:
+            page = self.page(**{"limit": 500, **query, "after": after})
+            yield from page
+            after = page.after
+            if after is None:
+                return
 
     def counts(self, *, namespace: str | None = None) -> GateCounts:
         """How many questions each view has."""
@@ -113,7 +124,7 @@ class GateInbox:
             self._store.runs.assign_gate(gate, person, role_of_person(self._store, gate, person))
 
     def snooze(self, gate: GateInfo, until_ms: int | None) -> None:
-        """Hide a question from the lists of this person until then, by Redis' clock; None: show it again."""
+        """Hide a question from what this person has to do until then, by Redis' clock; None: show it again."""
         with self._store.errors():
             now_ms = self._store.now_ms()
             if until_ms is not None and not now_ms < until_ms <= now_ms + MOST_SNOOZE_MS:

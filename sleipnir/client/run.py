@@ -434,8 +434,8 @@ class Run:
         `comment` says why; some questions require it.
 
         Raises GateError when there is no such question, several fit, or it was answered before (GateAnswered, while no
-        scheduler has taken that answer), AnswerRefused for a person who may not answer, GateClaimed while another person
-        holds it (`client.gate_inbox.claim` takes it over). Raises UsageError if the answer
+        scheduler has taken that answer), AnswerRefused for a person who may not answer, GateClaimed while another
+        person holds it (`client.gate_inbox.claim` takes it over). Raises UsageError if the answer
         does not match the schema of an interrupt, is no text for another question, or is not `run again`, `fail` or a
         JSON object for the question about a lost `effect: once`, or not `yes`, `no` or a number for a budget question.
         """

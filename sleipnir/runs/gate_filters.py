@@ -38,8 +38,8 @@ def is_of(gate: GateInfo, person: Person, now_ms: int) -> bool:
 @dataclass(frozen=True)
 class GateFilter:
     """What a page of questions has. `mine`: see is_of; `role`: all that the person may answer; `overdue`: those that
-    have been open since before `overdue_since_ms`; `snoozed`: those that the person has snoozed, which no other view
-    has. `node` is the node that asks, `agent` that of its run."""
+    have been open since before `overdue_since_ms`; `snoozed`: those that the person has snoozed, which `mine` and
+    `role` do not have. `node` is the node that asks, `agent` that of its run."""
 
     view: GateView = "all"
     person: Person = NOBODY
@@ -47,8 +47,10 @@ class GateFilter:
     agent: str | None = None
     overdue_since_ms: int = 0
 
-    def fits(self, gate: GateInfo, now_ms: int) -> bool:
-        """Whether a question that was not snoozed, or for `snoozed` one that was, is among them."""
+    def fits(self, gate: GateInfo, now_ms: int, *, is_snoozed: bool = False) -> bool:
+        """Whether a question, which the person may have snoozed, is among them."""
+        if self.view != "all" and self.view != "overdue" and is_snoozed != (self.view == "snoozed"):
+            return False
         if self.node not in (None, gate.node) or self.agent not in (None, gate.agent):
             return False
         match self.view:
@@ -101,8 +103,8 @@ MOST_LOOKED: Final = 1_000
 
 @dataclass(frozen=True)
 class GateCounts:
-    """How many questions each view has. `all` and `overdue` are exact, and count those that are snoozed; `mine` and
-    `role` are among the oldest `looked` ones, and exact if `is_exact`."""
+    """How many questions each view has. `all` and `overdue` are exact; the others are among the oldest `looked` ones,
+    and exact if `is_exact`."""
 
     all: int
     overdue: int

@@ -21,6 +21,7 @@ from sleipnir.access.records import Login, User
 from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
+from sleipnir.runs.actor import Person
 from sleipnir.runs.cached_results import CacheLease, CachePlace
 from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.node_streams import StreamName, StreamWrite, TextPlace
@@ -112,6 +113,12 @@ def add_pieces(store: Store) -> Act:
 def answer(store: Store) -> Act:
     asking(store)
     return lambda: store.runs.answer(RUN, 1, "Ann")
+
+
+def handle_gate(store: Store) -> Act:
+    asking(store)
+    [gate] = store.runs.gates(RUN)
+    return lambda: store.acting_as("ann@desk (cli)", Person("ann")).runs.claim_gate(gate, 60_000, role=None)
 
 
 def archived(store: Store) -> Act:
@@ -507,6 +514,7 @@ def webhook_tried(store: Store) -> Act:
 CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "add_pieces": (add_pieces, 1),
     "answer": (answer, [1]),
+    "handle_gate": (handle_gate, None),
     "archived": (archived, 0),
     "batch_add": (batch_add, None),
     "batch_admit": (batch_admit, -2),

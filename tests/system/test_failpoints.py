@@ -59,6 +59,7 @@ OF_CLIENTS = {
     "fork_turn": "fork_run",
     "rewind": "fork_run",
     "answer": "answer",
+    "claim": "handle_gate",
     "cancel": "tell",
     "retry": "tell",
     "skip": "tell",
@@ -681,6 +682,18 @@ def answer(caller: Caller) -> Run:
     return run
 
 
+def claim(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.gate_inbox.claim(client.run(sys.argv[2]).gates()[0])", run)
+    [gate] = run.gates()
+    caller.client.gate_inbox.claim(gate, take_over=True)
+    [gate] = run.gates()
+    assert gate.handling.holder(caller.client.now_ms()) == caller.client.actor.user
+    entries = [each for each in caller.client.access.audit() if each.on == f"run {run.id}"]
+    assert [each.what for each in entries] == ["question claimed"]
+    return run
+
+
 def cancel(caller: Caller) -> Run:
     run = caller.asked()
     caller.dies_in("client.run(sys.argv[2]).cancel()", run)
@@ -786,6 +799,7 @@ CALLS: dict[str, Callable[[Caller], Run]] = {
         fork_turn,
         rewind,
         answer,
+        claim,
         cancel,
         retry,
         skip,

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from sleipnir.client.access import LoginRefused
 from sleipnir_console.authentication import COOKIE, Authentication
+from sleipnir_console.connection import client_of
 from sleipnir_console.pages.page_route import PageRoute, form_of, next_page
 from sleipnir_console.pages.rendering import THEME_COOKIE, THEMES, render
 from sleipnir_console.permissions import requires
@@ -62,8 +63,9 @@ async def send_login(request: Request) -> Response:
 @router.post("/logout", operation_id="send_logout")
 @requires("user")
 async def send_logout(request: Request) -> Response:
-    """Ends the login of this browser."""
+    """Ends the login of this browser, and the claims of its user."""
     authentication: Authentication = request.app.state.authentication
+    await client_of(request).gate_inbox.release_all()
     await request.app.state.client.access.log_out(request.cookies.get(COOKIE, ""))
     response = next_page("/login")
     authentication.take(response)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sleipnir.client.access import LoginRefused, NewLogin
 from sleipnir_console.authentication import CHALLENGE, COOKIE, Authentication
+from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, Permission, caller_of, requires
 from sleipnir_console.problems import HttpProblem
 
@@ -80,8 +81,9 @@ def current(request: Request, response: Response, made: NewLogin) -> CurrentCall
 @router.post("/logout", operation_id="log_out", summary="Log out", status_code=204)
 @requires("user")
 async def log_out(request: Request, response: Response) -> None:
-    """Ends the login of the cookie. Other logins and tokens stay."""
+    """Ends the login of the cookie, and the claims of its user. Other logins and tokens stay."""
     authentication: Authentication = request.app.state.authentication
+    await client_of(request).gate_inbox.release_all()
     await request.app.state.client.access.log_out(request.cookies.get(COOKIE, ""))
     authentication.take(response)
 

@@ -19,23 +19,49 @@ from sleipnir.runs.interrupts import answer_of, typed_answer
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Run
+    from sleipnir.runs.gate_filters import GateView
     from sleipnir.runs.views import GateInfo
 
 
 @click.command()
 @click.argument("run_id", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--namespace", metavar="NAME", help=NAMESPACE_HELP)
+@click.option(
+    "--view",
+    type=click.Choice(["mine", "role", "all", "overdue", "snoozed"]),
+    default="all",
+    help="mine: you hold them, they are assigned to you, or name you; role: you may answer them.",
+)
+@click.option("--node", metavar="NODE", help="Only those that this node asks.")
+@click.option("--agent", metavar="AGENT", help="Only those of runs of this agent.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@as_person
 @pass_options
-def gates(options: GlobalOptions, run_id: str | None, namespace: str | None, as_data: bool) -> None:
+def gates(
+    options: GlobalOptions,
+    run_id: str | None,
+    namespace: str | None,
+    view: GateView,
+    node: str | None,
+    agent: str | None,
+    as_data: bool,
+    person: str | None,
+) -> None:
     """List the open questions of all runs, or of RUN and the runs below it that it waits for."""
+    if run_id is not None and (view != "all" or node or agent):
+        raise click.UsageError("--view, --node and --agent are for the questions of all runs")
     with options.connected(workers=False) as client:
-        open_gates = client.gates(namespace=namespace) if run_id is None else client.run(run_id).gates()
+        now_ms = client.now_ms()
+        if run_id is not None:
+            open_gates = client.run(run_id).gates()
+        else:
+            seen = client if person is None else client.acting_as(client.actor.named(person))
+            open_gates = list(seen.gate_inbox.walk(view=view, node=node, agent=agent, namespace=namespace))
     if as_data:
         print_json(open_gates)
     elif open_gates:
         rows = [
-            (gate.run, gate.place, str(gate.seq), gate.key or "-", moment(gate.opened_ms), _text(gate))
+            (gate.run, gate.place, str(gate.seq), gate.key or "-", moment(gate.opened_ms), _text(gate, now_ms))
             for gate in open_gates
         ]
         print_table(("run", "node", "seq", "key", "asked", "question"), rows)
@@ -122,10 +148,13 @@ def _answers_in(file: TextIO) -> dict[str, Any]:
     return values
 
 
-def _text(gate: GateInfo) -> str:
+def _text(gate: GateInfo, now_ms: int) -> str:
     options = f" [{', '.join(gate.options)}]" if gate.options else ""
-    who = who_may_answer(gate)
-    return terminal.first_line(gate.question) + options + (f" (for {who})" if who else "")
+    who, holder, assigned = who_may_answer(gate), gate.handling.holder(now_ms), gate.handling.assigned
+    notes = [f"for {who}"] if who else []
+    notes += [f"held by {holder}"] if holder else []
+    notes += [f"assigned to {assigned.person}"] if assigned else []
+    return terminal.first_line(gate.question) + options + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _mention_free_text(gate: GateInfo, text: str) -> None:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sleipnir.runs.gate_filters import MOST_LOOKED, GateCounts, GateFilter, GatePosition, PageOfGates
+from sleipnir.runs.gate_filters import (
+    MOST_LOOKED,
+    GateCounts,
+    GateFilter,
+    GatePosition,
+    GateView,
+    PageOfGates,
+)
 from sleipnir.runs.views import GateInfo
 from sleipnir.store.connect import clock_ms
 from sleipnir.store.runs.connection import PAGE
@@ -25,9 +33,8 @@ class GateLists(Gates):
         looked = 0
         while looked < MOST_LOOKED:
             names = self._names_after(namespace, after, PAGE, until_ms)
-            shown = [each for each in names if (each.name in snoozed) == (wanted.view == "snoozed")]
-            for at, gate in self._named(shown, namespace):
-                if wanted.fits(gate, now_ms):
+            for at, gate in self._named(names, namespace):
+                if wanted.fits(gate, now_ms, is_snoozed=at.name in snoozed):
                     found.append(gate)
                     if len(found) == limit:
                         return PageOfGates(tuple(found), str(at), looked + names.index(at) + 1)
@@ -48,15 +55,18 @@ class GateLists(Gates):
             pipe.zcount(index, "-inf", wanted.overdue_since_ms)
         replies = pipe.execute()
         names = self._names_after(namespace, None, MOST_LOOKED, None)
-        gates = [gate for _, gate in self._named(names, namespace)]
-        awake = [gate for gate in gates if f"{gate.run}/{gate.seq}" not in snoozed]
-        mine, role = (GateFilter(view, wanted.person) for view in ("mine", "role"))
+        gates = self._named(names, namespace)
+
+        def count(view: GateView) -> int:
+            seen = replace(wanted, view=view)
+            return sum(seen.fits(gate, now_ms, is_snoozed=at.name in snoozed) for at, gate in gates)
+
         return GateCounts(
-            sum(replies[::2]) if is_listed else len(gates),
-            sum(replies[1::2]) if is_listed else sum(gate.opened_ms <= wanted.overdue_since_ms for gate in gates),
-            sum(mine.fits(gate, now_ms) for gate in awake),
-            sum(role.fits(gate, now_ms) for gate in awake),
-            len(gates) - len(awake),
+            sum(replies[::2]) if is_listed else count("all"),
+            sum(replies[1::2]) if is_listed else count("overdue"),
+            count("mine"),
+            count("role"),
+            count("snoozed"),
             len(names),
             len(names) < MOST_LOOKED,
         )
@@ -67,9 +77,7 @@ class GateLists(Gates):
             pipe.zrangebyscore(self._keys.of_partition(number).snoozed_gates(person), now_ms + 1, "+inf")
         return {name for names in pipe.execute() for name in names}
 
-    def _named(
-        self, names: Sequence[GatePosition], namespace: str | None
-    ) -> list[tuple[GatePosition, GateInfo]]:
+    def _named(self, names: Sequence[GatePosition], namespace: str | None) -> list[tuple[GatePosition, GateInfo]]:
         """The questions with these names, as far as they are open, in this order."""
         wanted = {each.name: each for each in names}
         runs = list(dict.fromkeys(name.rsplit("/", 1)[0] for name in wanted))

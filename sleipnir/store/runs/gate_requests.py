@@ -34,7 +34,7 @@ class _Request:
 
 
 class GateRequests(Gates):
-    """Every one is safe to repeat, and raises GateError if the question is not open, GateAnswered if it was answered."""
+    """Every one is safe to repeat. It raises GateError if the question is not open, GateAnswered if it was answered."""
 
     def claim_gate(self, gate: GateInfo, for_ms: int, *, role: str | None, take_over: bool = False) -> int:
         """Claim a question for the person of this store, in a role, for so long. Returns until when. Raises

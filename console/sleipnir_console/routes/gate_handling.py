@@ -1,0 +1,100 @@
+"""What people do with an open question besides answering it: claim, release, assign and snooze it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from sleipnir.client.async_client import AsyncGateInbox, AsyncRun
+from sleipnir.client.gate_inbox import CLAIM_S, MOST_CLAIM_S
+from sleipnir.errors import AnswerRefused, GateClaimed, GateError
+from sleipnir.runs.views import GateInfo
+from sleipnir_console.connection import client_of
+from sleipnir_console.permissions import GuardedRoute, requires
+from sleipnir_console.routes.gates import GateId, closed_problem, open_gate
+from sleipnir_console.strict_model import RunId, StrictModel
+
+router = APIRouter(tags=["gates"], route_class=GuardedRoute)
+
+
+class ClaimRequest(StrictModel):
+    """How long the claim lasts, and whether it is taken over from another person."""
+
+    for_s: float = Field(CLAIM_S, ge=1, le=MOST_CLAIM_S, description="Seconds.")
+    take_over: bool = False
+
+
+class ClaimReceipt(BaseModel):
+    """Until when the caller holds the question, in ms by Redis' clock."""
+
+    run: str
+    seq: int
+    until_ms: int
+
+
+class AssignRequest(StrictModel):
+    """Who gets the question; null: nobody."""
+
+    person: str | None = Field(max_length=64)
+
+
+class SnoozeRequest(StrictModel):
+    """Until when the caller's lists do without the question, in ms by Redis' clock; null: it is seen again."""
+
+    until_ms: int | None = Field(ge=1)
+
+
+async def _asked(request: Request, run_id: str, gate: str) -> tuple[AsyncRun, GateInfo, AsyncGateInbox]:
+    client = client_of(request)
+    run = await client.run(run_id)
+    return run, await open_gate(run, gate), client.gate_inbox
+
+
+async def _done(run: AsyncRun, seq: int, change: Awaitable[Any]) -> Any:
+    """What a change returns. Raises HttpProblem for a question that was closed meanwhile."""
+    try:
+        return await change
+    except (AnswerRefused, GateClaimed):
+        raise
+    except GateError as error:
+        raise await closed_problem(run, seq, str(error)) from None
+
+
+@router.post("/gates/{run_id}/{gate}/claim", operation_id="claim_gate", summary="Claim a question")
+@requires("approver")
+async def claim_gate(request: Request, run_id: RunId, gate: GateId, body: ClaimRequest | None = None) -> ClaimReceipt:
+    """While it lasts, others answer the question only after they have taken it over. Claimed again, it lasts longer.
+    409 `claimed`: another person holds it."""
+    asked = body or ClaimRequest()  # type: ignore[call-arg]
+    run, found, inbox = await _asked(request, run_id, gate)
+    until_ms = await _done(run, found.seq, inbox.claim(found, for_s=asked.for_s, take_over=asked.take_over))
+    return ClaimReceipt(run=run.id, seq=found.seq, until_ms=until_ms)
+
+
+@router.post(
+    "/gates/{run_id}/{gate}/release", operation_id="release_gate", summary="Release a question", status_code=204
+)
+@requires("approver")
+async def release_gate(request: Request, run_id: RunId, gate: GateId) -> None:
+    """End the claim of the caller. 409 `claimed`: another person holds it."""
+    run, found, inbox = await _asked(request, run_id, gate)
+    await _done(run, found.seq, inbox.release(found))
+
+
+@router.post("/gates/{run_id}/{gate}/assign", operation_id="assign_gate", summary="Assign a question", status_code=204)
+@requires("approver")
+async def assign_gate(request: Request, run_id: RunId, gate: GateId, body: AssignRequest) -> None:
+    """Say whose work it is. Others may answer it as before. 403: that person may not answer it."""
+    run, found, inbox = await _asked(request, run_id, gate)
+    await _done(run, found.seq, inbox.assign(found, body.person))
+
+
+@router.post("/gates/{run_id}/{gate}/snooze", operation_id="snooze_gate", summary="Snooze a question", status_code=204)
+@requires("approver")
+async def snooze_gate(request: Request, run_id: RunId, gate: GateId, body: SnoozeRequest) -> None:
+    """Hide it from what the caller has to do, until a time. Others see it as before."""
+    run, found, inbox = await _asked(request, run_id, gate)
+    await _done(run, found.seq, inbox.snooze(found, body.until_ms))
