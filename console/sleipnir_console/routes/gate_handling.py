@@ -15,7 +15,7 @@ from sleipnir.runs.views import GateInfo
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.routes.gates import GateId, closed_problem, open_gate
-from sleipnir_console.strict_model import RunId, StrictModel
+from sleipnir_console.strict_model import MOST_INT, RunId, StrictModel
 
 router = APIRouter(tags=["gates"], route_class=GuardedRoute)
 
@@ -44,7 +44,7 @@ class AssignRequest(StrictModel):
 class SnoozeRequest(StrictModel):
     """Until when the caller's lists do without the question, in ms by Redis' clock; null: it is seen again."""
 
-    until_ms: int | None = Field(ge=1)
+    until_ms: int | None = Field(ge=1, le=MOST_INT)
 
 
 async def _asked(request: Request, run_id: str, gate: str) -> tuple[AsyncRun, GateInfo, AsyncGateInbox]:

@@ -101,7 +101,7 @@ def test_every_error_of_the_client_has_a_type(cls: type[errors.SleipnirError]) -
     error = cls.__new__(cls)
     Exception.__init__(error, "what happened")
     error.__dict__.update(problems=(errors.Problem("error", "wrong", "here/graph.yaml", 3),), kind="usage", part="disk")
-    error.__dict__.update(why="people", assignees=(), role=None, by="ann", at_ms=5)
+    error.__dict__.update(why="people", assignees=(), role=None, by="ann", at_ms=5, person="ann", until_ms=6)
     problem = problems.problem_of(error)
     assert (problem.type == "internal") == (cls.__name__ in OF_THE_SERVER)
     assert json.loads(problem.response("x1").body)["type"].startswith(problems.TYPE_BASE)
