@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sleipnir.client import run_queries
 from sleipnir.client.gate_person import role_in, role_of, role_of_person
@@ -59,11 +59,18 @@ class GateInbox:
             of = run_queries.one_namespace(namespace, self._settings.namespace)
             return self._store.runs.gate_page(wanted, of, position, max(1, limit))
 
-    def walk(self, **query: Any) -> Iterator[GateInfo]:
-        """All questions of a view, page by page; `query` as that of `page`."""
+    def walk(
+        self,
+        *,
+        view: GateView = "all",
+        node: str | None = None,
+        agent: str | None = None,
+        namespace: str | None = None,
+    ) -> Iterator[GateInfo]:
+        """All questions of a view, page by page."""
         after: str | None = None
         while True:
-            page = self.page(**{"limit": 500, **query, "after": after})
+            page = self.page(view=view, node=node, agent=agent, namespace=namespace, after=after, limit=500)
             yield from page
             after = page.after
             if after is None:

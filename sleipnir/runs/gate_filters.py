@@ -32,7 +32,7 @@ def is_of(gate: GateInfo, person: Person, now_ms: int) -> bool:
     assigned = gate.handling.assigned
     if person.name in (holder, assigned.person if assigned else None):
         return True
-    return holder is None and assigned is None and bool(gate.rules) and person.name in gate.rules.assignees
+    return holder is None and assigned is None and gate.rules is not None and person.name in gate.rules.assignees
 
 
 @dataclass(frozen=True)
