@@ -1,7 +1,8 @@
-"""Is the scheduler of this container there? Exit status 0 or 1. For workers: `sleipnir worker --health`.
+"""Is the scheduler of this container there, or with the argument `webhooks` its sender of webhooks? Exit status 0 or 1.
+For workers: `sleipnir worker --health`.
 
-A scheduler announces itself in Redis every few seconds; one without a heartbeat for 30 s counts as stopped. A scheduler
-whose Redis is away is unhealthy too: it cannot work, and nothing is lost when it is started again.
+Both announce themselves in Redis every few seconds; one without a heartbeat for 30 s counts as stopped. One whose Redis
+is away is unhealthy too: it cannot work, and nothing is lost when it is started again.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from sleipnir.store.store import Store
 
 
 def main() -> None:
+    if sys.argv[1:] not in ([], ["webhooks"]):
+        sys.exit(f"unhealthy: {' '.join(sys.argv[1:])!r} is nothing that this checks: webhooks is")
+    of_webhooks = bool(sys.argv[1:])
     try:
         with Store.open(Settings.from_env(), client_name="sleipnir-healthcheck") as store, store.errors():
-            schedulers = store.health().schedulers
+            names = store.webhooks.senders() if of_webhooks else store.health().schedulers
     except SleipnirError as error:
         sys.exit(f"unhealthy: {error}")
     host = socket.gethostname()
-    local = [name for name in schedulers if name.startswith(f"{host}:")]
+    local = [name for name in names if name.startswith(f"{host}:")]
     if not local:
-        sys.exit(f"unhealthy: no scheduler of {host} has announced itself in the last 30 s")
+        what = "sender of webhooks" if of_webhooks else "scheduler"
+        sys.exit(f"unhealthy: no {what} of {host} has announced itself in the last 30 s")
     print(f"healthy: {', '.join(local)}")
 
 

@@ -52,7 +52,7 @@ class SigningKeys:
     def of_file(cls, file: Path) -> SigningKeys:
         """Lines of 64 or more hexadecimal digits, the newest key first. Raises ConfigError."""
         try:
-            if file.stat().st_mode & _OTHERS:
+            if _is_open_to_others(file):
                 raise ConfigError(f"others can read or change the key of webhooks: run `chmod 600 {file}`")
             lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines() if line.strip()]
         except FileNotFoundError:
@@ -84,6 +84,14 @@ class SigningKeys:
             except OSError as error:
                 raise ConfigError(f"cannot make a key of webhooks at {file}: {error.strerror}") from None
         return cls.of_file(file)
+
+
+def _is_open_to_others(file: Path) -> bool:
+    """Whether users that should not can read or change a file of keys. One of root that we read by our group is how
+    Kubernetes mounts secrets, and systemd credentials."""
+    found = file.stat()
+    is_mounted = found.st_uid == 0 != os.geteuid()
+    return bool(found.st_mode & (_OTHERS & ~stat.S_IRGRP if is_mounted else _OTHERS))
 
 
 def secret_text(secret: bytes) -> str:

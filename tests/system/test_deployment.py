@@ -129,6 +129,7 @@ def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
         "5555": str(flower_port),
         "8470": str(console_port),
         "/etc/sleipnir/tls": str(folder / "tls"),
+        "/etc/sleipnir/webhooks": str(folder / "webhook-keys"),
         "/opt/sleipnir/console_healthcheck.py": str(ROOT / "ops" / "console_healthcheck.py"),
         "/etc/sleipnir-redis": str(folder / "redis-files"),
         "/etc/sleipnir/flowerconfig.py": str(ROOT / "ops" / "flower" / "flowerconfig.py"),
@@ -150,6 +151,7 @@ def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
         done = here.execute("sleipnir", ["sleipnir", "users", "add", "ann", "--role", "operator", "--no-password"])
         assert done.returncode == 0, done.stderr
         running.append(_start("console", 0, SERVICES["console"], replaced, folder, redis_port))
+        running.append(_start("webhooks", 0, SERVICES["webhooks"], replaced, folder, redis_port))
         yield here
     finally:
         for process in reversed(running):
@@ -412,6 +414,31 @@ def test_the_health_check_of_the_console_notices_that_it_does_not_answer(deploym
     done = elsewhere.execute("console", ["python", "/opt/sleipnir/console_healthcheck.py"])
     assert done.returncode == 1
     assert "does not answer" in done.stderr
+
+
+def test_the_health_check_of_the_sender_of_webhooks_goes_by_what_it_announces(deployment: Deployment) -> None:
+    kind, *check = SERVICES["webhooks"].raw["healthcheck"]["test"]
+    assert kind == "CMD"
+    with deployment.client() as client:
+        wait_until(client.webhooks.senders, "the sender of webhooks has announced itself", timeout_s=120)
+    done = deployment.execute("webhooks", check)
+    assert done.returncode == 0, done.stderr
+    assert "healthy: " in done.stdout
+    done = deployment.execute("webhooks", [*check[:-1], "nothing"])
+    assert done.returncode == 1
+    assert "nothing that this checks" in done.stderr
+
+
+def test_the_command_line_adds_webhooks_with_the_key_of_the_sender(deployment: Deployment) -> None:
+    added = deployment.execute(
+        "sleipnir", ["sleipnir", "webhooks", "add", "x", "https://a.example", "--on", "batch_done"]
+    )
+    assert added.returncode == 0, added.stderr
+    assert added.stdout.startswith("whsec_")
+    with deployment.client() as client:
+        wait_until(client.webhooks.senders, "the sender of webhooks has announced itself", timeout_s=120)
+    done = deployment.execute("sleipnir", SERVICES["sleipnir"].command)
+    assert "webhooks: 1; " in done.stdout, done.stdout
 
 
 def test_the_health_check_of_flower_finds_it_healthy(deployment: Deployment) -> None:

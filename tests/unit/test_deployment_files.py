@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from sleipnir.cli.fleet.doctor import SECURE
-from sleipnir.cli.fleet.services import console_command, scheduler_command, worker_command
+from sleipnir.cli.fleet.services import console_command, scheduler_command, sender_command, worker_command
 from sleipnir.settings import Settings
 from sleipnir_console.main import STOP_S
 from tests.deployments import (
@@ -41,8 +41,10 @@ PODS = of_kubernetes({("sleipnir-redis", "password"): "r3dis", ("sleipnir-flower
 UNITS = of_systemd("r3dis")
 QUEUES = {"worker-scripts": "scripts", "worker-functions": "functions", "worker-llm": "llm", "worker-rag": "rag"}
 ENGINE = ["scheduler", *QUEUES]
-OURS = [*ENGINE, "console"]
+OURS = [*ENGINE, "console", "webhooks"]
 """What reads our settings."""
+FILES_OF_KEYS = {"SLEIPNIR_CONSOLE_TLS_KEY", "SLEIPNIR_WEBHOOK_KEY"}
+"""Settings that name the place of a file."""
 HANDBACK_S = 8.0
 """What a worker needs after its grace period, by docs/operations.md."""
 DOCKERFILES = [ROOT / folder / "Dockerfile" for folder in ("scheduler", "workers", "console")]
@@ -74,10 +76,35 @@ def test_the_console_service_runs_what_sleipnir_console_runs_and_lets_others_in_
         folder = settings.console_tls_cert.parent
         assert settings.console_tls_key == folder / "tls.key"
         assert str(folder) in (mounts("console")["./certificates"], CREDENTIALS)
-    (tls,) = (each for each in pod(workloads()["console"])["volumes"] if "secret" in each)
+    (tls,) = (each for each in pod(workloads()["console"])["volumes"] if each["name"] == "tls")
+    assert tls["secret"]["secretName"] == "sleipnir-console-tls"
     (mount,) = (each for each in container(workloads()["console"])["volumeMounts"] if each["name"] == tls["name"])
     assert (mount["mountPath"], mount["readOnly"]) == (mounts("console")["./certificates"], True)
-    assert UNITS["console"].raw["LoadCredential"] == [f"{name}:/etc/sleipnir/{name}" for name in ("tls.crt", "tls.key")]
+    assert UNITS["console"].raw["LoadCredential"] == [
+        f"{name}:/etc/sleipnir/{name}" for name in ("tls.crt", "tls.key", "webhook.key")
+    ]
+
+
+def test_the_sender_of_webhooks_runs_what_the_command_runs_and_shares_its_key_with_who_adds_webhooks() -> None:
+    assert [sys.executable, *SERVICES["webhooks"].command[1:]] == sender_command()
+    assert UNITS["webhooks"].raw["LoadCredential"] == ["webhook.key:/etc/sleipnir/webhook.key"]
+    for services, names in ((SERVICES, ["webhooks", "console", "sleipnir"]), (PODS, ["webhooks", "console"]),
+                            (UNITS, ["webhooks", "console"])):  # fmt: skip
+        files = {Settings.from_env(services[name].environment).webhook_key for name in names}
+        assert len(files) == 1
+        (file,) = files
+        assert file is not None
+        assert (file.name, str(file.parent)) in [("webhook.key", mounts("webhooks")["./webhook-keys"]),
+                                                 ("webhook.key", CREDENTIALS)]  # fmt: skip
+    for name in ("webhooks", "console"):
+        (key,) = (each for each in pod(workloads()[name])["volumes"] if "webhook-key" in json.dumps(each))
+        assert key["secret"]["secretName"] == "sleipnir-webhook-key"
+        (mount,) = (m for m in container(workloads()[name])["volumeMounts"] if m["name"] == key["name"])
+        assert (mount["mountPath"], mount["readOnly"]) == (mounts("webhooks")["./webhook-keys"], True)
+    for services in (SERVICES, PODS, UNITS):
+        grace = services["webhooks"].grace_s
+        assert grace is not None
+        assert grace >= Settings.from_env(services["webhooks"].environment).webhook_timeout_s + 10, "tries are ended"
 
 
 def test_the_console_has_the_time_in_which_requests_end() -> None:
@@ -148,7 +175,7 @@ def _extras(service: str) -> str:
 def test_no_secret_is_in_a_file() -> None:
     for service in SERVICES.values():
         for name, value in (service.raw.get("environment") or {}).items():
-            if re.search("PASSWORD|AUTH|KEY", name) and name != "SLEIPNIR_CONSOLE_TLS_KEY":  # the place of a file
+            if re.search("PASSWORD|AUTH|KEY", name) and name not in FILES_OF_KEYS:
                 assert value is None or re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), name
         assert not any(secret in word for word in service.command for secret in KNOWN.values())
     texts = [file.read_text() for file in [*K8S.glob("*"), *SYSTEMD.glob("*"), ROOT / "compose.yaml"]]
@@ -254,9 +281,10 @@ def test_what_compose_mounts_is_in_the_tree_or_declared() -> None:
     missing = {name for name in used if name.startswith(".") and not (ROOT / name).exists()} | {
         "./knowledge",
         "./certificates",
+        "./webhook-keys",
     }
-    assert missing == {"./knowledge", "./certificates"}, "which their users make"
-    assert {"/knowledge/", "/certificates/"} <= set((ROOT / ".gitignore").read_text().splitlines())
+    assert missing == {"./knowledge", "./certificates", "./webhook-keys"}, "which their users make"
+    assert {"/knowledge/", "/certificates/", "/webhook-keys/"} <= set((ROOT / ".gitignore").read_text().splitlines())
     for file in ("compose.yaml", "docs/deployment.md"):
         assert "mkdir knowledge" in (ROOT / file).read_text()
 
@@ -343,6 +371,9 @@ def test_pods_are_probed_as_containers_of_compose_are() -> None:
         probe = container(workloads()[name])["livenessProbe"]
         assert probe["exec"]["command"] == json.loads(check)
         assert probe["timeoutSeconds"] >= 10
+    probe = container(workloads()["webhooks"])["livenessProbe"]
+    assert ["CMD", *probe["exec"]["command"]] == SERVICES["webhooks"].raw["healthcheck"]["test"]
+    assert probe["timeoutSeconds"] >= 10
     probed = [container(workloads()["console"])[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
     assert [each["path"] for each in probed] == ["/api/v1/health/live", "/api/v1/health/ready"]
     assert {(each["port"], each["scheme"]) for each in probed} == {("https", "HTTPS")}
@@ -421,7 +452,7 @@ def test_every_manifest_is_applied() -> None:
     assert images == {container(workloads()[name])["image"].partition(":")[0] for name in [*OURS, "flower"]}
 
 
-@pytest.mark.parametrize("kind", ["scheduler", "worker", "console"])
+@pytest.mark.parametrize("kind", ["scheduler", "worker", "console", "webhooks"])
 def test_units_are_confined_and_keep_what_they_write_apart(kind: str) -> None:
     raw: Any = UNITS["worker-llm" if kind == "worker" else kind].raw
     confined = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "PrivateTmp": "yes", "CapabilityBoundingSet": ""}

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -284,6 +284,7 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
         tolerant = settings.replaced(allow_eviction=True)  # what else is wrong is reported too
         with Store.open(tolerant, client_name="sleipnir-doctor") as store, store.errors():
             health = store.health()
+            webhooks, senders = store.access.webhook_count(), store.webhooks.senders()
     except SleipnirError as failure:
         hint = f"start Redis at {url}, or correct SLEIPNIR_REDIS_URL"
         if "refuses to write" in str(failure):
@@ -297,6 +298,7 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
     yield from look_at_memory(health, private=private)
     yield from look_at_broker(settings)
     yield from look_at_fleet(health)
+    yield from look_at_webhooks(webhooks, senders)
     yield from look_at_agreement(health)
     yield from look_at_archiving(health)
     yield from look_at_what_was_set_aside(health)
@@ -452,6 +454,17 @@ def look_at_fleet(health: Health) -> Findings:
     served = {queue for worker in health.workers for queue in (*worker.queues, *worker.stopped)}
     for queue in sorted({*health.queues, *served}):
         yield _look_at_queue(queue, health)
+
+
+def look_at_webhooks(count: int, senders: Sequence[str]) -> Findings:
+    """Whether the webhooks that there are have a process that sends them. No finding without webhooks."""
+    if not count:
+        return
+    if senders:
+        yield Finding("ok", "webhooks", f"{count}; {', '.join(senders)} sends them")
+        return
+    hint = "deliveries wait, and are lost when too many do: `sleipnir webhooks send` starts a sender"
+    yield Finding("warn", "webhooks", f"{count}; no process that sends them was active recently", hint)
 
 
 def _look_at_queue(queue: str, health: Health) -> Finding:

@@ -125,6 +125,10 @@ def console_command() -> list[str]:
     return [sys.executable, "-m", "sleipnir_console"]
 
 
+def sender_command() -> list[str]:
+    return [sys.executable, "-m", "sleipnir.webhook_sender"]
+
+
 def scheduler_command() -> list[str]:
     return [sys.executable, "-m", "sleipnir_scheduler"]
 

@@ -9,7 +9,7 @@ import click
 
 from sleipnir.cli.access.users import REASON
 from sleipnir.cli.completion import complete_tag, complete_webhook
-from sleipnir.cli.fleet.services import become
+from sleipnir.cli.fleet.services import become, sender_command
 from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.runs.tag_values import tag_values
 from sleipnir.cli.terminal import terminal
@@ -187,7 +187,7 @@ def redeliver(options: GlobalOptions, delivery_id: str, reason: str | None) -> N
 @pass_options
 def send(options: GlobalOptions) -> None:
     """Become the process that sends webhooks. Any number may run."""
-    become([sys.executable, "-m", "sleipnir.webhook_sender"], options.settings())
+    become(sender_command(), options.settings())
 
 
 def _state(info: WebhookInfo, now_ms: int) -> str:

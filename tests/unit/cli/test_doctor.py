@@ -21,6 +21,7 @@ from sleipnir.cli.fleet.doctor import (
     look_at_memory,
     look_at_model,
     look_at_version,
+    look_at_webhooks,
 )
 from sleipnir.cli.fleet.services import scheduler_command, worker_command
 from sleipnir.runs.views import ArchiveState, Generation, Health, WorkerInfo
@@ -202,3 +203,9 @@ def test_an_archive_that_cannot_be_written_is_noticed_here_and_where_the_schedul
     assert (fail.level, "7 runs have expired" in fail.text) == ("fail", True)
     (warn,) = look_at_archiving(replace(SOUND, archives={"s:1": replace(full, error=None)}))
     assert warn.level == "warn"
+
+
+def test_webhooks_that_no_process_sends_are_a_warning_and_none_at_all_is_no_finding() -> None:
+    assert list(look_at_webhooks(0, [])) == []
+    assert levels(list(look_at_webhooks(2, []))) == {"webhooks": "warn"}
+    assert levels(list(look_at_webhooks(2, ["a:1"]))) == {"webhooks": "ok"}
