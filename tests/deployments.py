@@ -107,7 +107,7 @@ def of_kubernetes(secrets: Mapping[tuple[str, str], str]) -> dict[str, Service]:
 
 
 def of_systemd(password: str) -> dict[str, Service]:
-    """The scheduler, the sender of webhooks, the server of the HTTP API, and a worker for each queue that has a file."""
+    """The scheduler, the sender of webhooks, the HTTP API, and a worker for each queue that has an environment file."""
     instances = [("scheduler", "1"), ("webhooks", "1"), ("console", "8470")]
     instances += [("worker", file.stem.removeprefix("worker-")) for file in sorted(SYSTEMD.glob("worker-*.env"))]
     return dict(_unit(kind, instance, password) for kind, instance in instances)
