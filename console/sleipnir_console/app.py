@@ -25,7 +25,16 @@ from sleipnir_console.event_feeds import EventFeeds
 from sleipnir_console.listened_run import AnswerSlots
 from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
-from sleipnir_console.pages import error_pages, login_page, run_page, runs_page, start_page, static_files
+from sleipnir_console.pages import (
+    error_pages,
+    fleet_page,
+    login_page,
+    run_page,
+    runs_page,
+    schedules_page,
+    start_page,
+    static_files,
+)
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.request_log import RequestLog
 from sleipnir_console.routes import (
@@ -71,8 +80,15 @@ ROUTERS: Final = (
     schedules.router, conversations.router, fleet.router, health.router, login.router, users.router,
     access.router, webhooks.router, interface,
 )  # fmt: skip
-PAGES: Final = (static_files.router, login_page.router, start_page.router, runs_page.router,
-         run_page.router)  # fmt: skip
+PAGES: Final = (
+    static_files.router,
+    login_page.router,
+    start_page.router,
+    runs_page.router,
+    run_page.router,
+    schedules_page.router,
+    fleet_page.router,
+)
 """The routers of pages, below no prefix, and in no document of the interface."""
 
 PROTOCOLS: Final = {

@@ -35,6 +35,14 @@ def add_handlers(app: FastAPI, answer: Answer) -> None:
         app.add_exception_handler(kind, _handler(problem_for, answer))
 
 
+def problem_in(request: Request, error: Exception) -> HttpProblem:
+    """The problem that an error is, if it says what is wrong with the request; else the error is raised again."""
+    for kind, problem_for in _HANDLED.items():
+        if kind is not Exception and isinstance(error, kind):
+            return problem_for(request, error)
+    raise error
+
+
 def _handler(
     problem_for: Callable[[Request, Any], HttpProblem], answer: Answer
 ) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -646,3 +646,5 @@ class Health:
     """`run: reason` for a few of these."""
     dead_letters: int = 0
     """Effects that cannot be delivered."""
+    oldest_ms: Mapping[str, int] = field(default_factory=dict)
+    """For how long the next visit of each queue has waited, approximately the oldest one. Empty if it is not known."""

@@ -23,6 +23,7 @@ from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, clock_ms, connect, time_ms
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys, lines_of
+from sleipnir.store.queue_ages import QueueAges
 from sleipnir.store.scripts import LuaScript
 
 _PLACES = LuaScript("places")
@@ -120,11 +121,13 @@ class Fleet:
         now_ms = clock_ms(self._client)
         schedulers = self._seen(self._keys.schedulers, now_ms)
         workers = self._seen(self._keys.workers, now_ms)
+        queues = self.queue_lengths({queue for worker in _workers(workers) for queue in worker.queues})
         return Health(
             version=str(info["redis_version"]),
             appendonly=bool(info.get("aof_enabled")),
             maxmemory_policy=str(info.get("maxmemory_policy", "noeviction")),
-            queues=self.queue_lengths({queue for worker in _workers(workers) for queue in worker.queues}),
+            queues=queues,
+            oldest_ms=QueueAges(self._client, self._keys, self._broker).oldest_ms(queues, now_ms),
             schedulers=tuple(sorted(schedulers)),
             workers=tuple(_workers(workers)),
             now_ms=now_ms,

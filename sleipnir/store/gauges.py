@@ -6,9 +6,8 @@ queues of visits: SAMPLE visits of each partition are read. If there are more, t
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -22,9 +21,10 @@ from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, connect, store_errors, time_ms
 from sleipnir.store.fleet import SEEN_FOR_MS, Fleet
-from sleipnir.store.keys import Keys, is_member, lines_of, member_of, parse_member
+from sleipnir.store.keys import Keys, is_member
 from sleipnir.store.limits import Limiter
 from sleipnir.store.partitions.entries import NO_RUN
+from sleipnir.store.queue_ages import QueueAges, age_of
 from sleipnir.store.streams import ms_of
 
 SAMPLE = 100
@@ -32,9 +32,6 @@ SAMPLE = 100
 
 PARKED_LOOK = 500
 """Inbox entries that are searched for one of a run that is not parked."""
-
-LINE_LOOK = 5
-"""Messages at the head of a queue that are searched for the oldest visit: some of their visits are already claimed."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +97,7 @@ class Gauges:
         broker = settings.broker
         self._broker: Client | None = connect(broker, **options) if broker and is_redis(broker) else None
         self._fleet = Fleet(self._client, self._keys, self._broker)
+        self._ages = QueueAges(self._client, self._keys, self._broker)
         self._limiter = Limiter(self._client, self._keys, lease_ms=int(settings.lease_s * 1000))
 
     def close(self) -> None:
@@ -126,21 +124,21 @@ class Gauges:
             queued=queued,
             leased=leased,
             gates=sum(each.gates for each in loads),
-            gate_ms=_age(now_ms, (_score(each.first_gate) for each in loads)),
+            gate_ms=age_of(now_ms, (_score(each.first_gate) for each in loads)),
             timers=sum(each.timers for each in loads),
-            firing_ms=_age(now_ms, (_score(each.first_timer) for each in loads)),
+            firing_ms=age_of(now_ms, (_score(each.first_timer) for each in loads)),
             inbox=sum(each.inbox for each in loads),
-            inbox_ms=_age(now_ms, (_entry_ms(each.first_entry) for each in loads)),
+            inbox_ms=age_of(now_ms, (_entry_ms(each.first_entry) for each in loads)),
             effects=sum(each.effects for each in loads),
-            effects_ms=_age(now_ms, (_entry_ms(each.first_effect) for each in loads)),
-            publishing_ms=_age(now_ms, (_score(each.first_queued) for each in loads)),
-            reaping_ms=_age(now_ms, (_score(each.first_leased) for each in loads)),
+            effects_ms=age_of(now_ms, (_entry_ms(each.first_effect) for each in loads)),
+            publishing_ms=age_of(now_ms, (_score(each.first_queued) for each in loads)),
+            reaping_ms=age_of(now_ms, (_score(each.first_leased) for each in loads)),
             late=sum(int(each.late or 0) for each in loads),
             paused=any(each.paused for each in loads),
             parked=sum(each.parked for each in loads),
             dead_letters=sum(each.dead_letters for each in loads),
             waits=sum(int(each.waits or 0) for each in loads),
-            wait_ms=_age(now_ms, (_score(each.first_wait) for each in loads)),
+            wait_ms=age_of(now_ms, (_score(each.first_wait) for each in loads)),
             complete=all(max(each.queued, each.leased) <= SAMPLE for each in loads),
         )
 
@@ -170,7 +168,7 @@ class Gauges:
         """Visits by queue, from the samples of partitions, each with the total number of its kind."""
         counts: Counter[str] = Counter()
         samples = [([name for name in names if is_member(name)], count) for names, count in samples]
-        visits = self._visits([name for names, _ in samples for name in names])
+        visits = self._ages.visits([name for names, _ in samples for name in names])
         queues = iter([visit.get("queue") if visit else None for visit in visits])
         for names, count in samples:
             seen = Counter(queue for queue in islice(queues, len(names)) if queue is not None)
@@ -179,45 +177,15 @@ class Gauges:
                 counts[queue] += round(number * scale)
         return dict(counts)
 
-    def _visits(self, names: Sequence[str]) -> Iterator[Any]:
-        """The records of these visits; None for a visit that is over."""
-        pipe = self._client.pipeline(transaction=False)
-        for run_id, seq, _ in map(parse_member, names):
-            pipe.hget(self._keys.of_run(run_id).frontier, str(seq))
-        return (_json_object(text) for text in pipe.execute())
-
     def _line(self, served: Collection[str], now_ms: int) -> tuple[dict[str, int], dict[str, int]]:
         """Messages by queue, and how long the next visit has waited, which is approximately the oldest."""
         if self._broker is None:
             return {}, {}
         try:
             messages = self._fleet.queue_lengths(served)
-            pipe = self._broker.pipeline(transaction=False)
-            for queue in messages:
-                for line in lines_of(queue):
-                    pipe.lrange(self._keys.broker_prefix + line, -LINE_LOOK, -1)
-            ends = iter(pipe.execute())
-            heads = [[_member(text) for text in (*first, *last)] for first, last in zip(ends, ends, strict=True)]
+            return messages, self._ages.oldest_ms(messages, now_ms)
         except redis.exceptions.RedisError:
             return {}, {}  # a separate broker that is unreachable does not concern the store
-        names = [name for head in heads for name in head if name is not None]
-        unclaimed = iter(self._unclaimed(names))
-        oldest_ms = {}
-        for queue, head in zip(messages, heads, strict=True):
-            opened = [since for since in islice(unclaimed, sum(name is not None for name in head)) if since is not None]
-            oldest_ms[queue] = _age(now_ms, opened)
-        return messages, oldest_ms
-
-    def _unclaimed(self, names: Sequence[str]) -> list[int | None]:
-        """Since when each of these visits waits; None for a visit that no longer waits."""
-        pipe = self._client.pipeline(transaction=False)
-        for name in names:
-            partition = self._keys.partition_of(parse_member(name)[0])
-            pipe.zscore(self._keys.of_partition(partition).outbox, name)
-        waits = pipe.execute()
-        visits = zip(waits, self._visits(names), strict=True)
-        opened = ((wait, visit.get("opened_ms") if visit else None) for wait, visit in visits)
-        return [at_ms if wait is not None and type(at_ms) is int else None for wait, at_ms in opened]
 
 
 @dataclass(frozen=True)
@@ -273,32 +241,9 @@ def _ask(pipe: Any, keys: Keys, partition: int) -> None:
     pipe.zrange(part.awaited, 0, 0, withscores=True)
 
 
-def _json_object(text: str | None) -> dict[str, Any] | None:
-    """The object; None if it cannot be read: it is not counted."""
-    try:
-        value = json.loads(text) if text else None
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _score(first: Any) -> int | None:
     return int(first[0][1]) if first else None
 
 
 def _entry_ms(first: Any) -> int | None:
     return ms_of(first[0][0]) if first else None
-
-
-def _age(now_ms: int, since: Iterable[int | None]) -> int:
-    oldest = min((each for each in since if each is not None), default=now_ms)
-    return max(0, now_ms - oldest)
-
-
-def _member(envelope: str) -> str | None:
-    """The visit of a message; None if it is not a message of Sleipnir."""
-    try:
-        name = member_of(json.loads(envelope)["headers"]["id"])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
-    return name if is_member(name) else None

@@ -105,6 +105,14 @@ nodes:
   grow: {type: function, call: "steps.py:grow", next: done}
   done: {type: end, output: "{{letter}}"}
 """
+REPORT = """
+name: nightly-report
+version: sleipnir/1
+start: report
+nodes:
+  report: {type: function, call: "steps.py:report", next: done}
+  done: {type: end, output: "{{letter}}"}
+"""
 READ = 'echo \'{"number": "2026-4471", "amount": 1249}\'\n'
 
 
@@ -141,12 +149,14 @@ def scene_of(redis: RedisServer, folder: Path) -> Iterator[Scene]:
             scene = Scene(stack, console, client, folder)
             _fill(scene)
             _add_users(client)
+            _add_schedules(scene)
             yield scene
 
 
 def _write(folder: Path) -> None:
     for name, graph in (
-        ("invoice-intake", INVOICE), ("price-watch", FAILING), ("refund-desk", REFUND), ("growing", GROWING),
+        ("invoice-intake", INVOICE), ("price-watch", FAILING), ("refund-desk", REFUND),
+        ("growing", GROWING), ("nightly-report", REPORT),
     ):  # fmt: skip
         write_agent(folder / name, graph, steps_py=STEPS, scripts__read_sh=READ, scripts__book_sh=READ)
 
@@ -171,6 +181,16 @@ def _fill(scene: Scene) -> None:
     }  # fmt: skip
     wait_until(lambda: client.run(paused).status == "paused", "it is paused", 60)
     wait_until(lambda: client.run(cancelled).status == "cancelled", "it is cancelled", 60)
+
+
+def _add_schedules(scene: Scene) -> None:
+    agent = scene.folder / "nightly-report"
+    report = scene.client.schedule("report", agent, cron="0 7 * * 1-5", tz="Europe/Berlin", tags={"of": "report"})
+    run = report.run_now()
+    run.wait(60)
+    scene.runs["scheduled"] = run.id
+    closing = scene.client.schedule("month-end", agent, every="1d")
+    closing.pause("audit week " + HOSTILE)
 
 
 def _add_users(client: Client) -> None:

@@ -24,7 +24,8 @@ VIOLATIONS = """axe.run().then(found => found.violations.map(
 PAGES = (
     "/login", "/menu", "/runs", "/runs?status=failed&agent=price-watch", "/runs?tag=customer%3Dnobody", "/runs/@asking",
     "/runs/@failed", "/runs/@booked", "/runs/@paused", "/runs/@big?tab=state", "/runs/@booked?tab=events",
-    "/runs/@booked?tab=children", "/runs/zzzzzzzzzzzz",
+    "/runs/@booked?tab=children", "/runs/zzzzzzzzzzzz", "/schedules", "/schedules/report",
+    "/schedules/month-end", "/new-schedule", "/fleet",
 )  # fmt: skip
 """All kinds of pages; `@name` is a run of the scene."""
 

@@ -43,6 +43,14 @@ ROWS: Final[Mapping[str, Row]] = {
     "show_runs": Row("viewer", "GET", "/runs", 200),
     "show_run": Row("viewer", "GET", f"/runs/{NO_RUN}", 404),
     "steer_run": Row("operator", "POST", f"/runs/{NO_RUN}/cancel", 404),
+    "show_schedules": Row("viewer", "GET", "/schedules", 200),
+    "show_new_schedule": Row("operator", "GET", "/new-schedule", 200),
+    "send_new_schedule": Row("operator", "POST", "/new-schedule", 422),
+    "show_schedule": Row("viewer", "GET", "/schedules/none", 404),
+    "steer_schedule": Row("operator", "POST", "/schedules/none/pause", 404),
+    "show_fleet": Row("viewer", "GET", "/fleet", 200),
+    "send_deployment_pause": Row("operator", "POST", "/fleet/pause", 303),
+    "send_deployment_resume": Row("operator", "POST", "/fleet/resume", 303),
     "send_logout": Row("user", "POST", "/logout", 303),
 }
 """One row for each route of a page, by its operation id. What it needs is not read from the code."""

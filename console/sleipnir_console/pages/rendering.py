@@ -34,16 +34,29 @@ HEADERS: Final = {
 
 @dataclass(frozen=True)
 class NavigationLink:
-    """A page in the navigation, for callers with the permission. `is_main`: also in the bar of narrow screens."""
+    """A page in the navigation, for callers with the permission: in all namespaces, if it is `everywhere`. Links of one
+    `group` stand together. `is_main`: also in the bar of narrow screens."""
 
     path: str
     icon: str
     label: str
     permission: Permission = "viewer"
-    is_main: bool = True
+    group: str = ""
+    everywhere: bool = False
+    is_main: bool = False
+
+    def is_for(self, caller: Caller) -> bool:
+        return caller.may(self.permission, everywhere=self.everywhere)
 
 
-NAVIGATION: Final = (NavigationLink("/runs", "runs", "Runs"),)
+NAVIGATION: Final = (
+    NavigationLink("/runs", "runs", "Runs", is_main=True),
+    NavigationLink("/schedules", "clock", "Schedules", group="Triggers"),
+    NavigationLink("/fleet", "fleet", "Fleet", group="System"),
+    NavigationLink("/audit", "audit", "Audit", "admin", group="System", everywhere=True),
+    NavigationLink("/users", "users", "Users", "admin", group="System"),
+)
+"""In their order."""
 
 
 @cache
@@ -75,7 +88,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
     caller: Caller | None = getattr(request.state, "caller", None)
     identity = caller.identity if caller is not None else None
     shown = {
-        "links": [link for link in NAVIGATION if caller is not None and caller.may(link.permission)],
+        "links": [link for link in NAVIGATION if caller is not None and link.is_for(caller)],
         "path": request.url.path,
         "here": str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
         "origin": str(request.base_url).rstrip("/"),

@@ -20,11 +20,13 @@ router = APIRouter(tags=["fleet"], route_class=GuardedRoute)
 
 
 class QueueInfo(BaseModel):
-    """A queue: its messages in the broker, and the live workers that consume it."""
+    """A queue: its messages in the broker, and the live workers that consume it. `oldest_ms`: for how long the next
+    visit, which is approximately the oldest, has waited; null: it is not known."""
 
     name: str
     length: int
     workers: int
+    oldest_ms: int | None
 
 
 class CachedResults(BaseModel):
@@ -76,6 +78,7 @@ async def list_queues(request: Request) -> list[QueueInfo]:
             name=name,
             length=health.queues.get(name, 0),
             workers=sum(name in worker.queues for worker in health.workers),
+            oldest_ms=health.oldest_ms.get(name),
         )
         for name in names
     ]

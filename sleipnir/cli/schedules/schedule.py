@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,11 +40,12 @@ from sleipnir.cli.runs.run import prompt_text
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import as_json, moment, print_fields, print_json, print_table
 from sleipnir.runs.plain_text import duration, one_line, printable
+from sleipnir.schedules.words import fire_in_words, in_zone, when
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Client
     from sleipnir.client.schedule import Schedule
-    from sleipnir.schedules.records import Fire, ScheduledRun, ScheduleInfo, SchedulePlan
+    from sleipnir.schedules.records import Fire, ScheduledRun, ScheduleInfo
 
 SHOWN_FIRES = 10
 
@@ -307,32 +307,7 @@ def _fields(info: ScheduleInfo, fires: list[Fire], runs: list[ScheduledRun]) -> 
         yield "changed", f"{moment(origin.edited_ms)} by {printable(origin.edited_by or '')}"
     statuses = {run.id: run.status for run in runs}
     for fire in fires:
-        yield "last", f"{in_zone(fire.at_ms, plan.tz)} {_fire_in_words(fire, statuses.get(fire.run or ''))}"
-
-
-def _fire_in_words(fire: Fire, status: str | None) -> str:
-    if fire.outcome != "started":
-        return f"{fire.outcome}: {one_line(fire.why or '')}"
-    late_ms = fire.made_ms - fire.at_ms
-    late = f", {duration(late_ms)} late" if late_ms >= 1_000 else ""
-    by = f" ({one_line(fire.why)})" if fire.why else ""
-    return f"run {fire.run} {status or 'not there'}{late}{by}"
-
-
-def when(plan: SchedulePlan) -> str:
-    """`0 7 * * 1-5 Europe/Berlin`, `every 90s`, `at 2026-12-01 07:00:00 Europe/Berlin`."""
-    if plan.cron is not None:
-        return f"{plan.cron} {plan.tz}"
-    if plan.every_ms is not None:
-        return f"every {duration(plan.every_ms)}"
-    return f"at {in_zone(plan.at_ms or 0, plan.tz)}"
-
-
-def in_zone(ms: int, tz: str) -> str:
-    """The date and time in the time zone of a schedule, whose name follows."""
-    from sleipnir.schedules.times import zone
-
-    return f"{datetime.fromtimestamp(ms / 1000, zone(tz)):%Y-%m-%d %H:%M:%S} {tz}"
+        yield "last", f"{in_zone(fire.at_ms, plan.tz)} {fire_in_words(fire, statuses.get(fire.run or ''))}"
 
 
 def _local(info: ScheduleInfo) -> str:

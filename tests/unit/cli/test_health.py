@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.cli.fleet.health import choose, why_not
+from sleipnir.cli.fleet.health import choose
 from sleipnir.runs.views import WorkerInfo
+from sleipnir.runs.worker_health import why_not
 
 NOW_MS = 1_000_000
 WELL = WorkerInfo(

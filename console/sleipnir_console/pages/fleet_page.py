@@ -1,0 +1,198 @@
+"""The fleet: queues, workers, limits, schedulers, Redis, what keeps them from working, and pausing everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from sleipnir.messages import QUEUES
+from sleipnir.models.limits import LimitUse
+from sleipnir.runs.views import Health, WorkerInfo
+from sleipnir.runs.worker_health import why_not
+from sleipnir_console.connection import client_of
+from sleipnir_console.pages.forms import body_of
+from sleipnir_console.pages.page_route import PageRoute, next_page, same_as
+from sleipnir_console.pages.rendering import render
+from sleipnir_console.pages.run_states import StateSummary
+from sleipnir_console.permissions import caller_of, requires
+from sleipnir_console.routes.fleet import DeploymentPauseRequest, pause_deployment, resume_deployment
+
+router = APIRouter(route_class=PageRoute)
+
+WITHIN_S: Final = 30.0
+"""A worker announces itself every few seconds; after so long without it, or without consuming, it is in trouble."""
+MOST_WORKERS: Final = 500
+MOST_HOLDERS: Final = 3
+FULL: Final = 0.95
+
+
+@dataclass(frozen=True)
+class Meter:
+    """How much of something is used. `most` 0: it has no limit."""
+
+    used: int
+    most: int
+
+    @property
+    def percent(self) -> float:
+        return min(100.0, round(100 * self.used / self.most, 1)) if self.most else 0.0
+
+    @property
+    def is_full(self) -> bool:
+        return self.most > 0 and self.used >= FULL * self.most
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A queue with what its live workers can do. `trouble`: why nobody takes from it; None: somebody does."""
+
+    name: str
+    length: int
+    oldest_ms: int | None
+    workers: int
+    slots: Meter
+    trouble: str | None
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    """A worker, and whether it consumes."""
+
+    worker: WorkerInfo
+    state: StateSummary
+    slots: Meter
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """A bound of a limit: what it counts, how much of that is used. `holders` are runs that hold a permit."""
+
+    pattern: str
+    counts: str
+    meter: Meter
+    waiting: int
+    cooling_until_ms: int | None
+    holders: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What is wrong, gravest first, and what to do."""
+
+    what: str
+    remedy: str
+
+
+@router.get("/fleet", operation_id="show_fleet")
+@requires("viewer")
+@same_as("/health")
+async def show_fleet(request: Request) -> Response:
+    """Everything that works on runs, those in trouble first."""
+    client = client_of(request)
+    health, held, limits = await client.health(), await client.held(), await client.limits()
+    workers = sorted((_worker(each, health.now_ms) for each in health.workers), key=_by_trouble)
+    queues = [_queue(name, health) for name in queue_names(health)]
+    bounds = [row for use in limits for row in _bounds(use)]
+    return render(
+        request, "fleet.html", title=f"{len(workers)} workers: fleet", health=health, held=held,
+        workers=workers[:MOST_WORKERS], worker_count=len(workers), slots=_slots(health.workers), queues=queues,
+        limits=sorted(bounds, key=lambda row: (-row.meter.percent, row.pattern)), troubles=troubles_of(health, queues),
+        memory=Meter(health.used_memory, health.maxmemory), now_ms=health.now_ms,
+        may_pause=caller_of(request).may("operator", everywhere=True),
+    )  # fmt: skip
+
+
+@router.post("/fleet/pause", operation_id="send_deployment_pause")
+@requires("operator", everywhere=True)
+async def send_deployment_pause(request: Request) -> Response:
+    """Pauses everything."""
+    await pause_deployment(request, body_of(request, DeploymentPauseRequest))
+    return next_page("/fleet")
+
+
+@router.post("/fleet/resume", operation_id="send_deployment_resume")
+@requires("operator", everywhere=True)
+async def send_deployment_resume(request: Request) -> Response:
+    """Ends the pause of everything."""
+    await resume_deployment(request)
+    return next_page("/fleet")
+
+
+def queue_names(health: Health) -> list[str]:
+    """The default queues, then those with workers or messages."""
+    others = {*health.queues, *(queue for worker in health.workers for queue in worker.queues)} - set(QUEUES)
+    return [*QUEUES, *sorted(others)]
+
+
+def troubles_of(health: Health, queues: Sequence[QueueRow]) -> list[Trouble]:
+    """What keeps runs from going on, gravest first."""
+    found = []
+    if not health.schedulers:
+        found.append(Trouble("No scheduler is seen: no run goes on.", "sleipnir scheduler"))
+    if not health.persists:
+        found.append(
+            Trouble("Redis cannot write to its disk: what it accepts now is lost if it restarts.", "sleipnir doctor")
+        )
+    found += [
+        Trouble(f"Queue {row.name}: {row.trouble}", f"sleipnir worker --queues {row.name}")
+        for row in queues
+        if row.trouble is not None
+    ]
+    if health.parked:
+        found.append(
+            Trouble(f"{health.parked:,} runs are parked: no scheduler here can read or plan them.", "sleipnir doctor")
+        )
+    if health.dead_letters:
+        found.append(Trouble(f"{health.dead_letters:,} effects cannot be delivered.", "sleipnir dead-letters ls"))
+    return found
+
+
+def _queue(name: str, health: Health) -> QueueRow:
+    serving = [worker for worker in health.workers if name in worker.queues]
+    length, oldest_ms = health.queues.get(name, 0), health.oldest_ms.get(name)
+    stopped: Mapping[str, str] = {each.name: each.stopped[name] for each in health.workers if name in each.stopped}
+    trouble = None
+    if length and not serving:
+        why = next(iter(stopped.values()), "no worker serves it")
+        trouble = f"{length:,} messages wait, and {why}"
+    return QueueRow(name, length, oldest_ms or None, len(serving), _slots(serving), trouble)
+
+
+def _slots(workers: Sequence[WorkerInfo]) -> Meter:
+    return Meter(sum(worker.busy for worker in workers), sum(worker.slots for worker in workers))
+
+
+def _worker(worker: WorkerInfo, now_ms: int) -> WorkerRow:
+    reason = why_not(worker, now_ms, WITHIN_S)
+    if reason is not None:
+        silent = now_ms - worker.seen_ms > WITHIN_S * 1000
+        state = StateSummary("waiting" if silent else "failed", "Silent" if silent else "In trouble", reason)
+    elif worker.stopped:
+        stopped = "; ".join(f"{queue}: {why}" for queue, why in sorted(worker.stopped.items()))
+        state = StateSummary("waiting", "Does not take all", stopped)
+    else:
+        state = StateSummary("completed", "Consumes")
+    return WorkerRow(worker, state, Meter(worker.busy, worker.slots))
+
+
+def _by_trouble(row: WorkerRow) -> tuple[int, str]:
+    return ({"failed": 0, "waiting": 1}.get(row.state.colour, 2), row.worker.name)
+
+
+def _bounds(use: LimitUse) -> list[LimitRow]:
+    limit = use.limit
+    holders = [permit.holder.partition("/")[0] for permit in use.slots]
+    return [
+        LimitRow(limit.pattern, counts, Meter(used, most), use.waiting, use.cooling_until_ms,
+                 list(dict.fromkeys(holders))[:MOST_HOLDERS] if counts == "parallel calls" else ())
+        for counts, used, most in (
+            ("requests a minute", use.requests, limit.requests_per_minute),
+            ("tokens a minute", use.tokens, limit.tokens_per_minute),
+            ("parallel calls", len(use.slots), limit.max_parallel),
+        )
+        if most is not None
+    ]  # fmt: skip
