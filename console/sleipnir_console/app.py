@@ -26,6 +26,8 @@ from sleipnir_console.listened_run import AnswerSlots
 from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
 from sleipnir_console.pages import (
+    account_page,
+    audit_page,
     error_pages,
     fleet_page,
     login_page,
@@ -34,6 +36,7 @@ from sleipnir_console.pages import (
     schedules_page,
     start_page,
     static_files,
+    users_page,
 )
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.request_log import RequestLog
@@ -88,6 +91,9 @@ PAGES: Final = (
     run_page.router,
     schedules_page.router,
     fleet_page.router,
+    audit_page.router,
+    users_page.router,
+    account_page.router,
 )
 """The routers of pages, below no prefix, and in no document of the interface."""
 

@@ -35,6 +35,7 @@ from sleipnir.errors import StoreUnavailable, UsageError
 from sleipnir.waiting import in_thread
 
 if TYPE_CHECKING:
+    from sleipnir.client.audit_pages import PageOfEntries
     from sleipnir.store.access import AccessRecords, Stored
     from sleipnir.store.store import Store
 
@@ -405,18 +406,34 @@ class Access:
         self,
         *,
         oldest_ms: int = 0,
+        newest_ms: int | None = None,
         newest_first: bool = False,
         by: str | None = None,
         on: str | None = None,
         what: str | None = None,
     ) -> Iterator[AuditEntry]:
-        """The entries within their retention, from a time on (ms since the epoch). `by`, `on` and `what` are texts that
-        the field of an entry contains."""
+        """The entries within their retention, from one time to another (ms since the epoch, both included). `by`, `on`
+        and `what` are texts that the field of an entry contains."""
         with self._store.errors():
-            for entry in self._records.entries(oldest_ms=oldest_ms, newest_first=newest_first):
+            for entry in self._records.entries(oldest_ms=oldest_ms, newest_ms=newest_ms, newest_first=newest_first):
                 fields = ((by, entry.by), (on, entry.on), (what, entry.what))
                 if all(wanted is None or wanted in text for wanted, text in fields):
                     yield entry
+
+    def audit_page(
+        self,
+        limit: int,
+        *,
+        after: str | None = None,
+        by: str | None = None,
+        on: str | None = None,
+        what: str | None = None,
+    ) -> PageOfEntries:
+        """The newest entries, up to `limit`, after the cursor `after` of the page before. Raises UsageError for what is
+        no cursor."""
+        from sleipnir.client.audit_pages import page_of
+
+        return page_of(self, limit, after, {"by": by, "on": on, "what": what})
 
     @property
     def _records(self) -> AccessRecords:

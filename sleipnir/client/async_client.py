@@ -215,6 +215,7 @@ class AsyncAccess:
     of_proxy = _coroutine(Access.of_proxy)
     log_out = _coroutine(Access.log_out)
     audit = _iterator(Access.audit)
+    audit_page = _coroutine(Access.audit_page)
 
 
 class AsyncGateInbox:

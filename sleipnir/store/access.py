@@ -204,20 +204,24 @@ class AccessRecords:
         """Write an entry of a change that is not of these records."""
         self._client.xadd(self._keys.audit, {"e": entry}, maxlen=MOST_ENTRIES, approximate=True)
 
-    def entries(self, *, oldest_ms: int = 0, newest_first: bool = False) -> Iterator[AuditEntry]:
-        """The entries within their retention, from a time on. One that cannot be read is `unreadable`."""
+    def entries(
+        self, *, oldest_ms: int = 0, newest_ms: int | None = None, newest_first: bool = False
+    ) -> Iterator[AuditEntry]:
+        """The entries within their retention, from one time to another, both included. One that cannot be read is
+        `unreadable`."""
         first = str(max(0, oldest_ms, self.now_ms() - self._keep_ms))
-        streams = [self._entries_of(stream, first, newest_first) for stream in self._audits]
+        last = "+" if newest_ms is None else str(newest_ms)
+        streams = [self._entries_of(stream, first, last, newest_first) for stream in self._audits]
         return heapq.merge(*streams, key=lambda entry: entry.at_ms, reverse=newest_first)
 
-    def _entries_of(self, stream: str, first: str, newest_first: bool) -> Iterator[AuditEntry]:
+    def _entries_of(self, stream: str, first: str, last: str, newest_first: bool) -> Iterator[AuditEntry]:
         page: list[tuple[str, Mapping[str, str]]]
-        edge = "+" if newest_first else first
+        edge = last if newest_first else first
         while True:
             if newest_first:
                 page = self._client.xrevrange(stream, edge, first, count=_PAGE)
             else:
-                page = self._client.xrange(stream, edge, "+", count=_PAGE)
+                page = self._client.xrange(stream, edge, last, count=_PAGE)
             for id_, fields in page:
                 yield _entry(id_, fields)
             if len(page) < _PAGE:

@@ -124,6 +124,7 @@ class Scene:
     console: Console
     client: Client
     folder: Path
+    """The agents, which the server knows by their names."""
     runs: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -140,13 +141,14 @@ class Scene:
 @contextmanager
 def scene_of(redis: RedisServer, folder: Path) -> Iterator[Scene]:
     """The deployment, with a run in each state that the pages show."""
+    agents = folder / "home" / "agents"
     with Stack(redis, folder / "home", key_prefix="pages", **CALM) as stack:
         stack.start_scheduler()
         stack.start_worker("scripts", "scripts")
         stack.start_worker("functions", "functions")
-        _write(folder)
+        _write(agents)
         with stack.client() as client, console_of(stack) as console:
-            scene = Scene(stack, console, client, folder)
+            scene = Scene(stack, console, client, agents)
             _fill(scene)
             _add_users(client)
             _add_schedules(scene)

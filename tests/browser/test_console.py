@@ -25,7 +25,8 @@ PAGES = (
     "/login", "/menu", "/runs", "/runs?status=failed&agent=price-watch", "/runs?tag=customer%3Dnobody", "/runs/@asking",
     "/runs/@failed", "/runs/@booked", "/runs/@paused", "/runs/@big?tab=state", "/runs/@booked?tab=events",
     "/runs/@booked?tab=children", "/runs/zzzzzzzzzzzz", "/schedules", "/schedules/report",
-    "/schedules/month-end", "/new-schedule", "/fleet",
+    "/schedules/month-end", "/new-schedule", "/fleet", "/audit", "/audit?by=nobody", "/users", "/users/approver",
+    "/new-user", "/me",
 )  # fmt: skip
 """All kinds of pages; `@name` is a run of the scene."""
 
@@ -191,12 +192,101 @@ def test_a_page_follows_its_run_without_moving_what_is_read(scene: Scene, open_p
     expect(runs.locator(f"#row-{another}")).to_be_visible()
 
 
+def act(page: Page, label: str, **fields: str) -> None:
+    """Open an action of the page's head, fill in its form, and send it."""
+    action = page.locator("details.act", has=page.locator("summary", has_text=label))
+    action.locator("summary").click()
+    expect(action.locator("pre")).to_contain_text("curl -X ")
+    for name, text in fields.items():
+        action.locator(f"[name={name}]").fill(text)
+    action.get_by_role("button", name=label).click()
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_an_operator_adds_a_schedule_and_steers_it(scene: Scene, open_page: Open, javascript: bool) -> None:
+    name = f"nightly-{javascript}".lower()
+    page = open_page("/schedules", user="operator", java_script_enabled=javascript)
+    page.get_by_role("link", name="New schedule").click()
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("Agent").fill("nightly-report")
+    page.get_by_label("Prompt").fill("half a page of text")
+    page.get_by_label("Expression, interval or time").fill("0 7 * *")
+    page.get_by_role("button", name="Add schedule").click()
+    expect(page.get_by_role("alert")).to_contain_text("It was not added.")
+    assert page.get_by_label("Prompt").input_value() == "half a page of text"
+    page.get_by_label("Expression, interval or time").fill("0 7 * * 1-5")
+    page.get_by_role("button", name="Add schedule").click()
+    expect(page).to_have_url(f"{scene.url}/schedules/{name}")
+    expect(page.locator("#next li")).to_have_count(5)
+    act(page, "Pause", reason="audit week")
+    expect(page.locator("#state")).to_contain_text("audit week")
+    act(page, "Resume")
+    expect(page.locator("#state")).to_contain_text("Active")
+    act(page, "Run now")
+    expect(page.locator("#run-state")).to_be_visible()
+    page.goto(f"{scene.url}/schedules/{name}")
+    expect(page.locator("#log tbody tr")).to_have_count(1)
+    if javascript:
+        picture(page, "schedule")
+    act(page, "Remove", reason="not needed")
+    expect(page).to_have_url(f"{scene.url}/schedules")
+    assert page.get_by_role("link", name=name).count() == 0
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_an_admin_adds_a_user_whose_token_is_shown_once(scene: Scene, open_page: Open, javascript: bool) -> None:
+    name = f"ann-{javascript}".lower()
+    page = open_page("/users", java_script_enabled=javascript)
+    page.get_by_role("link", name="New user").click()
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill("short")
+    page.get_by_role("button", name="Add user").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nobody was added.")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Add user").click()
+    expect(page).to_have_url(f"{scene.url}/users/{name}")
+    action = page.locator("details.act", has=page.locator("summary", has_text="Change a role"))
+    action.locator("summary").click()
+    action.locator("[name=role]").select_option("operator")
+    action.get_by_role("button", name="Change a role").click()
+    expect(page.locator("main table").first).to_contain_text("operator")
+    own = open_page("/me", user=name, java_script_enabled=javascript)
+    own.get_by_label("What it is for").fill("deploy script")
+    own.get_by_role("button", name="Make token").click()
+    token = own.get_by_label("The token").inner_text()
+    assert scene.client.access.of_token(token).user == name
+    own.goto(f"{scene.url}/me")
+    expect(own.get_by_text("deploy script")).to_be_visible()
+    assert token not in own.content()
+    own.get_by_role("button", name="Revoke").click()
+    expect(own.get_by_text("deploy script")).to_have_count(0)
+    page.goto(f"{scene.url}/audit?on=user+{name}")
+    expect(page.locator("tbody tr")).not_to_have_count(0)
+    expect(page.get_by_role("cell", name="user added")).to_be_visible()
+    assert PASSWORD not in page.content()
+
+
+def test_everything_is_paused_and_resumed(scene: Scene, open_page: Open) -> None:
+    page = open_page("/fleet", user="operator")
+    expect(page.get_by_role("cell", name="functions", exact=True)).to_be_visible()
+    picture(page, "fleet")
+    act(page, "Pause everything", reason="the erp is down")
+    expect(page.locator("#banners")).to_contain_text("the erp is down")
+    assert scene.client.held() is not None
+    act(page, "Resume everything")
+    expect(page.locator("#banners")).not_to_contain_text("the erp is down")
+    assert scene.client.held() is None
+    viewer = open_page("/fleet", user="viewer")
+    expect(viewer.get_by_role("heading", name="Queues")).to_be_visible()
+    assert viewer.get_by_text("Pause everything").count() == 0
+
+
 @pytest.mark.parametrize("javascript", [True, False])
 def test_an_operator_pauses_resumes_and_cancels(scene: Scene, open_page: Open, javascript: bool) -> None:
     run = scene.submit_invoice("steered")
     page = open_page(f"/runs/{run}", user="operator", java_script_enabled=javascript)
 
-    def act(label: str, state: str, reason: str = "") -> None:
+    def steer(label: str, state: str, reason: str = "") -> None:
         action = page.locator("details.act", has=page.locator("summary", has_text=label))
         action.locator("summary").click()
         expect(action.locator("pre")).to_contain_text(f"curl -X POST {scene.url}/api/v1/runs/{run}/")
@@ -211,12 +301,12 @@ def test_an_operator_pauses_resumes_and_cancels(scene: Scene, open_page: Open, j
                 page.reload()
         expect(page.locator("#run-state")).to_contain_text(state)
 
-    act("Pause", "Paused", "month end")
+    steer("Pause", "Paused", "month end")
     expect(page.locator("#run-state")).to_contain_text("month end")
     page.goto(f"{scene.url}/runs/{run}")
-    act("Resume", "Waits for a person")
+    steer("Resume", "Waits for a person")
     page.goto(f"{scene.url}/runs/{run}")
-    act("Cancel run", "Cancelled")
+    steer("Cancel run", "Cancelled")
 
 
 def test_a_viewer_has_no_buttons(scene: Scene, open_page: Open) -> None:

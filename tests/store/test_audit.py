@@ -138,6 +138,32 @@ def test_entries_of_all_partitions_come_in_the_order_of_their_times(store: Store
     assert [entry.at_ms for entry in Access(store, "").audit(newest_first=True)] == times[::-1]
 
 
+def test_pages_of_the_audit_have_each_entry_once(store: Store) -> None:
+    access = Access(store, ANN)
+    now_ms = store.now_ms()
+    partitions = {store.keys.partition_of(f"run{number:09}") for number in range(40)}
+    for partition in partitions:  # many of one time, which a cursor must tell apart
+        for number in range(3):
+            entry = {"e": f'{{"what": "a {number}", "on": "run {partition}", "by": "c"}}'}
+            store._client.xadd(store.keys.of_partition(partition).audit, entry, id=f"{now_ms}-{number + 1}")
+    access.add_user("bob", None, {"*": "viewer"})
+    every = list(access.audit(newest_first=True))
+    for limit in (1, 2, 7, 500):
+        found, after = [], None
+        while True:
+            page = access.audit_page(limit, after=after)
+            found += page
+            if page.after is None:
+                break
+            after = page.after
+        assert [(entry.on, entry.what) for entry in found] == [(entry.on, entry.what) for entry in every]
+    assert [entry.what for entry in access.audit_page(10, what="added")] == ["user added"]
+    assert access.audit_page(10, on="nothing").looked == len(every)
+    for cursor in ("", "x", "1", "1.", ".1", "1.x", "-1.2", "1" * 50 + ".1"):
+        with pytest.raises(UsageError, match="no cursor"):
+            access.audit_page(10, after=cursor)
+
+
 def test_a_commit_without_a_request_writes_nothing_to_the_audit(store: Store) -> None:
     bench = Bench(store)
     bench.create(x=1)

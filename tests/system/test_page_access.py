@@ -51,6 +51,17 @@ ROWS: Final[Mapping[str, Row]] = {
     "show_fleet": Row("viewer", "GET", "/fleet", 200),
     "send_deployment_pause": Row("operator", "POST", "/fleet/pause", 303),
     "send_deployment_resume": Row("operator", "POST", "/fleet/resume", 303),
+    "show_audit": Row("admin", "GET", "/audit", 200),
+    "show_users": Row("admin", "GET", "/users", 200),
+    "show_new_user": Row("admin", "GET", "/new-user", 200),
+    "send_new_user": Row("admin", "POST", "/new-user", 422),
+    "show_user": Row("admin", "GET", "/users/nobody", 404),
+    "change_user": Row("admin", "POST", "/users/nobody/disable", 404),
+    "show_account": Row("user", "GET", "/me", 200),
+    "send_password": Row("user", "POST", "/me/password", 401),
+    "send_token": Row("user", "POST", "/me/tokens", 422),
+    "send_end_of_login": Row("user", "POST", "/me/logins/none/end", 404),
+    "send_token_revocation": Row("user", "POST", "/tokens/none/revoke", 404),
     "send_logout": Row("user", "POST", "/logout", 303),
 }
 """One row for each route of a page, by its operation id. What it needs is not read from the code."""

@@ -177,4 +177,5 @@ def _row(info: ScheduleInfo) -> ScheduleRow:
 
 def _fire_row(fire: Fire, status: RunStatus | None, tz: str) -> FireRow:
     colour: Colour = "submitted" if status is None or fire.outcome != "started" else status
-    return FireRow(fire, in_zone(fire.at_ms, tz), fire_in_words(fire, status), colour)
+    words = fire_in_words(fire, status).removeprefix(f"run {fire.run} ").removeprefix(f"{fire.outcome}: ")
+    return FireRow(fire, in_zone(fire.at_ms, tz), words, colour)
