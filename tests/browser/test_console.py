@@ -238,7 +238,7 @@ def test_an_admin_adds_a_user_whose_token_is_shown_once(scene: Scene, open_page:
     name = f"ann-{javascript}".lower()
     page = open_page("/users", java_script_enabled=javascript)
     page.get_by_role("link", name="New user").click()
-    page.get_by_label("Name").fill(name)
+    page.get_by_label("Name", exact=True).fill(name)
     page.get_by_label("Password").fill("short")
     page.get_by_role("button", name="Add user").click()
     expect(page.get_by_role("alert")).to_contain_text("Nobody was added.")
@@ -268,7 +268,7 @@ def test_an_admin_adds_a_user_whose_token_is_shown_once(scene: Scene, open_page:
 
 def test_everything_is_paused_and_resumed(scene: Scene, open_page: Open) -> None:
     page = open_page("/fleet", user="operator")
-    expect(page.get_by_role("cell", name="functions", exact=True)).to_be_visible()
+    expect(page.get_by_role("group", name="Workers").get_by_role("cell", name="functions", exact=True)).to_be_visible()
     picture(page, "fleet")
     act(page, "Pause everything", reason="the erp is down")
     expect(page.locator("#banners")).to_contain_text("the erp is down")
