@@ -31,7 +31,7 @@ FULL: Final = 0.95
 
 
 @dataclass(frozen=True)
-class Meter:
+class BoundedUse:
     """How much of something is used. `most` 0: it has no limit."""
 
     used: int
@@ -54,7 +54,7 @@ class QueueRow:
     length: int
     oldest_ms: int | None
     workers: int
-    slots: Meter
+    slots: BoundedUse
     trouble: str | None
 
 
@@ -64,7 +64,7 @@ class WorkerRow:
 
     worker: WorkerInfo
     state: StateSummary
-    slots: Meter
+    slots: BoundedUse
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class LimitRow:
 
     pattern: str
     counts: str
-    meter: Meter
+    meter: BoundedUse
     waiting: int
     cooling_until_ms: int | None
     holders: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Trouble:
+class FleetFinding:
     """What is wrong, gravest first, and what to do."""
 
     what: str
@@ -100,8 +100,8 @@ async def show_fleet(request: Request) -> Response:
     return render(
         request, "fleet.html", title=f"{len(workers)} workers: fleet", health=health, held=held,
         workers=workers[:MOST_WORKERS], worker_count=len(workers), slots=_slots(health.workers), queues=queues,
-        limits=sorted(bounds, key=lambda row: (-row.meter.percent, row.pattern)), troubles=troubles_of(health, queues),
-        memory=Meter(health.used_memory, health.maxmemory), now_ms=health.now_ms,
+        limits=sorted(bounds, key=lambda row: (-row.meter.percent, row.pattern)), troubles=findings_of(health, queues),
+        memory=BoundedUse(health.used_memory, health.maxmemory), now_ms=health.now_ms,
         may_pause=caller_of(request).may("operator", everywhere=True),
     )  # fmt: skip
 
@@ -128,26 +128,30 @@ def queue_names(health: Health) -> list[str]:
     return [*QUEUES, *sorted(others)]
 
 
-def troubles_of(health: Health, queues: Sequence[QueueRow]) -> list[Trouble]:
+def findings_of(health: Health, queues: Sequence[QueueRow]) -> list[FleetFinding]:
     """What keeps runs from going on, gravest first."""
     found = []
     if not health.schedulers:
-        found.append(Trouble("No scheduler is seen: no run goes on.", "sleipnir scheduler"))
+        found.append(FleetFinding("No scheduler is seen: no run goes on.", "sleipnir scheduler"))
     if not health.persists:
         found.append(
-            Trouble("Redis cannot write to its disk: what it accepts now is lost if it restarts.", "sleipnir doctor")
+            FleetFinding(
+                "Redis cannot write to its disk: what it accepts now is lost if it restarts.", "sleipnir doctor"
+            )
         )
     found += [
-        Trouble(f"Queue {row.name}: {row.trouble}", f"sleipnir worker --queues {row.name}")
+        FleetFinding(f"Queue {row.name}: {row.trouble}", f"sleipnir worker --queues {row.name}")
         for row in queues
         if row.trouble is not None
     ]
     if health.parked:
         found.append(
-            Trouble(f"{health.parked:,} runs are parked: no scheduler here can read or plan them.", "sleipnir doctor")
+            FleetFinding(
+                f"{health.parked:,} runs are parked: no scheduler here can read or plan them.", "sleipnir doctor"
+            )
         )
     if health.dead_letters:
-        found.append(Trouble(f"{health.dead_letters:,} effects cannot be delivered.", "sleipnir dead-letters ls"))
+        found.append(FleetFinding(f"{health.dead_letters:,} effects cannot be delivered.", "sleipnir dead-letters ls"))
     return found
 
 
@@ -162,8 +166,8 @@ def _queue(name: str, health: Health) -> QueueRow:
     return QueueRow(name, length, oldest_ms or None, len(serving), _slots(serving), trouble)
 
 
-def _slots(workers: Sequence[WorkerInfo]) -> Meter:
-    return Meter(sum(worker.busy for worker in workers), sum(worker.slots for worker in workers))
+def _slots(workers: Sequence[WorkerInfo]) -> BoundedUse:
+    return BoundedUse(sum(worker.busy for worker in workers), sum(worker.slots for worker in workers))
 
 
 def _worker(worker: WorkerInfo, now_ms: int) -> WorkerRow:
@@ -176,7 +180,7 @@ def _worker(worker: WorkerInfo, now_ms: int) -> WorkerRow:
         state = StateSummary("waiting", "Does not take all", stopped)
     else:
         state = StateSummary("completed", "Consumes")
-    return WorkerRow(worker, state, Meter(worker.busy, worker.slots))
+    return WorkerRow(worker, state, BoundedUse(worker.busy, worker.slots))
 
 
 def _by_trouble(row: WorkerRow) -> tuple[int, str]:
@@ -187,7 +191,7 @@ def _bounds(use: LimitUse) -> list[LimitRow]:
     limit = use.limit
     holders = [permit.holder.partition("/")[0] for permit in use.slots]
     return [
-        LimitRow(limit.pattern, counts, Meter(used, most), use.waiting, use.cooling_until_ms,
+        LimitRow(limit.pattern, counts, BoundedUse(used, most), use.waiting, use.cooling_until_ms,
                  list(dict.fromkeys(holders))[:MOST_HOLDERS] if counts == "parallel calls" else ())
         for counts, used, most in (
             ("requests a minute", use.requests, limit.requests_per_minute),
