@@ -433,7 +433,7 @@ class Access:
         no cursor."""
         from sleipnir.client.audit_pages import page_of
 
-        return page_of(self, limit, after, {"by": by, "on": on, "what": what})
+        return page_of(self.audit, limit, after, {"by": by, "on": on, "what": what})
 
     @property
     def _records(self) -> AccessRecords:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
 
 from sleipnir.access.audit import AuditEntry
 from sleipnir.errors import UsageError
-
-if TYPE_CHECKING:
-    from sleipnir.client.access import Access
 
 MOST_LOOKED: Final = 5_000
 """Entries that one page looks at, if few of them fit."""
@@ -24,13 +21,15 @@ class PageOfEntries(list[AuditEntry]):
         self.after, self.looked = after, looked
 
 
-def page_of(access: Access, limit: int, after: str | None, wanted: Mapping[str, str | None]) -> PageOfEntries:
-    """`wanted`: texts that the fields of entries contain. A cursor is the time of the last entry that was looked at,
+def page_of(
+    audit: Callable[..., Iterator[AuditEntry]], limit: int, after: str | None, wanted: Mapping[str, str | None]
+) -> PageOfEntries:
+    """`audit` is Access.audit. `wanted`: texts that the fields of entries contain. A cursor is the time of the last entry that was looked at,
     and how many of that time were."""
     if limit < 1:
         raise UsageError(f"a page has at least one entry, not {limit}")
     newest_ms, passed = _place(after)
-    entries = access.audit(newest_ms=newest_ms, newest_first=True)
+    entries = audit(newest_ms=newest_ms, newest_first=True)
     if newest_ms is not None:
         entries = (entry for number, entry in enumerate(entries) if number >= passed)
     found: list[AuditEntry] = []

@@ -23,7 +23,7 @@ from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, clock_ms, connect, time_ms
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys, lines_of
-from sleipnir.store.queue_heads import QueueHeads
+from sleipnir.store.queue_waits import QueueWaits
 from sleipnir.store.scripts import LuaScript
 
 _PLACES = LuaScript("places")
@@ -127,7 +127,7 @@ class Fleet:
             appendonly=bool(info.get("aof_enabled")),
             maxmemory_policy=str(info.get("maxmemory_policy", "noeviction")),
             queues=queues,
-            oldest_ms=QueueHeads(self._client, self._keys, self._broker).oldest_ms(queues, now_ms),
+            oldest_ms=QueueWaits(self._client, self._keys, self._broker).oldest_ms(queues, now_ms),
             schedulers=tuple(sorted(schedulers)),
             workers=tuple(_workers(workers)),
             now_ms=now_ms,

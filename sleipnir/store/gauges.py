@@ -24,7 +24,7 @@ from sleipnir.store.fleet import SEEN_FOR_MS, Fleet
 from sleipnir.store.keys import Keys, is_member
 from sleipnir.store.limits import Limiter
 from sleipnir.store.partitions.entries import NO_RUN
-from sleipnir.store.queue_heads import QueueHeads, age_of
+from sleipnir.store.queue_waits import QueueWaits, age_of
 from sleipnir.store.streams import ms_of
 
 SAMPLE = 100
@@ -97,7 +97,7 @@ class Gauges:
         broker = settings.broker
         self._broker: Client | None = connect(broker, **options) if broker and is_redis(broker) else None
         self._fleet = Fleet(self._client, self._keys, self._broker)
-        self._heads = QueueHeads(self._client, self._keys, self._broker)
+        self._waits = QueueWaits(self._client, self._keys, self._broker)
         self._limiter = Limiter(self._client, self._keys, lease_ms=int(settings.lease_s * 1000))
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class Gauges:
         """Visits by queue, from the samples of partitions, each with the total number of its kind."""
         counts: Counter[str] = Counter()
         samples = [([name for name in names if is_member(name)], count) for names, count in samples]
-        visits = self._heads.visits([name for names, _ in samples for name in names])
+        visits = self._waits.visits([name for names, _ in samples for name in names])
         queues = iter([visit.get("queue") if visit else None for visit in visits])
         for names, count in samples:
             seen = Counter(queue for queue in islice(queues, len(names)) if queue is not None)
@@ -183,7 +183,7 @@ class Gauges:
             return {}, {}
         try:
             messages = self._fleet.queue_lengths(served)
-            return messages, self._heads.oldest_ms(messages, now_ms)
+            return messages, self._waits.oldest_ms(messages, now_ms)
         except redis.exceptions.RedisError:
             return {}, {}  # a separate broker that is unreachable does not concern the store
 

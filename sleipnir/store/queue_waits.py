@@ -15,7 +15,7 @@ LINE_LOOK: Final = 5
 """Messages at the head of a queue that are searched for the oldest visit: some of their visits are already claimed."""
 
 
-class QueueHeads:
+class QueueWaits:
     """Reads messages of the broker, if it is a Redis, and the visits that they call."""
 
     def __init__(self, client: Client, keys: Keys, broker: Client | None) -> None:
