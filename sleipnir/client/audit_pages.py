@@ -24,8 +24,8 @@ class PageOfEntries(list[AuditEntry]):
 def page_of(
     audit: Callable[..., Iterator[AuditEntry]], limit: int, after: str | None, wanted: Mapping[str, str | None]
 ) -> PageOfEntries:
-    """`audit` is Access.audit. `wanted`: texts that the fields of entries contain. A cursor is the time of the last entry
-    that was looked at, and how many of that time were."""
+    """`audit` is Access.audit. `wanted`: texts that the fields of entries contain. A cursor is the time of the last
+    entry that was looked at, and how many of that time were."""
     if limit < 1:
         raise UsageError(f"a page has at least one entry, not {limit}")
     newest_ms, passed = _place(after)
