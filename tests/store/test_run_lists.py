@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from sleipnir.batches.records import place_of as row_place
 from sleipnir.client.client import Client
-from sleipnir.errors import UsageError
+from sleipnir.errors import RecordUnreadable, UsageError
 from sleipnir.runs.run import RunSpec, child_id
 from sleipnir.runs.run_filters import RunFilter
 from sleipnir.runs.transitions import Transition
@@ -370,12 +371,59 @@ def test_groups_of_failures_are_bounded(runs: Runs) -> None:
     for n, run in enumerate(some):
         runs.create(id=run)
         runs.fail(run, f"broken {'abcdefghijkl'[n]}")
-    print(len(some), runs.store._client.hlen(groups), [k for k in runs.store._client.hgetall(groups) if len(k) > 6])
     assert runs.store._client.hlen(groups) <= 201
     with client_of(runs.store) as client:
         [others] = [group for group in client.failures() if group.fingerprint == "other"]
         assert others.count == 7
+        assert others.message == "other messages"
         assert len(client.runs(fingerprint="other")) == 7
+        assert len(client.runs(text="broken")) == 12, "each is found by its own message"
+
+
+def test_groups_of_all_partitions_are_one_and_the_latest_are_first(runs: Runs) -> None:
+    """Texts are compared before they are decoded: names and messages that look like other fields are not taken for
+    them."""
+    trap = '"last_ms":9999,"agent":"b","node":"n"'
+    made = {
+        0: {
+            "f1:v": group_text("a", "n", 3, 10, 50),
+            "f2:v": group_text("b", 'a "node":"n"', 1, 20, 20),
+            "f3:v": group_text("a", None, 4, 40, 40, message=trap),
+        },
+        1: {
+            "f1:v": group_text("a", "n", 2, 5, 30),
+            "f3:v": group_text("a", None, 1, 60, 60, message=trap),
+            "f4:v": group_text("a", "n", 1, 1, 1),
+        },
+    }
+    for partition, groups in made.items():
+        runs.store._client.hset(runs.store.keys.of_partition(partition).failures("default"), mapping=groups)
+
+    def found(**asked: Any) -> list[tuple[str, int, int, int]]:
+        groups = client.failures(**asked)
+        return [(each.fingerprint, each.count, each.first_ms, each.last_ms) for each in groups]
+
+    with client_of(runs.store) as client:
+        everything = [("f3", 5, 40, 60), ("f1", 5, 5, 50), ("f2", 1, 20, 20), ("f4", 1, 1, 1)]
+        assert found() == everything
+        assert found(limit=2) == everything[:2]
+        assert found(since_ms=20) == everything[:3]
+        assert found(agent="b") == found(node='a "node":"n"') == [("f2", 1, 20, 20)]
+        assert found(node="n") == [("f1", 5, 5, 50), ("f4", 1, 1, 1)]
+        assert found(node="n", agent="b") == found(agent="a.") == found(node="[a]") == []
+        assert client.failures()[0].message == trap
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"agent":"a","last_ms":"5"}', '{"agent":"a","last_ms":5'])
+def test_a_damaged_group_is_an_error(runs: Runs, text: str) -> None:
+    runs.store._client.hset(runs.store.keys.of_partition(1).failures("default"), mapping={"f:v": text})
+    with client_of(runs.store) as client, pytest.raises(RecordUnreadable, match="damaged"):
+        client.failures()
+
+
+def group_text(agent: str, node: str | None, count: int, first_ms: int, last_ms: int, *, message: str = "m") -> str:
+    group = {"agent": agent, "version": "v", "node": node, "message": message, "count": count}
+    return json.dumps({**group, "first_ms": first_ms, "last_ms": last_ms}, separators=(",", ":"))
 
 
 # What disappears, and what is repaired

@@ -19,18 +19,17 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleipnir.decoding import decoded, read_text
+from sleipnir.decoding import read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import STATUSES
 from sleipnir.runs.cards import STANDINGS, VERSION_CHARS, card_text, failure_fields
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.run_filters import (
     ANY_NAMESPACE,
-    FailureGroup,
     ListPosition,
     RunCount,
     RunCounts,
@@ -231,50 +230,6 @@ class RunLists(RunConnection):
                     oldest_ms[standing] = min(oldest_ms.get(standing, 2**53), int(first[0][1]))
         return RunCounts(counts, oldest_ms, all(self._complete()))
 
-    def failure_groups(
-        self,
-        namespace: str,
-        agent: str | None = None,
-        node: str | None = None,
-        since_ms: int | None = None,
-        limit: int = 50,
-        runs: int = 3,
-    ) -> list[FailureGroup]:
-        """The groups of failed runs with the latest ends, with the ids of some runs of each."""
-        pipe = self._client.pipeline(transaction=False)
-        for partition in range(self._keys.partitions):
-            pipe.hgetall(self._keys.of_partition(partition).failures(namespace))
-        merged: dict[str, dict[str, Any]] = {}
-        for groups in pipe.execute():
-            for name, text in groups.items():
-                group = decoded(text, "group of failures")
-                if (agent is None or group["agent"] == agent) and (node is None or group.get("node") == node):
-                    merged[name] = _merged(merged.get(name), group)
-        newest = sorted(merged.items(), key=lambda each: -each[1]["last_ms"])
-        chosen = [(name, group) for name, group in newest if group["last_ms"] >= (since_ms or 0)][:limit]
-        samples = self._some_runs(namespace, [name for name, _ in chosen], runs)
-        return [
-            FailureGroup(
-                name.partition(":")[0], group["agent"], group["version"], group.get("node"), group["message"],
-                int(group["count"]), int(group["first_ms"]), int(group["last_ms"]), samples[name],
-            )
-            for name, group in chosen
-        ]  # fmt: skip
-
-    def _some_runs(self, namespace: str, names: Sequence[str], most: int) -> dict[str, tuple[str, ...]]:
-        """At most `most` of the newest runs of each group (`fingerprint:version`), in two round trips."""
-        listed = {name: f"{namespace}:failure:{name.partition(':')[0]}" for name in names}
-        commands = [("ZREVRANGE", each.key, 0, most - 1) for name in names for each in self._sets_of([listed[name]])]
-        replies = iter(map(checked, execute_all(self._client, commands) if commands and most else ()))
-        found = {name: [id_ for _ in range(self._keys.partitions) for id_ in next(replies, ())] for name in names}
-        cards = self._cards(list(dict.fromkeys(id_ for ids in found.values() for id_ in ids)))
-        samples = {}
-        for name, ids in found.items():
-            version = name.partition(":")[2]
-            of_group = [id_ for id_ in ids if id_ in cards and cards[id_]["d"] == version]
-            samples[name] = tuple(sorted(of_group, key=lambda id_: -cards[id_]["c"])[:most])
-        return samples
-
     def known_tags(self, namespace: str, look: int = 200) -> list[str]:
         """`key=value` of the tags that the newest runs have, to complete what a person types."""
         walk = _Walk(self._client, self._smallest(RunFilter(namespace)), _FIRST, None, 8)
@@ -436,15 +391,3 @@ def _card_of_record(spec: Any, fields: Any) -> dict[str, Any] | None:
             more |= failure_fields(submitted.agent, error or "", None)
     card: dict[str, Any] = json.loads(card_text(submitted, status, batch, **more))
     return card
-
-
-def _merged(group: Mapping[str, Any] | None, other: Mapping[str, Any]) -> dict[str, Any]:
-    """A group of failures over several partitions."""
-    if group is None:
-        return dict(other)
-    return {
-        **group,
-        "count": group["count"] + other["count"],
-        "first_ms": min(group["first_ms"], other["first_ms"]),
-        "last_ms": max(group["last_ms"], other["last_ms"]),
-    }

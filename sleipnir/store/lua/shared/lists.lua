@@ -25,7 +25,8 @@ local function count_failure(cards, card, by)
   local groups, name = cards .. ':' .. (card.ns or 'default') .. ':failures', card.f .. ':' .. card.d
   local known = redis.call('HGET', groups, name)
   local group = known and cjson.decode(known)
-    or {agent = card.a, version = card.d, node = card.n, message = card.m, count = 0, first_ms = card.e}
+    or {agent = card.a, version = card.d, node = card.n, count = 0, first_ms = card.e,
+        message = card.f == 'other' and 'other messages' or card.m}
   group.count = group.count + by
   if group.count <= 0 then
     redis.call('HDEL', groups, name)
@@ -49,7 +50,7 @@ local function list_run(cards, run_id, text)
   if is and is.f then
     local groups = cards .. ':' .. (is.ns or 'default') .. ':failures'
     if redis.call('HLEN', groups) >= MOST_FAILURES and redis.call('HEXISTS', groups, is.f .. ':' .. is.d) == 0 then
-      is.f, is.m = 'other', 'other messages'
+      is.f = 'other'
       text = cjson.encode(is)
     end
   end
