@@ -27,6 +27,7 @@ from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
 from sleipnir_console.pages import (
     account_page,
+    agents_page,
     audit_page,
     error_pages,
     fleet_page,
@@ -89,6 +90,7 @@ PAGES: Final = (
     start_page.router,
     runs_page.router,
     run_page.router,
+    agents_page.router,
     schedules_page.router,
     fleet_page.router,
     audit_page.router,

@@ -22,11 +22,12 @@ AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-
 VIOLATIONS = """axe.run().then(found => found.violations.map(
     each => each.id + ": " + each.nodes.slice(0, 3).map(node => node.html.slice(0, 200)).join(" | ")))"""
 PAGES = (
-    "/login", "/menu", "/runs", "/runs?status=failed&agent=price-watch", "/runs?tag=customer%3Dnobody", "/runs/@asking",
-    "/runs/@failed", "/runs/@booked", "/runs/@paused", "/runs/@big?tab=state", "/runs/@booked?tab=events",
-    "/runs/@booked?tab=children", "/runs/zzzzzzzzzzzz", "/schedules", "/schedules/report",
-    "/schedules/month-end", "/new-schedule", "/fleet", "/audit", "/audit?by=nobody", "/users", "/users/approver",
-    "/new-user", "/me",
+    "/login", "/menu", "/runs", "/runs?status=failed&agent=price-watch", "/runs?tag=customer%3Dnobody",
+    "/runs/@asking", "/runs/@failed", "/runs/@booked", "/runs/@paused", "/runs/@big?tab=state",
+    "/runs/@booked?tab=events", "/runs/@booked?tab=children", "/runs/zzzzzzzzzzzz", "/schedules", "/schedules/report",
+    "/schedules/month-end", "/new-schedule", "/agents", "/agents/invoice-intake", "/agents/invoice-intake?tab=source",
+    "/agents/invoice-intake?tab=findings", "/agents/invoice-intake?tab=start", "/fleet", "/audit", "/audit?by=nobody",
+    "/users", "/users/approver", "/new-user", "/me",
 )  # fmt: skip
 """All kinds of pages; `@name` is a run of the scene."""
 
@@ -200,6 +201,28 @@ def act(page: Page, label: str, **fields: str) -> None:
     for name, text in fields.items():
         action.locator(f"[name={name}]").fill(text)
     action.get_by_role("button", name=label).click()
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_an_operator_starts_a_run_of_an_agent(scene: Scene, open_page: Open, javascript: bool) -> None:
+    page = open_page("/agents", user="operator", java_script_enabled=javascript)
+    page.get_by_role("link", name="invoice-intake").click()
+    expect(page.locator(".sleipnir .node", has_text="approve")).to_be_visible()
+    if javascript:
+        picture(page, "agent")
+    page.get_by_role("link", name="Start a run").first.click()
+    page.get_by_label("Prompt").fill("invoice 4711")
+    page.get_by_label("Tags").fill("customer=globex")
+    page.get_by_label("Initial state").fill('{"number": }')
+    page.get_by_role("button", name="Start the run").click()
+    expect(page.get_by_role("alert")).to_contain_text("the initial state is not JSON")
+    assert page.get_by_label("Prompt").input_value() == "invoice 4711"
+    page.get_by_label("Initial state").fill('{"number": "1"}')
+    page.get_by_role("button", name="Start the run").click()
+    expect(page.locator("#run-state")).to_be_visible()
+    run = page.url.rpartition("/")[2]
+    assert scene.client.run(run).info().tags == {"customer": "globex"}
+    scene.client.run(run).cancel()
 
 
 @pytest.mark.parametrize("javascript", [True, False])

@@ -51,6 +51,7 @@ class NavigationLink:
 
 NAVIGATION: Final = (
     NavigationLink("/runs", "runs", "Runs", is_main=True),
+    NavigationLink("/agents", "agents", "Agents", group="Build"),
     NavigationLink("/schedules", "clock", "Schedules", group="Triggers"),
     NavigationLink("/fleet", "fleet", "Fleet", group="System"),
     NavigationLink("/audit", "audit", "Audit", "admin", group="System", everywhere=True),
