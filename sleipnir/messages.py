@@ -23,7 +23,7 @@ TASK_NAME = "sleipnir.visit"
 
 QUEUE_OF: Mapping[str, str] = {
     "script": "scripts", "llm": "llm", "rag": "rag", "function": "functions", "graph": "functions", "agent": "llm",
-    "tool": "scripts", "tools": "scripts",
+    "tool": "scripts", "tools": "scripts", "remote": "llm",
 }  # fmt: skip
 """Default queue by node type. Node types that are missing here run in the planner, without a worker."""
 

@@ -235,6 +235,9 @@ class Settings:
     Unset: `<home>/webhook.key`, which is made at the first use."""
     webhook_networks: str = _setting("", _text)
     """Addresses and networks, with commas between, that webhooks may go to although they are not public."""
+    remote_networks: str = _setting("", _text)
+    """Addresses and networks, with commas between, where remote agents (docs/a2a.md) may be although they are not
+    public."""
     webhook_timeout_s: float = _setting(15.0, _seconds)
     """A receiver of a webhook that takes longer to answer is tried again."""
     webhook_retry_s: float = _setting(3 * 24 * 3600.0, _seconds)

@@ -30,7 +30,7 @@ def child_run(
     """The spec and the first state of a child. Raises SleipnirError for an agent that cannot run like this."""
     of_nodes = node_overrides.of_child(nodes, effect.node) if (nodes := above.of_nodes) else {}
     overrides = with_nodes(above.overrides, effect.agent, {}) if nodes else above.overrides
-    if effect.state is not None:
+    if effect.state is not None or folder_of(effect.agent) != effect.agent:
         digest: str | None = above.bundle
         if (own := overrides.get(folder_of(effect.agent))) is not None:
             overrides = {**overrides, effect.agent: own}

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from weakref import WeakKeyDictionary
 
 from sleipnir.agents import finding
@@ -182,7 +182,7 @@ class AgentPreparation:
         roster = self.roster(agent)
 
         def find_graph(node: Node, graph: Graph) -> Graph | None:
-            return roster.named[node.agent].written if isinstance(node, AgentNode) else None
+            return roster.named[node.agent].written if _is_of_folder(node, graph) else None
 
         return structure_of(roster.agent.written, find_graph)
 
@@ -193,7 +193,7 @@ class AgentPreparation:
         or the agents that they name."""
 
         def find_graph(node: Node, graph: Graph) -> Graph | None:
-            return roster.named[node.agent].graph if isinstance(node, AgentNode) else None
+            return roster.named[node.agent].graph if _is_of_folder(node, graph) else None
 
         given = roster.agent.config.get("overrides") if overrides is None else overrides
         nodes = node_overrides.checked(given, patches, roster.agent.graph, find_graph)
@@ -405,3 +405,8 @@ class AgentPreparation:
             clients=clients_here(os.environ, is_local=False),
             graph=graph,
         )
+
+
+def _is_of_folder(node: Node, graph: Graph) -> TypeGuard[AgentNode]:
+    """Whether a node runs an agent that has a folder."""
+    return isinstance(node, AgentNode) and node.agent not in graph.agents

@@ -1,4 +1,5 @@
-"""The names of agents in runs: the name of a folder; for a run of one of the `graphs` of its document `agent/graph`.
+"""The names of agents in runs: the name of a folder; for a run of one of the `graphs` of its document, or of one of
+its remote agents, `agent/graph`.
 
 No folder has a name with a slash. Such a run has the bundle of the agent, and its definition is a part of the agent's.
 """
@@ -6,7 +7,7 @@ No folder has a name with a slash. Such a run has the bundle of the agent, and i
 from __future__ import annotations
 
 from sleipnir.errors import GraphError
-from sleipnir.graph.model import Graph, graph_below
+from sleipnir.graph.model import Graph, graph_below, remotes_of
 
 
 def folder_of(agent: str) -> str:
@@ -24,6 +25,6 @@ def part_for(whole: Graph, agent: str) -> Graph:
     name = agent.partition("/")[2]
     if not name:
         return whole
-    if name not in whole.graphs:
+    if name not in whole.graphs and name not in remotes_of(whole):
         raise GraphError(f"the definition of agent {folder_of(agent)!r} has no graph {name!r}")
     return graph_below(whole, name)

@@ -4,9 +4,10 @@ Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/
 Sleipnir's. Each subject has a module: check_agents.py, check_answers.py, check_breakpoints.py, check_cache.py,
 check_callbacks.py, check_code.py, check_config.py, check_failures.py, check_knowledge.py, check_messages.py,
 check_models.py, check_parallel.py, check_python_graph.py, check_size.py, check_skills.py, check_state.py,
-check_streams.py, check_templates.py. Every rule checks the whole graph and reports all its findings; none raises. If
-the caller names the agent's folder, the rules also read the folder and check that documents exist; they read nothing
-else. The readable part of a graph with errors is checked too (salvage.py), so that all errors are reported in one pass.
+check_remotes.py, check_streams.py, check_templates.py. Every rule checks the whole graph and reports all its findings;
+none raises. If the caller names the agent's folder, the rules also read the folder and check that documents exist; they
+read nothing else. The readable part of a graph with errors is checked too (salvage.py), so that all errors are reported
+in one pass.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sleipnir.graph import (
     check_models,
     check_parallel,
     check_python_graph,
+    check_remotes,
     check_size,
     check_skills,
     check_state,
@@ -260,6 +262,8 @@ def every_agent_exists(case: Case) -> None:
     if case.find_agent is None:
         return
     for node, path in case.nodes(AgentNode):
+        if node.agent in case.graph.agents:
+            continue
         folder = case.find_agent(node.agent)
         if folder is None or not folder.is_dir():
             hint = suggestion(node.agent, _neighbours(case.folder), "agents beside this one")
@@ -449,6 +453,7 @@ RULES: Sequence[Rule] = (
     *check_streams.RULES,
     *check_code.RULES,
     *check_agents.RULES,
+    *check_remotes.RULES,
     *check_breakpoints.RULES,
     *check_cache.RULES,
     *check_callbacks.RULES,

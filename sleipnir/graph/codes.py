@@ -321,6 +321,11 @@ CODES: Final[Mapping[str, Code]] = {
         "A mapping of an agent node that has no effect, or reads what is not there",
         "`map_in` gives first values of the child's state; `map_out` is all that the node writes, and reads `child`.",
     ),
+    "SLP622": Code(
+        "A remote agent that cannot be called",
+        "`a2a` is the URL of its endpoint or its card, `token` the name of a variable of the workers, and its own name "
+        "is that of nothing else.",
+    ),
     "SLP650": Code(
         "A tool that a tools node cannot call",
         "Each tool is listed once; groups and permissions name tools of the list, and a tool is in one group.",
@@ -423,6 +428,8 @@ CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_agent_is_given_a_message": "SLP620",
     "every_mapping_has_an_effect": "SLP621",
     "every_mapping_reads_what_a_child_has": "SLP621",
+    "every_remote_agent_has_an_address": "SLP622",
+    "every_remote_agent_has_a_name_of_its_own": "SLP622",
     "every_mapped_constant_fits_its_key": "SLP806",
     "every_breakpoint_names_a_node": "SLP329",
     "no_breakpoint_is_at_an_item_of_a_map": "SLP329",

@@ -47,6 +47,7 @@ from sleipnir.graph.model import (
     NodeCache,
     NodeCallbacks,
     NodeTool,
+    RemoteAgent,
     Retry,
     ScriptNode,
     SessionRules,
@@ -262,6 +263,7 @@ class _GraphReader:
             "state_classes": self._edges.state_classes,
             "state": self._state,
             "graphs": self._graphs,
+            "agents": self._agents,
             "retry": lambda data: self._retries(data, ("retry",)),
             "cache": lambda data: self._cache(data, ("cache",)),
             "callbacks": lambda data: self._callbacks(data, ("callbacks",)),
@@ -350,6 +352,13 @@ class _GraphReader:
             for key, item in data.items()
         }
         return {key: declared for key, declared in fields.items() if declared is not None}
+
+    def _agents(self, data: Json) -> Json:
+        """Remote agents by name."""
+        if not isinstance(data, dict):
+            return data
+        read = {name: self._section(RemoteAgent, item, ("agents", name)) for name, item in data.items()}
+        return {name: remote for name, remote in read.items() if remote is not None}
 
     def _graphs(self, data: Json) -> Json:
         """The graphs of nodes of type graph: documents of their own, without graphs of theirs."""
@@ -629,6 +638,7 @@ _SECTIONS: Mapping[str | int, str] = {
     "cache": "a mapping, or true or false",
     "callbacks": "a mapping of before, after, error, model, tool and agent",
     "limits": "a mapping",
+    "agents": "a mapping with `a2a` per remote agent",
     "state": "a type, or a mapping, per key",
     "generation": "a mapping",
     "input": "a mapping with `from`, `template` or `messages`",

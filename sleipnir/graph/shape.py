@@ -41,6 +41,7 @@ from sleipnir.graph.model import (
     NodeCache,
     NodeCallbacks,
     NodeTool,
+    RemoteAgent,
     Retry,
     Router,
     SessionRules,
@@ -189,7 +190,7 @@ FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
             ConfigAgent,
         ),
         *(ModelSettings, NodeTool, ToolConcurrency, ToolGroup),
-        *(AgentInput, ChildOptions, ErrorRules, SessionRules, SummaryRules),
+        *(AgentInput, ChildOptions, RemoteAgent, ErrorRules, SessionRules, SummaryRules),
         *NODE_TYPES.values(),
     )
 }
@@ -408,6 +409,7 @@ _TITLES: Mapping[type[Any], str] = {
     Concurrency: "concurrency block",
     AgentInput: "input of an agent node",
     ChildOptions: "options block",
+    RemoteAgent: "remote agent",
     SessionRules: "session block",
     SummaryRules: "summary block",
 }

@@ -26,6 +26,7 @@ from sleipnir.graph.model import (
     MapNode,
     Node,
     RagNode,
+    RemoteNode,
     RouterNode,
     ScriptNode,
     ToolNode,
@@ -237,7 +238,7 @@ def primary_templates(node: Node) -> Iterable[str | None]:
             return (node.over,)
         case WaitNode():
             return (node.until, node.event)
-        case ScriptNode() | FunctionNode() | ToolNode() | RouterNode() | JoinNode() | ToolsNode():
+        case ScriptNode() | FunctionNode() | ToolNode() | RouterNode() | JoinNode() | ToolsNode() | RemoteNode():
             return ()
 
 
@@ -247,7 +248,9 @@ def state_read_by(node: Node, loop: LoopAgent | None = None, *, summarises: bool
     `loop` is that of the node's graph: the prompt of such an agent includes its dynamic instructions and the passages
     found in its documents, which are state keys. `summarises`: the graph has summaries of its messages.
     """
-    if isinstance(node, ScriptNode | FunctionNode) or (isinstance(node, AgentNode) and (node.mappers or node.map_out)):
+    if isinstance(node, ScriptNode | FunctionNode | RemoteNode) or (
+        isinstance(node, AgentNode) and (node.mappers or node.map_out)
+    ):
         return None
     read = keys_read(*primary_templates(node)) | updates_read(node)
     if isinstance(node, LlmNode) and node.placeholders is not None:

@@ -1,5 +1,5 @@
-"""Where a delivery may go: to public addresses, and to the private networks that the operator of the deployment
-names."""
+"""Where a request of Sleipnir's own may go: to public addresses, and to the private networks that the operator of the
+deployment names."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 @dataclass(frozen=True)
 class AddressGuard:
-    """Private networks to which webhooks may go."""
+    """Private networks to which requests may go, and the setting that names them."""
 
     networks: tuple[Network, ...] = ()
+    setting: str = "SLEIPNIR_WEBHOOK_NETWORKS"
 
     @classmethod
-    def of(cls, text: str) -> AddressGuard:
+    def of(cls, text: str, setting: str = "SLEIPNIR_WEBHOOK_NETWORKS") -> AddressGuard:
         """Addresses and networks with commas between. Raises ConfigError."""
         try:
             parts = [part.strip() for part in text.split(",") if part.strip()]
-            return cls(tuple(ipaddress.ip_network(part) for part in parts))
+            return cls(tuple(ipaddress.ip_network(part) for part in parts), setting)
         except ValueError as error:
-            raise ConfigError(f"SLEIPNIR_WEBHOOK_NETWORKS={text[:200]!r}: {error}") from None
+            raise ConfigError(f"{setting}={text[:200]!r}: {error}") from None
 
     def problem(self, address: str, scheme: str) -> str | None:
         """Why a request must not go to this address; None: it may."""
@@ -36,7 +37,7 @@ class AddressGuard:
         if any(ip in network for network in self.networks if network.version == ip.version):
             return None
         if is_private(ip):
-            return f"{address} is not a public address: SLEIPNIR_WEBHOOK_NETWORKS names those that are allowed"
+            return f"{address} is not a public address: {self.setting} names those that are allowed"
         return None if scheme == "https" else "http:// goes to allowed private networks only: use https://"
 
 

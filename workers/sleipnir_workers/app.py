@@ -42,7 +42,7 @@ from sleipnir_workers.llm import litellm_compat, summary, turn
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.machine import health
 from sleipnir_workers.machine.host import this_host
-from sleipnir_workers.nodes import agent, condition, function, rag, reduction, script, whole_run
+from sleipnir_workers.nodes import agent, condition, function, rag, reduction, remote, script, whole_run
 from sleipnir_workers.tools import node as tool
 from sleipnir_workers.visits.claim import Worker
 
@@ -68,7 +68,7 @@ SWEEP_TURNS = 12
 SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while others wait for it. With Python's 5 ms the loop that receives
 messages waited so often that it became the bottleneck of 64 threads."""
-EXECUTORS = (script, function, llm, rag, turn, agent, summary, tool, condition, reduction, whole_run)
+EXECUTORS = (script, function, llm, rag, turn, agent, summary, tool, condition, reduction, remote, whole_run)
 """Importing one registers it. litellm itself is imported only where it is used."""
 
 drain = Drain()  # before any fork: the children of a prefork pool share it

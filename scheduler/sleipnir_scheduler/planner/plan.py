@@ -68,7 +68,7 @@ from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.engines import bsp, dag, steps
 from sleipnir_scheduler.planner.known import MissingValues, require
 from sleipnir_scheduler.planner.loops import turns
-from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once, waiting
+from sleipnir_scheduler.planner.nodes import agents, interrupts, maps, once, remotes, waiting
 from sleipnir_scheduler.planner.settle import has_more_to_start, settle
 from sleipnir_scheduler.planner.states import CONCERNS
 from sleipnir_scheduler.planner.values import Values
@@ -258,6 +258,10 @@ def _result(context: Context, event: Resulted) -> IgnoredEvent | None:
         asks = interrupts if header.interrupt.wait is None else waiting
         asks.ask(context, visit, work, header, header.interrupt)
         return None
+    if remotes.is_cancelling(visit):
+        context.draft.deliver(visit, header)
+        remotes.cancelled(context, visit, header.error)
+        return None
     if header.error_kind == DEFINITION:
         raise RunFailed(f"node '{visit.node}': {header.error}", visit.node)
     if not header.ok:
@@ -390,6 +394,8 @@ def _lease_lost(context: Context, event: LeaseLost) -> IgnoredEvent | None:
     elif work.losses < context.max_redeliveries or not counts:
         again = changed(work, losses=work.losses + 1) if counts else work
         draft.visits.move(visit, again, attempt=visit.attempt + 1)
+    elif remotes.is_cancelling(visit):
+        remotes.cancelled(context, visit, _why_given_up(context, work, event))
     else:
         kinds.PLACES[type(visit.place)].given_up(context, visit, _why_given_up(context, work, event))
     return None
@@ -561,6 +567,8 @@ def _resume(context: Context, event: Resumed) -> IgnoredEvent | None:
 
 def _cancel(context: Context, event: Cancelled) -> None:
     context.draft.record.write_request("cancelled", event.by, reason=event.reason)
+    if remotes.cancel(context, event):
+        return
     aborted = f"Graph '{context.graph.name}' aborted at '{_somewhere(context)}'"
     context.end("cancelled", error=aborted, keeps=event.keeps)
 

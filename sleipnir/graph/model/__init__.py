@@ -22,6 +22,7 @@ from sleipnir.graph.model.graph import (
     agents_of,
     calls_back,
     graph_below,
+    remotes_of,
     sleipnir_keys,
     why_not_cached,
     writer_of_stream,
@@ -29,6 +30,7 @@ from sleipnir.graph.model.graph import (
 from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings, SummaryRules
 from sleipnir.graph.model.node_base import NodeBase
 from sleipnir.graph.model.nodes import LOKI_NODE_TYPES, NODE_TYPES, Edge, EdgeKind, Node, edges_of
+from sleipnir.graph.model.remotes import REMOTE, REMOTE_OUTPUT, RemoteAgent, RemoteNode
 from sleipnir.graph.model.state import SINGLE, StateField, Variable
 from sleipnir.graph.model.values import (
     LONGEST_LOOK_BACK_MS,
@@ -84,6 +86,8 @@ __all__ = [
     "LONGEST_LOOK_BACK_MS",
     "LONGEST_WAIT_MS",
     "NODE_TYPES",
+    "REMOTE",
+    "REMOTE_OUTPUT",
     "SINGLE",
     "SLEIPNIR",
     "STATE_GRAPH",
@@ -133,6 +137,8 @@ __all__ = [
     "Phase",
     "Protocol",
     "RagNode",
+    "RemoteAgent",
+    "RemoteNode",
     "Retry",
     "Router",
     "RouterNode",
@@ -155,6 +161,7 @@ __all__ = [
     "calls_back",
     "edges_of",
     "graph_below",
+    "remotes_of",
     "sleipnir_keys",
     "why_not_cached",
     "writer_of_stream",

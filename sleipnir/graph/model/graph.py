@@ -11,11 +11,12 @@ from sleipnir.commands import END as PYTHON_END
 from sleipnir.commands import START as PYTHON_START
 from sleipnir.graph.error_records import ERRORS_KEY
 from sleipnir.graph.model.config_agent import LoopAgent
-from sleipnir.graph.model.control_nodes import ApprovalNode, InputNode
+from sleipnir.graph.model.control_nodes import ApprovalNode, EndNode, InputNode
 from sleipnir.graph.model.edges import END, Branch, Join
 from sleipnir.graph.model.limits import Concurrency, ErrorRules, Limits, SessionRules, Settings, SummaryRules
 from sleipnir.graph.model.node_base import NodeBase
 from sleipnir.graph.model.nodes import Node
+from sleipnir.graph.model.remotes import REMOTE, REMOTE_OUTPUT, RemoteAgent, RemoteNode
 from sleipnir.graph.model.state import SINGLE, StateField, Variable
 from sleipnir.graph.model.values import Flag, Json, Number
 from sleipnir.graph.model.work_nodes import (
@@ -87,6 +88,8 @@ class Graph(SkillKeys):
     `is_state_graph` apply, whatever the types of its nodes are."""
     graphs: dict[str, Graph] = field(default_factory=dict)
     """Added: the graphs that nodes of type graph run, at any depth, by the names that these nodes use."""
+    agents: dict[str, RemoteAgent] = field(default_factory=dict)
+    """Added, in sleipnir/1 only: remote agents, by the names that agent nodes use."""
     input_keys: list[str] | None = None
     """Added, of one of the `graphs`: the state keys that its runs are given. None: all."""
     output_keys: list[str] | None = None
@@ -293,6 +296,7 @@ SLEIPNIR_KEYS: Final[Mapping[type[Any], tuple[str, ...]]] = {
     Graph: (
         "state_classes",
         "graphs",
+        "agents",
         "input_keys",
         "output_keys",
         "interrupt_before",
@@ -383,11 +387,26 @@ def sleipnir_keys(model: type[Any]) -> tuple[str, ...]:
 
 
 def graph_below(graph: Graph, name: str) -> Graph:
-    """One of the `graphs` of a graph, which has the others too: its nodes may run them. Raises KeyError."""
+    """One of the `graphs` of a graph, which has the others too: its nodes may run them; or the graph of one of its
+    remote agents. Raises KeyError."""
+    if name not in graph.graphs:
+        return _graph_of_remote(name, remotes_of(graph)[name])
     return replace(graph.graphs[name], graphs=graph.graphs)
 
 
 def agents_of(graph: Graph) -> list[str]:
-    """The agents that the nodes of a graph, and of its `graphs`, name."""
-    nodes = (node for each in (graph, *graph.graphs.values()) for node in each.nodes.values())
-    return [node.agent for node in nodes if isinstance(node, AgentNode)]
+    """The agents that the nodes of a graph, and of its `graphs`, name, without remote ones."""
+    graphs = (graph, *graph.graphs.values())
+    nodes = ((each, node) for each in graphs for node in each.nodes.values() if isinstance(node, AgentNode))
+    return [node.agent for each, node in nodes if node.agent not in each.agents]
+
+
+def remotes_of(graph: Graph) -> dict[str, RemoteAgent]:
+    """The remote agents of a graph, and of its `graphs`."""
+    return {name: remote for each in (*graph.graphs.values(), graph) for name, remote in each.agents.items()}
+
+
+def _graph_of_remote(name: str, remote: RemoteAgent) -> Graph:
+    node = RemoteNode(id=REMOTE, url=remote.a2a, token=remote.token, next="end")
+    end = EndNode(id="end", output=f"{{{{{REMOTE_OUTPUT}}}}}")
+    return Graph(name=name, version=SLEIPNIR, start=REMOTE, nodes={REMOTE: node, "end": end})

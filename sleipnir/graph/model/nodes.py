@@ -16,6 +16,7 @@ from sleipnir.graph.model.control_nodes import (
     WaitNode,
 )
 from sleipnir.graph.model.edges import CONTINUE, FAIL
+from sleipnir.graph.model.remotes import RemoteNode
 from sleipnir.graph.model.work_nodes import (
     AgentNode,
     FunctionNode,
@@ -43,6 +44,7 @@ Node: TypeAlias = (
     | WaitNode
     | ToolNode
     | ToolsNode
+    | RemoteNode
 )
 
 NODE_TYPES: Mapping[str, type[Node]] = {

@@ -217,7 +217,10 @@ def _new_child(context: Context, visit: Visit, node: AgentNode, given: child_map
     depth, most = context.run.spec.depth + 1, (context.graph.loop or LoopAgent()).max_agent_depth
     if depth > most:
         raise VisitFailed(f"Max agent depth exceeded ({depth}/{most})")
-    child = Child(context.child_id(visit.seq, node.agent, in_session=not node.isolated), node.agent)
+    agent = node.agent
+    if agent in context.graph.agents:  # a remote one, whose graph is a part of this document
+        agent = name_below(context.run.spec.agent, agent)
+    child = Child(context.child_id(visit.seq, agent, in_session=not node.isolated), agent)
     return _NewChild(child, prompt, settings)
 
 

@@ -16,6 +16,7 @@ from sleipnir.runs.run import Gate, changed
 from sleipnir.runs.transitions import DropValue, SetValue
 from sleipnir.runs.visits import Question, Ready, Visit, Work
 from sleipnir_scheduler.planner.context import Context
+from sleipnir_scheduler.planner.nodes import remotes
 
 QUESTION_LENGTH: Final = 2_000
 """Characters of the text form of what is asked; the gate has all of it as its payload."""
@@ -41,10 +42,13 @@ def answered(context: Context, visit: Visit, question: Question, text: str, by: 
 
 def go_on(context: Context, visit: Visit, work: Work, asked: InterruptQuestion, value: Json) -> None:
     """The node runs again, with one more answer."""
-    before = (context.values.item(work.given) or "") if work.given is not None else ""
-    answers = [*answers_of(before), UsedAnswer(asked.key, asked.at, value)]
     given = work.given or f"{visit.seq}.answers"
-    context.draft.record.item(SetValue(given, answers_text(answers, output_of(before))))
+    before = (context.values.item(work.given) or "") if work.given is not None else ""
+    if remotes.is_remote(context, visit):
+        text = answers_text(remotes.newest(asked, value, before))
+    else:
+        text = answers_text([*answers_of(before), UsedAnswer(asked.key, asked.at, value)], output_of(before))
+    context.draft.record.item(SetValue(given, text))
     # What has happened in an execution that asked is known: a node with `effect: once` had not come to its effect.
     again = changed(work, given=given, generation=None, error=None)
     context.draft.visits.move(visit, Ready(again), attempt=visit.attempt + 1)

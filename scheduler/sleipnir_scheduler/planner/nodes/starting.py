@@ -13,6 +13,7 @@ from sleipnir.graph.model import (
     LlmNode,
     Node,
     RagNode,
+    RemoteNode,
     RouterNode,
     ScriptNode,
     ToolNode,
@@ -25,7 +26,9 @@ from sleipnir_scheduler.planner.context import Context, VisitFailed, VisitOutcom
 from sleipnir_scheduler.planner.engines import steps
 
 
-def work(context: Context, visit: Visit, node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> None:
+def work(
+    context: Context, visit: Visit, node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode | RemoteNode
+) -> None:
     """A worker executes the node."""
     body = visit.body
     if isinstance(body, Ready) and isinstance(body.resumes, Work):
@@ -120,7 +123,7 @@ def unanswered(context: Context, visit: Visit) -> None:
     context.kinds.ended(context, visit, outcome)
 
 
-def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> str:
+def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode | RemoteNode) -> str:
     return node.queue or QUEUE_OF[node.kind]
 
 
