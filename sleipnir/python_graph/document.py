@@ -179,6 +179,8 @@ class _Document:
             head["session"] = {**parts.session}
         if parts.history is not None:
             head["history"] = parts.history
+        if parts.remotes:
+            head["agents"] = {**parts.remotes}
         if parts.callbacks:
             head["callbacks"] = self._callbacks(parts.callbacks)
         return {**head, "nodes": nodes}

@@ -51,8 +51,8 @@ class GraphParts:
     """The parts of a graph, in the order they were added. `place` is the call that made the builder; `keys` are those
     of all its `classes`. `mistakes` are those of calls, to be reported with all others. `caches`: the policies
     of nodes for caches are in force. `errors` says which failures are recorded and recovered from,
-    `session` and `history` how
-    threads of the graph behave."""
+    `session` and `history` how threads of the graph behave. `remotes` are remote agents, by name, as in a
+    graph.yaml."""
 
     place: Place
     state_schema: type
@@ -72,6 +72,7 @@ class GraphParts:
     errors: Mapping[str, Any] | None = None
     session: Mapping[str, Any] | None = None
     history: str | None = None
+    remotes: dict[str, dict[str, str]] = field(default_factory=dict)
     callbacks: NamedCallbacks = field(default_factory=dict)
 
     def copy(self) -> GraphParts:
@@ -85,6 +86,7 @@ class GraphParts:
             keys=dict(self.keys),
             classes=[*self.classes],
             mistakes=[*self.mistakes],
+            remotes=dict(self.remotes),
         )
 
 

@@ -226,6 +226,12 @@ class StateGraph:
         )
         return self._add_typed(name, "agent", {"agent": agent, **given, **fields})
 
+    def add_remote_agent(self, name: str, url: str, token: str | None = None) -> Self:
+        """Let `add_agent_node(..., agent=name)` run the agent at `url`, over A2A; `token` names that of the workers for
+        it, as in `agents` of a graph.yaml."""
+        self._parts.remotes[name] = {"a2a": url} | ({} if token is None else {"token": token})
+        return self
+
     def add_script_node(self, name: str, *, script: str, **fields: Any) -> Self:
         """A script of the agent's folder. `fields` are those of a node of type script in a graph.yaml."""
         return self._add_typed(name, "script", {"script": script, **fields})

@@ -217,6 +217,10 @@ def _signal_declined(data: Data) -> list[str]:
     return _detail(data, f"event {data['id']} does not match the filter{why}")
 
 
+def _remote_cancelling(data: Data) -> list[str]:
+    return _detail(data, "the task of the remote agent is being cancelled")
+
+
 def _signal_missed(data: Data) -> list[str]:
     return _detail(data, "there was no event in time")
 
@@ -346,6 +350,7 @@ _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "signal_awaited": _signal_awaited,
     "signal_declined": _signal_declined,
     "signal_missed": _signal_missed,
+    "remote_cancelling": _remote_cancelling,
     "skip_refused": _skip_refused,
     "child_started": _child_started,
     "child_retried": _child_retried,

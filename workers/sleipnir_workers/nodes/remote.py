@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -37,7 +37,6 @@ LONGEST_LOOK_MS: Final = 30_000
 MOST_CANCELS: Final = 8
 """Tries to cancel a task at a remote agent that is away: about two minutes."""
 MOST_VALUES: Final = 500
-_ENDED_BADLY: Final = ("failed", "rejected", "canceled", "auth-required")
 _PRIVATE: Final = ("_", "user:", "app:", "temp:")
 
 
@@ -158,12 +157,10 @@ class _RemoteVisit:
         """What follows from a task. Raises NodeFailed."""
         if task.state == "completed":
             return self._completed(task)
-        if task.state in _ENDED_BADLY:
+        if task.state in _SAID:
             why = f": {self.server.clean(task.text)}" if task.text else ""
             kind = f"remote_{task.state.replace('-', '_')}"
-            said = {"auth-required": "wants another authentication"}.get(
-                task.state, f"says that its task {_IS[task.state]}"
-            )
+            said = _SAID[task.state]
             raise NodeFailed(f"the remote agent {said}{why}", kind)
         if task.state == "input-required":
             return self._ask(task, memo)
@@ -225,4 +222,10 @@ class _NotAccepted(Exception):
         self.task, self.memo, self.why = task, memo, why
 
 
-_IS: Final[dict[str, Any]] = {"failed": "has failed", "rejected": "is rejected", "canceled": "is canceled"}
+_SAID: Final[Mapping[str, str]] = {
+    "failed": "says that its task has failed",
+    "rejected": "says that its task is rejected",
+    "canceled": "says that its task is canceled",
+    "auth-required": "wants another authentication",
+}
+"""The ends of tasks that fail the visit."""
