@@ -102,8 +102,9 @@ docstrings of their tests say which that is. Some rows of savers
 have no form here, as the journal is the only place of checkpoints, and a step that cannot be stored has not happened
 (CK-05, CK-06, CK-10, IN-08, IN-11, SV-03 to SV-05, SV-08, SV-10); nor has a message that means a resumption (IN-09). A
 limit of super-steps is that of one call (CK-09). Callbacks come from plugins, the graph and its nodes,
-not from the state: CB-09 and TL-22 are held for those of the graph. Those of events of children (CB-11) come later: each event would need a visit of its own in the
-parent. Whether the text of a child is streamed is a matter of who watches (AG-20). A list of the agents below one at
+not from the state: CB-09 and TL-22 are held for those of the graph. Those of events of children (CB-11) come later:
+each event would need a visit of its own in the parent. Whether the text of a child is streamed is a matter of who
+watches (AG-20). A list of the agents below one at
 run time (SE-08) comes later. No event repeats a final text, as the end of a run has only its size, so none has a
 duplicate (EV-09). The mode `messages` gives texts in pieces; whole texts come only if they are asked for, because who
 prints both has each text twice (SM-10). The scheduler makes the events of tools, and does not read the responses of

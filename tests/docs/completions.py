@@ -132,6 +132,9 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
         runs=[Run(rules=[Rule("one\ntwo\nthree")], output="3 lines")],
     ),
     ("docs/graph-language.md", "retry"): Completion(),
+    ("docs/a2a.md", "assess done"): Completion(
+        not_run="its agent is on the internet; tests/system/test_remote_agents.py has others"
+    ),
     ("docs/graph-language.md", "pay"): Completion(not_run="two people answer it; tests/store/test_gate_rules.py does"),
     ("docs/graph-language.md", "send"): Completion(
         files={
