@@ -214,7 +214,7 @@ class AgentPreparation:
             if isinstance(node, GraphNode) and graph is agent.graph:
                 inner = node_overrides.overridden(graph.graphs[node.graph], below)
                 self._refuse_problems(agent, replace(graph, graphs={**graph.graphs, node.graph: inner}), path)
-            elif isinstance(node, AgentNode) and node.agent in roster.named:
+            elif _is_of_folder(node, graph) and node.agent in roster.named:
                 child = roster.named[node.agent]
                 self._check_overridden(roster, child, child.graph, below, (*path, name))
 

@@ -331,7 +331,7 @@ class Preparation:
     def _stored(self, spec: RunSpec, node: Node, graph: Graph) -> Graph | None:
         """The definition of the agent that a node starts, as a run with this spec knows it."""
         digest = spec.agents.get(node.agent) if isinstance(node, AgentNode) else None
-        if digest is None or not isinstance(node, AgentNode):
+        if digest is None or not isinstance(node, AgentNode) or node.agent in graph.agents:
             return None
         with self._store.errors():
             return pinned_graph(self._store, replace(spec, agent=node.agent, bundle=digest))

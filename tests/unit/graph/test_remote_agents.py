@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import pytest
 
+from sleipnir import START, StateGraph
 from sleipnir.graph.agent_names import part_for
 from sleipnir.graph.check import check
 from sleipnir.graph.load import parse
 from sleipnir.graph.model import RemoteNode, agents_of
+from sleipnir.python_graph.errors import GraphBuildError
 
 GRAPH = """
 name: g
@@ -64,3 +68,24 @@ def test_version_1_0_has_no_remote_agents() -> None:
     text = GRAPH.replace("REMOTE", "{a2a: 'https://example.com'}").replace("sleipnir/1", '"1.0"')
     loaded = parse(text, "graph.yaml")
     assert "'agents' needs version sleipnir/1" in [problem.message for problem in loaded.problems]
+
+
+def test_a_graph_written_in_python_names_one_too() -> None:
+    class State(TypedDict):
+        risk: str
+
+    graph = StateGraph(State).add_remote_agent("risk", "https://example.com/risk", token="RISK")
+    graph.add_agent_node("ask", "risk", "{{risk}}").add_edge(START, "ask")
+    model = graph.compile().model
+    assert model.agents["risk"].a2a == "https://example.com/risk"
+    assert isinstance(part_for(model, "g/risk").nodes["remote"], RemoteNode)
+
+
+def test_a_wrong_address_in_python_is_an_error_of_the_graph() -> None:
+    class State(TypedDict):
+        risk: str
+
+    graph = StateGraph(State).add_remote_agent("risk", "example.com")
+    graph.add_agent_node("ask", "risk", "{{risk}}").add_edge(START, "ask")
+    with pytest.raises(GraphBuildError, match="must be a URL that begins with"):
+        graph.compile()
