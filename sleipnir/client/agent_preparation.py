@@ -407,6 +407,6 @@ class AgentPreparation:
         )
 
 
-def _is_of_folder(node: Node, graph: Graph) -> TypeGuard[AgentNode]:
+def _is_of_folder(node: Node | None, graph: Graph) -> TypeGuard[AgentNode]:
     """Whether a node runs an agent that has a folder."""
     return isinstance(node, AgentNode) and node.agent not in graph.agents
