@@ -27,8 +27,8 @@ from sleipnir.runs.remote_tasks import CANCELS
 from sleipnir_workers.execution.execution import Execution
 from sleipnir_workers.execution.registry import executor
 from sleipnir_workers.machine.host import this_host
-from sleipnir_workers.remotes.remote_server import BAD_PARAMETERS, UNSUPPORTED, CallRefused, RemoteServer
-from sleipnir_workers.remotes.request import RemoteAway
+from sleipnir_workers.remotes.remote_server import BAD_PARAMETERS, UNSUPPORTED, AgentAtRemote, TaskRefused
+from sleipnir_workers.remotes.request import RemoteFailure
 from sleipnir_workers.remotes.task_forms import RemoteTask
 
 FIRST_LOOK_MS: Final = 500
@@ -41,7 +41,7 @@ _PRIVATE: Final = ("_", "user:", "app:", "temp:")
 
 
 @dataclass(frozen=True)
-class TaskMemo:
+class TaskRecord:
     """What an execution leaves for the next one. `task` None: no message has been answered yet. `looks` and `failures`
     follow each other without a change; `asked` is the question that a person answers, `answers` how many were sent."""
 
@@ -63,9 +63,9 @@ class TaskMemo:
 def run_remote(node: RemoteNode, execution: Execution) -> VisitResult:
     """Raises NodeFailed and VisitLost."""
     given = answers_of(execution.talk.told)
-    memo = TaskMemo(**json.loads(given[-1].key or "{}")) if given else TaskMemo()
+    memo = TaskRecord(**json.loads(given[-1].key or "{}")) if given else TaskRecord()
     try:
-        visit = _RemoteVisit(RemoteServer(node, this_host()), execution)
+        visit = _RemoteVisit(AgentAtRemote(node, this_host()), execution)
         if memo.cancels or (given and given[-1].at == CANCELS):
             return visit.cancelled(replace(memo, cancels=True))
         return visit.next(memo, given[-1].value if given else None)
@@ -77,15 +77,15 @@ def run_remote(node: RemoteNode, execution: Execution) -> VisitResult:
 class _RemoteVisit:
     """One execution."""
 
-    server: RemoteServer
+    server: AgentAtRemote
     execution: Execution
 
-    def next(self, memo: TaskMemo, answer: Json) -> VisitResult:
+    def next(self, memo: TaskRecord, answer: Json) -> VisitResult:
         """Look at the task, or begin it, or answer its question."""
         try:
             with self._cancelled_on_failure(memo):
                 task, memo = self._task(memo, answer)
-        except RemoteAway as away:
+        except RemoteFailure as away:
             structlog.get_logger().warning("a remote agent does not answer; it is tried again", reason=str(away))
             later = replace(memo, failures=memo.failures + 1)
             return self._wait(later, later.failures)
@@ -95,12 +95,12 @@ class _RemoteVisit:
         with self._cancelled_on_failure(memo):
             return self._after(task, memo)
 
-    def cancelled(self, memo: TaskMemo) -> VisitResult:
+    def cancelled(self, memo: TaskRecord) -> VisitResult:
         """Cancel the task. What cannot be cancelled is told in the error of the run."""
         assert memo.task is not None, "the scheduler asks for it only if the task is known"
         try:
             self.server.cancel(memo.task)
-        except RemoteAway as away:
+        except RemoteFailure as away:
             later = replace(memo, failures=memo.failures + 1)
             if later.failures < MOST_CANCELS:
                 return self._wait(later, later.failures)
@@ -109,8 +109,8 @@ class _RemoteVisit:
             return VisitResult(False, error=str(refused), error_kind=refused.kind)
         return VisitResult(True)
 
-    def _task(self, memo: TaskMemo, answer: Json) -> tuple[RemoteTask, TaskMemo]:
-        """The task as it is now, and what is known of it. Raises RemoteAway, NodeFailed and _NotAccepted."""
+    def _task(self, memo: TaskRecord, answer: Json) -> tuple[RemoteTask, TaskRecord]:
+        """The task as it is now, and what is known of it. Raises RemoteFailure, NodeFailed and _NotAccepted."""
         if memo.task is None:
             return self._begun(memo)
         task = self.server.get(memo.task)
@@ -120,7 +120,7 @@ class _RemoteVisit:
             task = self._answered(task, memo, answer)
         return task, replace(memo, asked=None, gate=None, looks=0, answers=memo.answers + 1)
 
-    def _begun(self, memo: TaskMemo) -> tuple[RemoteTask, TaskMemo]:
+    def _begun(self, memo: TaskRecord) -> tuple[RemoteTask, TaskRecord]:
         state = dict(self.execution.state)
         prompt = str(state.pop("initial_prompt", ""))
         data = {key: value for key, value in state.items() if not key.startswith(_PRIVATE)}
@@ -129,12 +129,12 @@ class _RemoteVisit:
         failpoints.hit("remote_send.after")
         memo = replace(memo, task=task.id or None, context=task.context)
         if self.execution.lost.is_set():  # nobody will look at the task
-            with contextlib.suppress(RemoteAway, NodeFailed):
+            with contextlib.suppress(RemoteFailure, NodeFailed):
                 self._end(memo)
         self.execution.check()
         return task, memo
 
-    def _answered(self, task: RemoteTask, memo: TaskMemo, answer: Json) -> RemoteTask:
+    def _answered(self, task: RemoteTask, memo: TaskRecord, answer: Json) -> RemoteTask:
         """The task after an answer, which a dead worker may have sent before."""
         is_data = isinstance(answer, dict | list)
         text = "" if is_data else answer if isinstance(answer, str) else compact_json(answer)
@@ -143,7 +143,7 @@ class _RemoteVisit:
         try:
             failpoints.hit("remote_answer.before")
             return self.server.send(id_, text, data, task=memo.task, context=memo.context, gate=memo.gate)
-        except CallRefused as refused:
+        except TaskRefused as refused:
             if refused.rpc_code == BAD_PARAMETERS:
                 raise _NotAccepted(task, replace(memo, answers=memo.answers + 1), str(refused)) from None
             if refused.rpc_code != UNSUPPORTED:
@@ -153,7 +153,7 @@ class _RemoteVisit:
                 raise
             return now
 
-    def _after(self, task: RemoteTask, memo: TaskMemo) -> VisitResult:
+    def _after(self, task: RemoteTask, memo: TaskRecord) -> VisitResult:
         """What follows from a task. Raises NodeFailed."""
         if task.state == "completed":
             return self._completed(task)
@@ -180,7 +180,7 @@ class _RemoteVisit:
             raise NodeFailed(f"the remote agent has returned something that cannot be stored: {problem}", "protocol")
         return VisitResult(True, delta, notes=(f"task {task.id or 'without an id'} of {self.server.node.url}",))
 
-    def _ask(self, task: RemoteTask, memo: TaskMemo, remark: str = "") -> VisitResult:
+    def _ask(self, task: RemoteTask, memo: TaskRecord, remark: str = "") -> VisitResult:
         """Let a person answer the question of the task."""
         text = task.text or "The remote agent asks for input."
         text = (f"{remark}\n{text}" if remark else text)[:50_000]
@@ -190,21 +190,21 @@ class _RemoteVisit:
         memo = replace(memo, asked=task.question, gate=task.gate)
         return VisitResult.asking(InterruptQuestion("answer", value, memo.text))
 
-    def _wait(self, memo: TaskMemo, tries: int) -> VisitResult:
+    def _wait(self, memo: TaskRecord, tries: int) -> VisitResult:
         wait = WaitRequest(for_ms=min(FIRST_LOOK_MS * 2 ** min(tries, 10), LONGEST_LOOK_MS))
         return VisitResult.asking(InterruptQuestion("task", None, memo.text, wait=wait))
 
     @contextlib.contextmanager
-    def _cancelled_on_failure(self, memo: TaskMemo) -> Iterator[None]:
+    def _cancelled_on_failure(self, memo: TaskRecord) -> Iterator[None]:
         """A task that nobody will look at again is cancelled, if that can be done at once."""
         try:
             yield
         except NodeFailed:
-            with contextlib.suppress(RemoteAway, NodeFailed):
+            with contextlib.suppress(RemoteFailure, NodeFailed):
                 self._end(memo)
             raise
 
-    def _end(self, memo: TaskMemo) -> None:
+    def _end(self, memo: TaskRecord) -> None:
         if memo.task is not None:
             self.server.cancel(memo.task)
 
@@ -217,7 +217,7 @@ class _RemoteVisit:
 class _NotAccepted(Exception):
     """The remote agent does not accept the answer to its question."""
 
-    def __init__(self, task: RemoteTask, memo: TaskMemo, why: str) -> None:
+    def __init__(self, task: RemoteTask, memo: TaskRecord, why: str) -> None:
         super().__init__(why)
         self.task, self.memo, self.why = task, memo, why
 

@@ -16,7 +16,7 @@ from sleipnir.webhooks.addresses import AddressGuard
 from sleipnir_workers.machine.host import Host
 from sleipnir_workers.machine.keyring import Keyring, keyring_of
 from sleipnir_workers.remotes.agent_card import MOST_CARD_BYTES, AgentCards, RemoteEndpoint
-from sleipnir_workers.remotes.request import RemoteAway, request
+from sleipnir_workers.remotes.request import RemoteFailure, request
 from sleipnir_workers.remotes.task_forms import RemoteTask, sent_message, sent_result, task_of
 
 TOKEN_SUFFIX: Final = "_A2A_TOKEN"
@@ -33,7 +33,7 @@ _MOST_SHOWN: Final = 500
 cards = AgentCards()
 
 
-class CallRefused(NodeFailed):
+class TaskRefused(NodeFailed):
     """The remote agent has refused a call, with a code of JSON-RPC."""
 
     def __init__(self, message: str, rpc_code: int) -> None:
@@ -42,8 +42,8 @@ class CallRefused(NodeFailed):
 
 
 @dataclass(frozen=True)
-class RemoteServer:
-    """The agent of a node, as this worker reaches it. The methods raise RemoteAway, and NodeFailed."""
+class AgentAtRemote:
+    """The agent of a node, as this worker reaches it. The methods raise RemoteFailure, and NodeFailed."""
 
     node: RemoteNode
     host: Host
@@ -90,7 +90,7 @@ class RemoteServer:
         """Cancel a task; one that is over, or unknown, is left alone."""
         try:
             self._call("cancel", {"id": task})
-        except CallRefused as refused:
+        except TaskRefused as refused:
             if refused.rpc_code not in (_NO_TASK, -32002):
                 raise
 
@@ -107,7 +107,7 @@ class RemoteServer:
         most_bytes = self.host.settings.max_output_bytes
         try:
             answer = self._json(endpoint.url, headers, compact_json(body).encode(), most_bytes)
-        except (RemoteAway, NodeFailed):
+        except (RemoteFailure, NodeFailed):
             cards.forget(self.node.url, self.node.token or "")  # it may have moved
             raise
         if (error := answer.get("error")) is not None:
@@ -115,8 +115,8 @@ class RemoteServer:
             message = error.get("message") if isinstance(error, dict) else error
             why = f"the remote agent refuses {name}: {self.clean(str(message))} ({code})"
             if code == _INTERNAL and method != "send":
-                raise RemoteAway(why)
-            raise CallRefused(why, code if isinstance(code, int) else 0)
+                raise RemoteFailure(why)
+            raise TaskRefused(why, code if isinstance(code, int) else 0)
         return answer.get("result")
 
     def _card(self, url: str) -> Mapping[str, Any]:
@@ -130,7 +130,7 @@ class RemoteServer:
         host = urlsplit(url).hostname
         shown = self.clean(" ".join(response.body[:2000].decode(errors="replace").split()))
         if response.status in (408, 425, 429) or response.status >= 500:
-            raise RemoteAway(f"{host}: status {response.status}: {shown}")
+            raise RemoteFailure(f"{host}: status {response.status}: {shown}")
         try:
             data = json.loads(response.body, parse_constant=_refuse)
         except (ValueError, RecursionError):

@@ -25,7 +25,7 @@ TIMEOUT_S: Final = 30.0
 _PIECE: Final = 64 * 1024
 
 
-class RemoteAway(Exception):
+class RemoteFailure(Exception):
     """The server could not be reached, gave no answer, or says that it cannot answer now."""
 
 
@@ -46,8 +46,8 @@ def request(
     most_bytes: int,
     timeout_s: float = TIMEOUT_S,
 ) -> RemoteResponse:
-    """The answer to a POST of `body`, or without one to a GET. Raises RemoteAway, and NodeFailed for an address that is
-    not allowed and an answer that is too large."""
+    """The answer to a POST of `body`, or without one to a GET. Raises RemoteFailure, and NodeFailed for an address that
+    is not allowed and an answer that is too large."""
     parts = urlsplit(url)
     host, is_tls = str(parts.hostname), parts.scheme == "https"
     port = parts.port or (443 if is_tls else 80)
@@ -60,13 +60,13 @@ def request(
             response = connection.getresponse()
             return RemoteResponse(response.status, _read(response, most_bytes, host))
     except ssl.SSLError as error:
-        raise RemoteAway(f"{host}: TLS failed: {getattr(error, 'verify_message', '') or error.reason}") from None
+        raise RemoteFailure(f"{host}: TLS failed: {getattr(error, 'verify_message', '') or error.reason}") from None
     except TimeoutError:
-        raise RemoteAway(f"{host}: no answer within {timeout_s:g} s") from None
+        raise RemoteFailure(f"{host}: no answer within {timeout_s:g} s") from None
     except OSError as error:
-        raise RemoteAway(f"{host}: {error.strerror or error}") from None
+        raise RemoteFailure(f"{host}: {error.strerror or error}") from None
     except http.client.HTTPException as error:
-        raise RemoteAway(f"{host}: the answer is no HTTP, or breaks off: {type(error).__name__}") from None
+        raise RemoteFailure(f"{host}: the answer is no HTTP, or breaks off: {type(error).__name__}") from None
 
 
 class _Connection(http.client.HTTPConnection):
@@ -119,7 +119,7 @@ def _address(host: str, port: int, scheme: str, guard: AddressGuard) -> str:
         if problem := guard.problem(address, scheme):
             raise NodeFailed(f"{host}: {problem}", "address")
     if not found:
-        raise RemoteAway(f"{host} has no address")
+        raise RemoteFailure(f"{host} has no address")
     return found[0]
 
 
