@@ -66,6 +66,10 @@ class WebhookNotFound(UsageError):
     """No webhook of that name, or no delivery of that id."""
 
 
+class HookNotFound(UsageError):
+    """No hook of that name."""
+
+
 class ScheduleNotFound(UsageError):
     """No schedule of that name."""
 

@@ -244,6 +244,9 @@ class Settings:
     """For how long a delivery is tried."""
     webhook_retention_s: float = _setting(7 * 24 * 3600.0, _seconds)
     """How long a delivery that is over is kept."""
+    hook_secrets: Path | None = _setting(None, _absolute)
+    """Folder with a file for each hook whose sender has chosen the secret, closed to other users. Unset:
+    `<home>/hooks`."""
     knowledge: str | None = _setting(None, _text)
     """Where knowledge bases are shared with all workers: a folder that they can all access, or `s3://bucket/prefix`.
     Unset: `<home>/knowledge`, which only workers of this machine can access."""
@@ -314,6 +317,11 @@ class Settings:
     def _changed(self) -> frozenset[str]:
         """The names of settings with other values than their defaults."""
         return frozenset(each.name for each in self._fields() if getattr(self, each.name) != each.default)
+
+    @property
+    def hook_secret_folder(self) -> Path:
+        """Where the secrets of hooks are that their senders have chosen."""
+        return self.hook_secrets or self.home / "hooks"
 
     @property
     def webhook_key_file(self) -> Path:

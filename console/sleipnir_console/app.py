@@ -16,7 +16,7 @@ from sleipnir.client.agent_preparation import AgentPreparation
 from sleipnir.client.async_client import AsyncClient
 from sleipnir.runs.actor import Actor
 from sleipnir.settings import Settings
-from sleipnir_console import error_responses, openapi
+from sleipnir_console import error_responses, hook_requests, openapi
 from sleipnir_console.agent_protocol import routes as agent_protocol
 from sleipnir_console.authentication import Authentication
 from sleipnir_console.body_limits import BodyLimit
@@ -52,6 +52,7 @@ from sleipnir_console.routes import (
     gate_handling,
     gates,
     health,
+    hooks,
     login,
     run_steering,
     runs,
@@ -73,7 +74,7 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
     {"name": "login", "description": "Users, as browsers and programs know themselves."},
     {"name": "users", "description": "Users and their access tokens."},
     {"name": "audit", "description": "What was changed, by whom and why."},
-    {"name": "webhooks", "description": "Which other programs hear of what happens."},
+    {"name": "webhooks", "description": "Which other programs hear of what happens, and which start it."},
     {"name": "interface", "description": "This document."},
 )
 
@@ -82,7 +83,7 @@ ROUTERS: Final = (
     agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router,
     gate_handling.router, batches.router,
     schedules.router, conversations.router, fleet.router, health.router, login.router, users.router,
-    access.router, webhooks.router, interface,
+    access.router, webhooks.router, hooks.router, interface,
 )  # fmt: skip
 PAGES: Final = (
     static_files.router,
@@ -102,6 +103,7 @@ PAGES: Final = (
 PROTOCOLS: Final = {
     chat_completions.PREFIX: chat_completions.router,
     agent_protocol.PREFIX: agent_protocol.router,
+    hook_requests.PREFIX: hook_requests.router,
 }
 """The routers of protocols that others define, by what their paths begin with; the document has them not."""
 

@@ -24,6 +24,7 @@ from sleipnir.errors import (
     GateClaimed,
     GateError,
     GraphError,
+    HookNotFound,
     KnowledgeError,
     RecordUnreadable,
     RunNotFound,
@@ -201,6 +202,7 @@ def problem_of(error: SleipnirError) -> HttpProblem:
             | AgentNotFound()
             | ScheduleNotFound()
             | WebhookNotFound()
+            | HookNotFound()
             | UserNotFound()
             | TokenNotFound()
             | LoginNotFound()

@@ -65,6 +65,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "console": ("sleipnir.cli.fleet.services:console", "Serve the HTTP API (becomes that process)."),
         "users": ("sleipnir.cli.access.users:users", "Users of the HTTP API and their roles."),
         "tokens": ("sleipnir.cli.access.tokens:tokens", "Tokens for programs that use the HTTP API."),
+        "hooks": ("sleipnir.cli.webhooks.hooks:hooks", "Let other programs start runs, by HTTP."),
         "webhooks": ("sleipnir.cli.webhooks.webhooks:webhooks", "Tell other programs what happens, by HTTP."),
         "audit": ("sleipnir.cli.access.audit:audit", "What was changed, by whom and why."),
         "mcp": ("sleipnir.cli.fleet.mcp_serving:mcp", "Serve agents as tools of an MCP server."),

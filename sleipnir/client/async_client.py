@@ -24,6 +24,7 @@ from sleipnir.client.access import Access
 from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
 from sleipnir.client.gate_inbox import GateInbox
+from sleipnir.client.hooks import Hooks
 from sleipnir.client.schedule import Schedule
 from sleipnir.client.webhooks import Webhooks
 from sleipnir.messages import RunStatus
@@ -258,6 +259,23 @@ class AsyncWebhooks:
     lost_notes = _coroutine(Webhooks.lost_notes)
 
 
+class AsyncHooks:
+    """Hooks and their requests, as `Hooks`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def _opened(self) -> Hooks:
+        return (await self._client._opened()).hooks
+
+    add = _coroutine(Hooks.add)
+    all = _coroutine(Hooks.all)
+    get = _coroutine(Hooks.get)
+    remove = _coroutine(Hooks.remove)
+    rotate = _coroutine(Hooks.rotate)
+    receive = _coroutine(Hooks.receive)
+
+
 class AsyncSchedule:
     """One schedule, as `Schedule`."""
 
@@ -317,6 +335,11 @@ class AsyncClient:
     def gate_inbox(self) -> AsyncGateInbox:
         """The open questions of this person."""
         return AsyncGateInbox(self)
+
+    @property
+    def hooks(self) -> AsyncHooks:
+        """What requests of other programs start."""
+        return AsyncHooks(self)
 
     @property
     def webhooks(self) -> AsyncWebhooks:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from sleipnir.client.agent_judge import OnJudging
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
     from sleipnir.client.gate_inbox import GateInbox
+    from sleipnir.client.hooks import Hooks
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.options import RunOptions
     from sleipnir.client.preparation import Preparation, PreparedRun
@@ -144,6 +145,13 @@ class Client:
         from sleipnir.client.webhooks import Webhooks
 
         return Webhooks(self.store, self.settings, self.by)
+
+    @property
+    def hooks(self) -> Hooks:
+        """What requests of other programs start."""
+        from sleipnir.client.hooks import Hooks
+
+        return Hooks(self.store, self.settings, self.by, self.submit, self.signal)
 
     def submit(
         self,

@@ -145,6 +145,10 @@ class AccessRecords:
         before, after = was.text if was else "", record(webhook) if webhook else ""
         return self._change(self._keys.webhooks, name, before, after, "", entry=entry)
 
+    def change_record(self, records: str, name: str, before: str, after: str, entry: str) -> bool:
+        """Change a record of another kind with its entry of the audit: store.hooks. False: it has changed since."""
+        return self._change(records, name, before, after, "", entry=entry)
+
     # Logins.
 
     def login_with_user(self, user: str, digest: str) -> tuple[Stored[Login], Stored[User], int] | None:

@@ -20,6 +20,7 @@ threads     clients: read and remove threads of agents, and begin their turns
 cache       workers: results of nodes for later visits; clients: list and clear them
 knowledge   builders: build a knowledge base, one at a time; clients: shared indexes
 access      users, access tokens, logins and webhooks; the audit
+hooks       what other programs tell us
 webhooks    commits: what webhooks are about; senders: deliver it; clients: the log
 garbage     `gc`: remains of missing runs
 generations restarts, restores and fail-overs of Redis, and steps of its clock
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from sleipnir.store.dead_letters import DeadLetters
     from sleipnir.store.effects import Effects
     from sleipnir.store.garbage import Garbage
+    from sleipnir.store.hooks import HookRecords
     from sleipnir.store.knowledge import Knowledge
     from sleipnir.store.limits import Limiter
     from sleipnir.store.live import Live
@@ -253,6 +255,12 @@ class Store:
         from sleipnir.store.webhooks import WebhookQueues
 
         return WebhookQueues(self._client, self.keys, keep_ms=int(self._settings.webhook_retention_s * 1000))
+
+    @_Part
+    def hooks(self) -> HookRecords:
+        from sleipnir.store.hooks import HookRecords
+
+        return HookRecords(self._client, self.keys, self.access)
 
     @_Part
     def garbage(self) -> Garbage:

@@ -87,3 +87,13 @@ def later(keys: Keys) -> str:
 def senders(keys: Keys) -> str:
     """ZSET name of a sender by the time of its last round. The senders drop silent ones."""
     return f"{keys.prefix}:{{webhooks}}:senders"
+
+
+def hooks(keys: Keys) -> str:
+    """HASH name -> JSON (webhooks.hooks.Hook). A field lives until the hook is removed."""
+    return f"{keys.access.tag}:hooks"
+
+
+def hook_requests(keys: Keys, token: str, minute: int) -> str:
+    """STRING how many requests to a hook came in a minute. Dies two minutes later."""
+    return f"{keys.prefix}:{{webhooks}}:hook:{token}:{minute}"

@@ -52,7 +52,7 @@ class SigningKeys:
     def of_file(cls, file: Path) -> SigningKeys:
         """Lines of 64 or more hexadecimal digits, the newest key first. Raises ConfigError."""
         try:
-            if _is_open_to_others(file):
+            if is_open_to_others(file):
                 raise ConfigError(f"others can read or change the key of webhooks: run `chmod 600 {file}`")
             lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines() if line.strip()]
         except FileNotFoundError:
@@ -86,7 +86,7 @@ class SigningKeys:
         return cls.of_file(file)
 
 
-def _is_open_to_others(file: Path) -> bool:
+def is_open_to_others(file: Path) -> bool:
     """Whether users that should not can read or change a file of keys. One of root that we read by our group is how
     Kubernetes mounts secrets, and systemd credentials."""
     found = file.stat()

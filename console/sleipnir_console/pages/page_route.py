@@ -68,7 +68,7 @@ def next_page(path: str) -> RedirectResponse:
 
 def is_of_page(request: Request) -> bool:
     """Whether errors of the request are for a person."""
-    return not request.url.path.startswith(("/api/", "/a2a/", "/mcp", PATHS))
+    return not request.url.path.startswith(("/api/", "/a2a/", "/hooks/", "/mcp", PATHS))
 
 
 def _wants_json(request: Request) -> bool:

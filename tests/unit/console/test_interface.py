@@ -17,7 +17,7 @@ from sleipnir_console.app import PAGES, PROTOCOLS, ROUTERS, api_routes, create_a
 from sleipnir_console.permissions import RANKS, GuardedRoute, permission_of
 
 ROOT = Path(__file__).parents[3]
-PUBLIC = {"get_liveness", "get_readiness", "get_openapi", "log_in"}
+PUBLIC = {"get_liveness", "get_readiness", "get_openapi", "log_in", "receive_hook"}
 """What anybody may ask: probes, this interface, and to become known."""
 
 
