@@ -129,6 +129,9 @@ def checked_hook(hook: Hook) -> Hook:
         raise UsageError("a hook takes 1 to 1,000,000 requests a minute")
     if len(hook.inputs) > MOST_INPUTS:
         raise UsageError(f"a hook has {MOST_INPUTS} inputs at most")
+    for text in (hook.agent, hook.prompt, hook.namespace, *hook.inputs, *hook.inputs.values()):
+        if text is not None and text.encode(errors="ignore").decode() != text:
+            raise UsageError(f"{text!r:.80} holds half of a surrogate pair, which cannot be stored")
     for template in (hook.prompt, hook.signal, *hook.inputs.values()):
         _check_template(template or "")
     return hook
@@ -148,6 +151,7 @@ def body_of(request: HookRequest) -> Any:
     """The body as JSON. Raises UsageError."""
     try:
         body = json.loads(request.body)
+        compact_json(body).encode()  # half of a surrogate pair, also in a key, cannot be stored
     except (ValueError, RecursionError):
         raise UsageError("the body of a request to a hook is JSON") from None
     if problem := first_not_json({"body": body}):

@@ -101,6 +101,9 @@ def test_without_a_secret_nothing_is_proved() -> None:
         ({"algorithm": "sha1"}, "no algorithm"),
         ({"algorithm": "sha512"}, "only github"),
         ({"per_minute": 0}, "a minute"),
+        ({"agent": "\ud800"}, "surrogate"),
+        ({"prompt": "\ud800"}, "surrogate"),
+        ({"inputs": {"\ud800": "x"}}, "surrogate"),
         ({"prompt": "{{env.HOME}}"}, "not in a request"),
         ({"prompt": "{{body.x"}, "no placeholder"),
         ({"inputs": {"a": "x" * 10_001}}, "characters at most"),
@@ -139,7 +142,7 @@ def test_a_request_is_known_by_its_header_or_by_a_field_of_its_body() -> None:
             request_id(of, request, body)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a": NaN}'])
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a": NaN}', b'{"\\ud800": 1}'])
 def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(UsageError, match="JSON"):
         body_of(HookRequest(body, {}))
