@@ -223,6 +223,19 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "The HTTP API: one server, beside a batch that takes all of the machine",
+        (
+            Figure("http_submit_p99_ms", "200 submissions/s: answered, p99", "ms", at_most=100),
+            Figure("http_submit_p50_ms", "  p50", "ms"),
+            Figure("http_submit_us", "  CPU of the server per submission", "us"),
+            Figure("http_submit_visits_per_s", "  visits of the batch meanwhile", "/s"),
+            Figure("sse_late_p99_ms", "1,000 listeners: an event is late, p99", "ms", at_most=250),
+            Figure("sse_late_p50_ms", "  p50", "ms"),
+            Figure("sse_late_most_ms", "  the latest", "ms"),
+            Figure("sse_visits_per_s", "  visits of the batch meanwhile", "/s"),
+        ),
+    ),
+    Section(
         "Models: one llm worker process of 64 threads, an answer 0.5 s after each call",
         (
             Figure("model_share", "calls, of 128 a second that are possible", "x", at_least=0.9, digits=2),

@@ -31,6 +31,7 @@ from ops.bench import (  # noqa: E402
     engine,
     fans,
     figures,
+    http_api,
     knowledge,
     million,
     models,
@@ -61,6 +62,7 @@ SUBJECTS = (
     "batches",
     "scaling",
     "million",
+    "http",
     "models",
     "knowledge",
     "python",
@@ -150,6 +152,7 @@ MILLION = (
     "million_waiting_bytes", "million_over_bytes", "million_ps_ms", "million_ps_all_ms", "million_batch_ls_ms",
     "million_ps_command_ms", "million_batch_ls_command_ms", "million_advance_share",
 )  # fmt: skip
+HTTP = ("http_submit_p99_ms", "http_submit_us", "sse_late_p99_ms")
 MODELS = ("model_share", "stream_share", "model_worker_mb", "litellm_calls_per_s")
 LOOPS = ("loop_turns_per_s", "loop_call_us")
 KNOWLEDGE = (
@@ -252,6 +255,8 @@ class Bench:
             yield Measurement("a second worker", SCALING, lambda: scaling.measure(effort.scaling_s))
         if "million" in asked and not self.rounds:  # once: filling takes minutes
             yield Measurement("very many runs", MILLION, lambda: million.measure(effort.many_runs, effort.runs))
+        if "http" in asked:
+            yield Measurement("the HTTP API beside the engine's load", HTTP, http_api.measure)
         if "models" in asked:
             yield Measurement("calls of models", MODELS, lambda: models.calls(effort.model_calls))
             yield Measurement("loops of turns and tools", LOOPS, lambda: models.loops(effort.turns))
