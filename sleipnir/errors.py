@@ -11,7 +11,9 @@ SleipnirError
 │   │   └── GateAnswered  another person has answered it
 │   ├── SessionBusy       the session has a run that is not over; one at a time
 │   ├── ThreadBusy        the same of a thread
-│   └── TooManyQueued     the thread has as many queued turns as it takes
+│   ├── TooManyQueued     the thread has as many queued turns as it takes
+│   ├── AccessDenied      the HTTP API does not know the caller, or does not let it do this
+│   └── NotServed         the HTTP API has no route for the method
 ├── GraphError            the author must fix graph.yaml; carries every Problem with file, line and column
 ├── ToolFileError         the author must fix a tools file; carries its path and line
 ├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
@@ -20,6 +22,7 @@ SleipnirError
 ├── NodeFailed            a node gave up; the graph routes on it (fallback, next) or the run fails
 ├── RecordUnreadable      a stored record or a message is damaged, or of a newer release; what it is of is set aside
 ├── MachineFailed         the worker's machine cannot run the visit; it goes back, and the worker stops taking its queue
+├── ServerFailed          the HTTP API failed, or something else answers at its address
 ├── ConfigError           a setting or the environment is wrong; the operator must act before anything runs
 └── StoreUnavailable      Redis did not answer; retry with back-off
     └── StoreUnsuitable   Redis answered but cannot be used (too old, no access, evicting keys)
@@ -141,6 +144,18 @@ class ThreadBusy(UsageError):
 
 class TooManyQueued(UsageError):
     """The thread has as many queued turns as it takes."""
+
+
+class AccessDenied(UsageError):
+    """The HTTP API does not know the caller (no valid token), or its role does not allow the request."""
+
+
+class NotServed(UsageError):
+    """A client over HTTP has no such method or parameter: the API has no route for it."""
+
+
+class ServerFailed(SleipnirError):
+    """The HTTP API failed, or what answers at its address is none of this release."""
 
 
 @dataclass(frozen=True, slots=True)

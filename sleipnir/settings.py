@@ -48,6 +48,11 @@ def _setting(default: Any, read: Reader) -> Any:
     return field(default=default, metadata={"read": read})
 
 
+def _secret_setting(read: Reader) -> Any:
+    """A setting that is shown nowhere and passed to no other process."""
+    return field(default=None, repr=False, metadata={"read": read, "secret": True})
+
+
 def _text(given: Any) -> str:
     if not isinstance(given, str):
         raise ValueError("must be a text")
@@ -287,6 +292,12 @@ class Settings:
     """The header in which these proxies name the user, whom they have authenticated. Empty: they name none."""
     console_body_bytes: int = _setting(32 * 2**20, _whole(1024, BYTES_MOST))
     """A larger body of a request is refused. The rows of a batch are read in pieces, and have no such limit."""
+    token: str | None = _secret_setting(_text)
+    """The access token of clients of the HTTP API. It is passed to no other process."""
+    token_file: Path | None = _setting(None, _absolute)
+    """A file with the token; SLEIPNIR_TOKEN comes first."""
+    ca_file: Path | None = _setting(None, _absolute)
+    """The certificates of the authority of the HTTP API, in PEM. Unset: those of the system."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = _setting(
         "info", _one_of("trace", "debug", "info", "warning", "error")
     )
@@ -373,6 +384,11 @@ class Settings:
         return self
 
     @classmethod
+    def secret_settings(cls) -> frozenset[str]:
+        """The settings whose values are shown nowhere."""
+        return frozenset(each.name for each in cls._fields() if each.metadata.get("secret"))
+
+    @classmethod
     def _fields(cls) -> Iterator[Field[Any]]:
         return (each for each in fields(cls) if each.init)
 
@@ -386,13 +402,13 @@ class Settings:
     def to_log(self) -> dict[str, Any]:
         """The settings that a process logs at its start: those with other values than their defaults, except addresses,
         which may contain a password. `sleipnir doctor --settings` lists all."""
-        changed = (self._changed() & self.given) - {"redis_url", "broker_url"}
+        changed = (self._changed() & self.given) - {"redis_url", "broker_url"} - self.secret_settings()
         values = {name: getattr(self, name) for name in self.names() if name in changed}
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     def to_env(self) -> dict[str, str]:
         """The variables with which a child process reads the same settings; unset values are omitted."""
-        values = {name: getattr(self, name) for name in self.names() if name in self.given}
+        values = {name: getattr(self, name) for name in self.names() if name in self.given - self.secret_settings()}
         return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
 
 

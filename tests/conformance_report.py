@@ -56,7 +56,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("LM-", range(1, 12)),
     *_ids("DG-", range(1, 10)),
     *_ids("EX-", range(1, 52)),
-    *_ids("IN-", range(1, 8), 10, 12, range(13, 18)),
+    *_ids("IN-", range(1, 8), 10, 12, range(13, 19)),
     *_ids("NI-", range(1, 7)),
     *_ids("ER-", range(1, 9)),
     *_ids("AG-", range(1, 20), range(21, 27)),
@@ -96,8 +96,8 @@ agents that they start (W, S11), agent nodes (G), knowledge bases (K, L07), buil
 conversation starters (T09). Of the groups M, O, X and Q every row holds for graph agents; Q02 in the sense that any llm
 node may list the tools that ask people, which no file declares.
 
-Of the second, these are left out. Later releases bring events of checkpoints (CK-03) and clients over HTTP
-(IN-18). Rows of an engine that is one process (ST-10, FO-09, LM-06, LM-10, LM-11) are held in our sense of them; the
+Of the second, these are left out. A later release brings events of checkpoints
+(CK-03). Rows of an engine that is one process (ST-10, FO-09, LM-06, LM-10, LM-11) are held in our sense of them; the
 docstrings of their tests say which that is. Some rows of savers
 have no form here, as the journal is the only place of checkpoints, and a step that cannot be stored has not happened
 (CK-05, CK-06, CK-10, IN-08, IN-11, SV-03 to SV-05, SV-08, SV-10); nor has a message that means a resumption (IN-09). A

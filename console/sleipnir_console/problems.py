@@ -96,7 +96,8 @@ TYPES: Final[Mapping[str, ProblemType]] = {
         ProblemType("method-not-allowed", 405, "The path does not take this method", "`Allow` lists the methods."),
         ProblemType(
             "busy", 409, "Another run goes on there",
-            "The session or the thread has a run that is not over, or too many queued turns.",
+            "The session or the thread has a run that is not over, or too many queued turns. `what` is `session`, "
+            "`thread` or `queue`.",
         ),
         ProblemType(
             "already-answered", 409, "Somebody has answered the question",
@@ -209,7 +210,8 @@ def problem_of(error: SleipnirError) -> HttpProblem:
         ):
             return HttpProblem("not-found", detail)
         case SessionBusy() | ThreadBusy() | TooManyQueued():
-            return HttpProblem("busy", detail)
+            what = {SessionBusy: "session", ThreadBusy: "thread", TooManyQueued: "queue"}[type(error)]
+            return HttpProblem("busy", detail, {"what": what})
         case GraphError():
             return HttpProblem("invalid-agent", detail.partition("\n")[0], {"problems": _findings(error)})
         case BundleError() | ToolFileError():

@@ -56,12 +56,18 @@ async def _next(iterator: AsyncIterator[T]) -> Any:
     return await anext(iterator, _END)
 
 
+def _of(blocking: Any, method: Callable[Concatenate[C, P], T]) -> Callable[P, T]:
+    """The method of this object: a client over HTTP has other ones than Client."""
+    found: Callable[P, T] = getattr(blocking, method.__name__)
+    return found
+
+
 def _coroutine(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
     """A method of the blocking client, as a coroutine."""
 
     @functools.wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await in_loop(method, await self._opened(), *args, **kwargs)
+        return await in_loop(_of(await self._opened(), method), *args, **kwargs)
 
     return call
 
@@ -73,7 +79,7 @@ def _coroutine_of(
 
     @functools.wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return wrap(await in_loop(method, await self._opened(), *args, **kwargs))
+        return wrap(await in_loop(_of(await self._opened(), method), *args, **kwargs))
 
     return call
 
@@ -83,7 +89,7 @@ def _iterator(method: Callable[Concatenate[C, P], Iterator[T]]) -> Callable[Conc
 
     @functools.wraps(method)
     async def iterate(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        iterator = iter(method(await self._opened(), *args, **kwargs))
+        iterator = iter(_of(await self._opened(), method)(*args, **kwargs))
         try:
             while (item := await in_loop(next, iterator, _END)) is not _END:
                 yield item  # type: ignore[misc]
@@ -309,17 +315,17 @@ class _LoopClient(Client):
 
 class AsyncClient:
     """A connection to a deployment. It is opened by the first call, which raises StoreUnavailable or ConfigError. For
-    one event loop. `settings` and `by` are as in Client."""
+    one event loop. `settings`, which may be the URL of an HTTP API, and the other parameters are as in Client."""
 
-    def __init__(self, settings: Settings | None = None, *, by: Actor | None = None) -> None:
-        self._settings, self._by = settings, by
+    def __init__(self, settings: Settings | str | None = None, *, by: Actor | None = None, **server: Any) -> None:
+        self._settings, self._by, self._server = settings, by, server
         self._client: Client | None = None
         self._opening = asyncio.Lock()
 
     async def _opened(self) -> Client:
         async with self._opening:
             if self._client is None:
-                self._client = await in_loop(_LoopClient, self._settings, by=self._by)
+                self._client = await in_loop(_LoopClient, self._settings, by=self._by, **self._server)
         return self._client
 
     def acting_as(self, by: Actor) -> AsyncClient:
@@ -400,6 +406,8 @@ class AsyncClient:
     add_to_session = _coroutine(Client.add_to_session)
     remove_session = _coroutine(Client.remove_session)
     stream = _iterator(Client.stream)
+    missing = _coroutine(Client.missing)
+    as_they_end = _iterator(Client.as_they_end)
     signal = _coroutine(Client.signal)
     signals = _coroutine(Client.signals)
     runs = _coroutine(Client.runs)

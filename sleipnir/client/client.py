@@ -18,12 +18,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, BatchPlan
 from sleipnir.client import run_queries
-from sleipnir.client.run import Run, pause_ms, wait_all
+from sleipnir.client.conversations import Conversations
+from sleipnir.client.run import Run, missing_for, pause_ms, wait_all
 from sleipnir.errors import (
     AgentNotFound,
     BatchNotFound,
@@ -44,13 +45,13 @@ from sleipnir.runs.views import (
     AgentInfo,
     GateInfo,
     Health,
+    MissingProcesses,
     RunEvent,
     RunInfo,
     SessionInfo,
     StepInfo,
     StreamEvent,
     StreamMode,
-    ThreadInfo,
 )
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
@@ -81,7 +82,6 @@ if TYPE_CHECKING:
     from sleipnir.python_graph.snapshots import StateSnapshot, UpdateMode
     from sleipnir.runs.cached_results import CacheUse
     from sleipnir.runs.comparison import Comparison
-    from sleipnir.runs.shared_values import SharedInfo
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
     from sleipnir.schedules.records import Overlap
 
@@ -91,16 +91,41 @@ MOST_COUNTED = 10_000  # runs that are counted one by one
 AMONG = 2_000  # runs that a list looks at by default: there may be millions, and few that fit
 
 
-class Client:
-    """A connection to a deployment. Thread-safe. Opening it raises StoreUnavailable or ConfigError."""
+class Client(Conversations):
+    """A connection to a deployment: to its Redis, or with a URL to its HTTP API (sleipnir.client.http says what that
+    has). Thread-safe. Opening it raises StoreUnavailable or ConfigError."""
 
-    def __init__(self, settings: Settings | None = None, *, by: Actor | None = None) -> None:
-        """`by` is the actor for journals and records. None: the user of this process."""
+    def __new__(cls, settings: Settings | str | None = None, **given: Any) -> Self:
+        if isinstance(settings, str) and settings.startswith(("http://", "https://")):
+            from sleipnir.client.http.client import client_class
+
+            over_http: Any = client_class
+            made: Self = object.__new__(over_http(cls))
+            return made
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        settings: Settings | str | None = None,
+        *,
+        by: Actor | None = None,
+        token: str | None = None,
+        ca_file: Path | str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """`by` is the actor for journals and records. None: the user of this process.
+
+        With the URL of an HTTP API, `token` is the access token (None: that of SLEIPNIR_TOKEN or SLEIPNIR_TOKEN_FILE),
+        which also says who acts, `ca_file` has the certificates of its authority (None: SLEIPNIR_CA_FILE, or those of
+        the system), and a request fails after `timeout_s` without an answer (None: 60).
+        """
         if settings is not None and not isinstance(settings, Settings):
             raise TypeError(
-                f"Client takes Settings, not {type(settings).__name__}; write Client(Settings(redis_url=...)), or set "
-                "SLEIPNIR_REDIS_URL and write Client()"
+                f"Client takes Settings or the URL of an HTTP API, not {type(settings).__name__}; write "
+                "Client(Settings(redis_url=...)), or set SLEIPNIR_REDIS_URL and write Client()"
             )
+        if (token, ca_file, timeout_s) != (None, None, None):
+            raise TypeError("token, ca_file and timeout_s are for the URL of an HTTP API")
         self.settings = settings or Settings.from_env()
         self.actor = by or Actor.here("python")
         self.by = str(self.actor)
@@ -445,32 +470,6 @@ class Client:
         roster = self._preparation.agents.roster(agent)
         return [problem for each in (roster.agent, *roster.named.values()) for problem in each.warnings]
 
-    def threads(self, agent: str | None = None) -> list[ThreadInfo]:
-        """The threads of an agent (None: of all), the one used last first."""
-        with self.store.errors():
-            return self.store.threads.all() if agent is None else self.store.threads.of_agent(agent)
-
-    def thread(self, agent: str, name: str) -> ThreadInfo | None:
-        """None: there is no such thread."""
-        from sleipnir.runs.threads import ThreadName
-
-        with self.store.errors():
-            return self.store.threads.info(ThreadName(agent, name))
-
-    def thread_runs(self, agent: str, name: str, limit: int = 50) -> list[RunInfo]:
-        """The runs of a thread, also queued ones, the last one first, as far back as they are stored; none if there is
-        no such thread."""
-        thread, found = self.thread(agent, name), list[RunInfo]()
-        run = None if thread is None else thread.queued[-1] if thread.queued else thread.run
-        with self.store.errors():
-            while run is not None and len(found) < limit:
-                [info] = self.store.runs.find([run])
-                if info is None:
-                    break
-                found.append(info)
-                run = info.previous
-        return found
-
     def get_state(self, agent: str | Path | CompiledGraph, config: Mapping[str, Any] | str) -> StateSnapshot:
         """The newest checkpoint of a thread of `agent`, or the one that `config` names. `config` is that of LangGraph,
         `{"configurable": {"thread_id": "ann"}}`, with a `checkpoint_id` as snapshots have it (`RUN:STEP`), or the name
@@ -539,79 +538,6 @@ class Client:
         prepared = self._preparation.agents.agent(agent)
         return prepared.folder.name, None if isinstance(agent, str | Path) else agent.objects
 
-    def remove_thread(self, agent: str, name: str) -> bool:
-        """Remove a thread. Its runs stay as long as other ended runs. False: there is no such thread. Raises
-        ThreadBusy."""
-        from sleipnir.runs.threads import ThreadName
-
-        with self.store.errors():
-            return self.store.threads.remove(ThreadName(agent, name))
-
-    def shared_values(self, agent: str, user: str | None = None) -> dict[str, Any]:
-        """The values of an agent for all its runs, or those of one of its users, by key without their scope."""
-        from sleipnir.runs.shared_values import shared_name
-
-        name = shared_name(agent, user)
-        with self.store.errors():
-            [values] = self.store.shared_values.read([name])
-        return values
-
-    def set_shared_values(self, agent: str, values: Mapping[str, Any], user: str | None = None) -> None:
-        """Set values of an agent for all its runs, or for those of a user: JSON by key without its scope. Others stay.
-        Runs that have begun do not see them. Raises UsageError, also if they are too many or too large."""
-        from sleipnir.runs.shared_values import shared_name, texts_of
-
-        name, texts = shared_name(agent, user), texts_of(values)
-        with self.store.errors():
-            self.store.shared_values.write(name, texts)
-
-    def remove_shared_values(self, agent: str, keys: Collection[str] | None = None, user: str | None = None) -> int:
-        """Remove values of an agent, or of a user of it; without `keys` all of them. Returns how many there were. A run
-        that goes on may write them again."""
-        from sleipnir.runs.shared_values import shared_name
-
-        name = shared_name(agent, user)
-        with self.store.errors():
-            return self.store.shared_values.remove(name, keys)
-
-    def shared_value_counts(self, agent: str | None = None) -> list[SharedInfo]:
-        """The agents, and their users, that have shared values; of all agents, or of one."""
-        with self.store.errors():
-            return self.store.shared_values.listed(agent)
-
-    def sessions(self, agent: str) -> list[SessionInfo]:
-        """The agent's sessions, the one used last first; temporary ones are not listed."""
-        with self.store.errors():
-            return self.store.sessions.of_agent(agent)
-
-    def session(self, agent: str, name: str) -> SessionInfo | None:
-        """None: there is no such session."""
-        from sleipnir.runs.sessions import SessionName
-
-        with self.store.errors():
-            return self.store.sessions.info(SessionName(agent, name))
-
-    def said(self, agent: str, session: str) -> list[dict[str, Any]]:
-        """The messages of a session, oldest first, in the format for models; none if the session does not exist."""
-        from sleipnir.runs.sessions import SessionName
-
-        with self.store.errors():
-            return self.store.sessions.messages(SessionName(agent, session))
-
-    def add_to_session(self, agent: str, session: str, messages: Sequence[Mapping[str, Any]]) -> bool:
-        """Append messages to a session. False: there is no such session. Raises SessionBusy."""
-        from sleipnir.runs.sessions import SessionName
-
-        with self.store.errors():
-            return self.store.sessions.add(SessionName(agent, session), messages)
-
-    def remove_session(self, agent: str, session: str) -> bool:
-        """Delete a session. False: there is no such session. Raises SessionBusy."""
-        from sleipnir.runs.sessions import SessionName
-
-        with self.store.errors():
-            return self.store.sessions.remove(SessionName(agent, session))
-
     def signal(self, name: str, data: Any = None, *, id: str | None = None) -> SignalReceipt:
         """Send a signal: the visits that wait for the event `name` get it, with this JSON `data`.
 
@@ -644,6 +570,15 @@ class Client:
             several = f"{len(found)} runs start with {run_id!r}: {', '.join(found)}"
             raise RunNotFound(several if found else f"no run starts with {run_id!r}")
         return Run(self.store, found[0], self.settings)
+
+    def missing(self, run_ids: Sequence[str]) -> MissingProcesses:
+        """The missing processes that these runs, or runs that they wait for, need; see Run.missing."""
+        return missing_for(self.store, run_ids)
+
+    def as_they_end(self, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:
+        """Each of these runs when it has ended; thousands of them need one blocking read. Raises RunNotFound at once
+        for an unknown run, and TimeoutError after `timeout_s`."""
+        return wait_all(self.store, run_ids, timeout_s)
 
     def stream(
         self,

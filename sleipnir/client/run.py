@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sleipnir.client.gate_person import checked_comment, role_of
-from sleipnir.client.texts import refuse_text
-from sleipnir.errors import AnswerRefused, GateClaimed, GateError, RunNotFound, UsageError
+from sleipnir.client.answering import Answering
+from sleipnir.client.gate_person import role_of
+from sleipnir.client.missing_processes import missing_among
+from sleipnir.errors import RunNotFound, UsageError
 from sleipnir.messages import RunStatus
-from sleipnir.runs.budgets import BUDGET, read_budget_answer
 from sleipnir.runs.handling import VoiceCount
-from sleipnir.runs.interrupts import answer_of, text_of
-from sleipnir.runs.run import read_effect_answer
 from sleipnir.runs.views import (
     DEFAULT_MODES,
     GateInfo,
@@ -48,11 +45,9 @@ MOST_TIMEOUT_S = 366 * 86_400
 """The longest time after which a pause stops what runs."""
 
 _BLOCK_MS = 2_000
-MOST_LISTED = 20  # of open questions in a message
-_LEVELS, _FEW = 5, 20  # of runs below, and of runs on one level, that are looked at for what they lack
 
 
-class Run:
+class Run(Answering):
     """A handle on one run. Nothing is cached: every call asks Redis."""
 
     def __init__(self, store: Store, run_id: str, settings: Settings) -> None:
@@ -422,120 +417,27 @@ class Run:
         with self._store.errors():
             return self._store.runs.gates_below(self.id)
 
-    def answer(
-        self, value: Json, gate: GateInfo | int | str | None = None, *, comment: str | None = None
-    ) -> VoiceCount | None:
-        """Answer an open question of this run or of a descendant; `gate` (the Gate, its visit's number, the key of an
-        interrupt, its node, or either of them after the path to its run, `review/approve`) may be omitted if only one
-        is open. With a Gate no other question can be answered by mistake, even if the answer arrives late.
-
-        The answer to an interrupt is any JSON, that to another question a text. The same answer to an interrupt counts
-        once, however often it is given. None: the question is answered; else the same answer of more people is needed.
-        `comment` says why; some questions require it.
-
-        Raises GateError when there is no such question, several fit, or it was answered before (GateAnswered, while no
-        scheduler has taken that answer), AnswerRefused for a person who may not answer, GateClaimed while another
-        person holds it (`client.gate_inbox.claim` takes it over). Raises UsageError if the answer
-        does not match the schema of an interrupt, is no text for another question, or is not `run again`, `fail` or a
-        JSON object for the question about a lost `effect: once`, or not `yes`, `no` or a number for a budget question.
-        """
+    def _newest_steps(self, run: str) -> Iterator[StepInfo]:
         with self._store.errors():
-            counts = self._send_answers([(gate, value)], comment)
-        return counts[0] if counts else None
+            yield from self._store.runs.newest_steps(run)
 
-    def answer_all(
-        self,
-        values: Mapping[str, Json],
-        *,
-        ahead: bool = False,
-        timeout_s: float | None = None,
-        comment: str | None = None,
-    ) -> None:
-        """Answer several open questions, by their keys, nodes, paths or visit numbers, with one `comment`. Raises as
-        `answer` does, and then has sent none if a key is unknown or a value is refused.
-
-        With `ahead`, the questions may also open later: block until each value has answered one, or raise TimeoutError
-        after `timeout_s`, and GateError if the run ends before.
-        """
-        if ahead:
-            self._answer_as_they_open(dict(values), timeout_s, comment)
-            return
+    def _question(self, seq: int, text_of: Callable[[GateInfo], str]) -> GateInfo | None:
         with self._store.errors():
-            self._send_answers(list(values.items()), comment)
+            return self._store.runs.question(self.id, seq, text_of)
 
-    def _answer_as_they_open(self, left: dict[str, Json], timeout_s: float | None, comment: str | None) -> None:
-        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    def _give(self, gate: GateInfo, value: Json, text: str, comment: str | None) -> VoiceCount | None:
         with self._store.errors():
-            after = self._store.runs.last_event(self.id)  # before the look, so that no question opens between the two
-        while True:
-            is_over = self._answer_open_ones(left, comment)
-            if not left:
-                return
-            unused = ", ".join(map(repr, left))
-            if is_over:
-                raise GateError(f"run {self.id!r} ({self.status}) has not asked for {unused}")
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError(f"run {self.id!r} has not asked for {unused} within {timeout_s:g} s")
-            with self._store.errors():
-                events = self._store.runs.events(self.id, after, block_ms=max(1, int(min(_BLOCK_MS, left_s * 1000))))
-            after = events[-1].id if events else after
-
-    def _answer_open_ones(self, left: dict[str, Json], comment: str | None) -> bool:
-        """Use the answers whose questions are open, and drop them. Returns whether the run was over before."""
-        with self._store.errors():
-            is_over = self._store.runs.info(self.id).is_final
-            still_open = self._store.runs.gates_below(self.id)
-            now = [name for name in left if any(_means(name, gate) for gate in still_open)]
-            self._send_answers([(name, left.pop(name)) for name in now], comment)
-        return is_over
-
-    def _send_answers(
-        self, answers: Sequence[tuple[GateInfo | int | str | None, Json]], comment: str | None = None
-    ) -> list[VoiceCount | None]:
-        """Check all answers, then send them."""
-        said = checked_comment(comment)
-        are_known = all(isinstance(gate, GateInfo) for gate, _ in answers)
-        still_open = [] if are_known else self._store.runs.gates_below(self.id)
-        meant: list[tuple[GateInfo, Json, str]] = []
-        for gate, value in answers:
-            found = gate if isinstance(gate, GateInfo) else self._gate(gate, still_open, value)
-            if isinstance(found, GateInfo):
-                if any(found is other for other, _, _ in meant):
-                    raise UsageError(f"two of the answers are for the question {found.address}, number {found.seq}")
-                meant.append((found, value, self._text(found, value)))
-        return [self._send_answer(found, value, text, said) for found, value, text in meant]
-
-    def _send_answer(self, gate: GateInfo, value: Json, text: str, comment: str | None) -> VoiceCount | None:
-        role = role_of(self._store, gate)
-        try:
+            role = role_of(self._store, gate)
             return self._store.runs.answer(gate.run, gate.seq, text, gate.attempt, comment=comment, role=role)
-        except (AnswerRefused, GateClaimed):
-            raise
-        except GateError:
-            if not self._has_answer(gate.run, gate.seq, value):
-                raise
-        return None
 
-    def _text(self, gate: GateInfo, value: Json) -> str:
-        """An answer as it is sent. Raises UsageError for one that the run could not use."""
-        try:
-            text = text_of(gate, value)
-        except ValueError as error:
-            raise UsageError(f"question {gate.key or gate.seq} of run {gate.run!r}: {error}") from None
-        refuse_text("the answer", text, self.settings.max_prompt_bytes)
-        _refuse_unreadable(gate, text)
-        return text
+    def _last_event(self) -> str:
+        with self._store.errors():
+            return self._store.runs.last_event(self.id)
 
-    def _has_answer(self, run: str, name: int | str, value: Json) -> bool:
-        """Whether the last answer to an interrupt, by the number of its visit or its key, is this value. Raises
-        GateError if it is another one."""
-        for step in self._store.runs.newest_steps(run):
-            if step.kind == "answered" and step.key is not None and name in (step.key, step.gate):
-                if step.answer is None or answer_of(step.answer) != value:
-                    raise GateError(f"question {step.key!r} of run {run!r} was already answered with {step.answer}")
-                return True
-        return False
+    def _event_after(self, event: str, within_s: float) -> str:
+        with self._store.errors():
+            events = self._store.runs.events(self.id, event, block_ms=max(1, int(min(_BLOCK_MS, within_s * 1000))))
+        return events[-1].id if events else event
 
     def answered(self, seq: int, *, among: int = 1_000) -> StepInfo | None:
         """The step of the journal with the last answer of a person to the question of the visit `seq`, among the newest
@@ -623,46 +525,6 @@ class Run:
         with self._store.errors():
             return self._store.runs.info(self.id)
 
-    def _gate(self, gate: int | str | None, still_open: list[GateInfo], value: Json) -> GateInfo | None:
-        """The open question that `gate` refers to. None: it is an interrupt that has this answer already. Raises
-        GateError."""
-        if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):
-            found = [each for each in still_open if each.seq == int(gate)]
-            own = [each for each in found if each.run == self.id]
-            if own or len(found) == 1:
-                return (own or found)[0]
-            if found:
-                raise GateError(self._no_single_gate(str(gate), found))
-            if self._has_answer(self.id, int(gate), value):
-                return None
-            # It may have opened, or was answered, just now.
-            return self._store.runs.question(self.id, int(gate), lambda found: self._text(found, value))
-        fitting = [found for found in still_open if gate is None or _means(gate, found)]
-        if len(fitting) == 1:
-            return fitting[0]
-        if not fitting and gate is not None and self._has_answer(self.id, gate, value):
-            return None
-        raise GateError(self._no_single_gate(None if gate is None else str(gate), fitting or still_open))
-
-    def _no_single_gate(self, gate: str | None, still_open: list[GateInfo]) -> str:
-        which = f" of node {gate!r}" if gate else ""
-        if still_open:
-            listed = ", ".join(f"{found.seq} ({found.address})" for found in still_open[:MOST_LISTED])
-            left = f" and {len(still_open) - MOST_LISTED:,} more" if len(still_open) > MOST_LISTED else ""
-            several = len(still_open) > 1 and all(gate is None or _means(gate, each) for each in still_open)
-            fitting = f"several open questions{which}" if several else f"no open question{which}"
-            name_by = "its path or its number" if several and gate else "its number, its key, its node or its path"
-            return f"run {self.id!r} has {fitting}; open: {listed}{left}. Name one by {name_by}"
-        asked = (step.node for step in self._store.runs.newest_steps(self.id) if step.kind in ("approval", "input"))
-        if any(gate in (None, node) for node in asked):
-            return f"the question{which} of run {self.id!r} was already answered; `sleipnir history {self.id}` shows it"
-        return f"run {self.id!r} ({self.status}) has no open question{which}"
-
-
-def _means(name: str, gate: GateInfo) -> bool:
-    """Whether a person may call the question so."""
-    return name in gate.names or name == str(gate.seq)
-
 
 def pause_ms(timeout: float | None) -> int | None:
     """The deadline of a pause in milliseconds. Raises UsageError."""
@@ -673,34 +535,14 @@ def pause_ms(timeout: float | None) -> int | None:
     return round(timeout * 1000)
 
 
-def _refuse_unreadable(gate: GateInfo, text: str) -> None:
-    """Raises UsageError for an answer that the run could not use and would ask for again."""
-    try:
-        if gate.kind == "effect":
-            read_effect_answer(text)
-        elif gate.kind == BUDGET:
-            read_budget_answer(text)
-    except ValueError as error:
-        raise UsageError(f"question {gate.seq} ({gate.node}) of run {gate.run!r}: {error}") from None
-
-
 def missing_for(store: Store, run_ids: Sequence[str]) -> MissingProcesses:
     """See Run.missing, for several runs and the runs that they wait for. A run that no longer exists is left out."""
-    top, level, queues = set(run_ids), list(run_ids), dict[str, str]()
+
+    def look(level: Sequence[str]) -> list[RunInfo]:
+        return store.explained([info for info in store.runs.find(level) if info is not None and not info.is_final])
+
     with store.errors():
-        for _ in range(_LEVELS):
-            found = [info for info in store.runs.find(level) if info is not None and not info.is_final]
-            level = []
-            for info in store.explained(found):
-                for visit in info.visits:
-                    if visit.reason.code == "queued" and visit.reason.consumers == 0:
-                        place = visit.node if info.id in top else f"{visit.node} of run {info.id}"
-                        queues.setdefault(str(visit.reason.queue), place)
-                    if visit.reason.run is not None and len(level) < _FEW:
-                        level.append(visit.reason.run)
-            if not level:
-                break
-        return MissingProcesses(not store.fleet.has_scheduler(), queues)
+        return missing_among(run_ids, look, store.fleet.has_scheduler)
 
 
 def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:

@@ -125,7 +125,7 @@ def _of_terminals(store: Store, run_id: str, events: Iterator[StreamEvent | None
             yield event
 
 
-def _with_messages(events: Iterator[StreamEvent | None]) -> Iterator[StreamEvent | None]:
+def with_messages(events: Iterator[StreamEvent | None]) -> Iterator[StreamEvent | None]:
     """The events, and after the last piece of a text an event `message` with the whole of it."""
     texts: dict[int, tuple[list[str], int | None]] = {}
     for event in events:
@@ -173,7 +173,7 @@ class Reader:
         events = self.follow()
         if visible.terminal_only:
             events = _of_terminals(self._store, self._run_id, events)
-        return _with_messages(events) if visible.final_messages else events
+        return with_messages(events) if visible.final_messages else events
 
     def follow(self) -> Iterator[StreamEvent | None]:
         """All events, until the run has ended."""

@@ -82,6 +82,7 @@ ROWS: Mapping[str, Row] = {
             "get_run_tree": "/tree",
             "get_run_lineage": "/lineage",
             "list_late_results": "/late-results",
+            "list_execution_errors": "/execution-errors",
             "draw_run": "/drawing",
             "follow_run": "/events",
             "compare_runs": f"/compare/{NO_RUN}",

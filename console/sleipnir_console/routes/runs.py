@@ -236,6 +236,14 @@ async def list_late_results(request: Request, run_id: RunId) -> list[LateResult]
     return await run.late_results()
 
 
+@router.get("/{run_id}/execution-errors", operation_id="list_execution_errors", summary="Failures that were recorded")
+@requires("viewer")
+async def list_execution_errors(request: Request, run_id: RunId) -> list[dict[str, Any]]:
+    """Of a run that collects its failures: those that it recovered from or handled, and the one that failed it."""
+    run = await client_of(request).run(run_id)
+    return await run.execution_errors()
+
+
 @router.get("/{run_id}/compare/{other_id}", operation_id="compare_runs", summary="Two runs side by side")
 @requires("viewer")
 async def compare_runs(request: Request, run_id: RunId, other_id: RunId) -> Comparison:

@@ -499,6 +499,8 @@ def _print_settings(settings: Settings, *, as_data: bool) -> None:
     for name in settings.names():
         value = getattr(settings, name)
         shown = "" if value is None else safe_url(value) if name.endswith("_url") else str(value)
+        if name in settings.secret_settings():
+            shown = "(set)" if value else ""
         rows.append((PREFIX + name.upper(), shown, meanings.get(name, "")))
     if as_data:
         print_json([{"name": name, "value": value or None, "meaning": meaning} for name, value, meaning in rows])
