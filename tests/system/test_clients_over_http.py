@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sleipnir import AsyncClient, Client
-from sleipnir.client.http.connections import Request
+from sleipnir.client.http.connections import ApiRequest
 from sleipnir.errors import (
     AgentNotFound,
     BatchNotFound,
@@ -415,7 +415,7 @@ def test_lost_answers_are_asked_for_again_if_that_is_safe_and_redirects_are_not_
                 with pytest.raises(ServerFailed):  # what the second answer is cut off to is no JSON
                     client.submit("work", "x")
                 with pytest.raises(StoreUnavailable):
-                    client.server.call(Request("POST", "/runs/x/retry"))  # type: ignore[attr-defined]
+                    client.server.call(ApiRequest("POST", "/runs/x/retry"))  # type: ignore[attr-defined]
         finally:
             server.shutdown()
             thread.join()

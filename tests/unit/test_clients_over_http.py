@@ -11,10 +11,10 @@ import pytest
 
 from sleipnir import Client
 from sleipnir.client.batch import Batch
-from sleipnir.client.http.batches import HttpBatch, RowUpload
+from sleipnir.client.http.batches import HttpBatch, RowRequest
 from sleipnir.client.http.client import client_class
 from sleipnir.client.http.connections import ServerAddress
-from sleipnir.client.http.problems import Refusal
+from sleipnir.client.http.problems import RefusedResponse
 from sleipnir.client.http.runs import HttpRun
 from sleipnir.client.http.schedules import HttpSchedule
 from sleipnir.client.http.unserved import UNSERVED
@@ -159,7 +159,7 @@ def test_a_token_comes_from_the_environment_or_a_file_and_is_shown_nowhere(
 def problem(type_: str, **more: Any) -> SleipnirError:
     kind = TYPES[type_]
     body = json.dumps(HttpProblem(type_, "why", more).document()).encode()
-    return Refusal(kind.status, body, RunNotFound).error()
+    return RefusedResponse(kind.status, body, RunNotFound).error()
 
 
 ERRORS = {
@@ -202,7 +202,7 @@ def test_types_with_members_are_the_errors_that_have_them() -> None:
 
 @pytest.mark.parametrize(("status", "class_"), [(404, ServerFailed), (401, AccessDenied), (502, StoreUnavailable)])
 def test_what_is_no_answer_of_the_api_is_no_problem_of_it(status: int, class_: type[SleipnirError]) -> None:
-    error = Refusal(status, b"<html>nginx</html>", RunNotFound).error()
+    error = RefusedResponse(status, b"<html>nginx</html>", RunNotFound).error()
     assert type(error) is class_
     assert "nginx" in str(error)
 
@@ -212,12 +212,12 @@ def test_rows_of_a_file_that_are_refused_here_keep_their_numbers() -> None:
 
     bad = BadRow("rows:1", "no")
     told: list[BadRow] = []
-    media, body = RowUpload(told.append).chunks([bad, {"prompt": "a"}, Row("rows:3", "3", "b", {"n": 1})])
+    media, body = RowRequest(told.append).chunks([bad, {"prompt": "a"}, Row("rows:3", "3", "b", {"n": 1})])
     assert (media, list(body)) == (
         "application/x-ndjson", [b"null\n", b'{"prompt": "a"}\n', b'{"prompt": "b", "n": 1}\n']
     )  # fmt: skip
     assert told == [bad]
-    media, body = RowUpload(None).chunks([Row("r:2", "1", "a,b", {"n": "1"}, as_text=True), bad])
+    media, body = RowRequest(None).chunks([Row("r:2", "1", "a,b", {"n": "1"}, as_text=True), bad])
     assert (media, list(body)) == ("text/csv", [b"prompt,n\n", b'"a,b",1\n', b",,\n"])
     with pytest.raises(UsageError, match="no row"):
-        RowUpload(None).chunks([])
+        RowRequest(None).chunks([])

@@ -16,7 +16,14 @@ from sleipnir import waiting
 from sleipnir.batches.records import BatchInfo, ErrorGroup, RowResult
 from sleipnir.batches.rows import PROMPT, BadRow, Row
 from sleipnir.client.batch import Batch, Given, OnBad, OnProgress, SubmittedRows
-from sleipnir.client.http.connections import FIRST_PAUSE_S, MOST_PAUSE_S, PATIENCE_S, Request, ServerConnections, part
+from sleipnir.client.http.connections import (
+    FIRST_PAUSE_S,
+    MOST_PAUSE_S,
+    PATIENCE_S,
+    ApiRequest,
+    ServerConnections,
+    part,
+)
 from sleipnir.client.http.decoding import decoded, of_json
 from sleipnir.client.http.unserved import not_served
 from sleipnir.client.mass_requests import SteeredRuns
@@ -44,7 +51,7 @@ class HttpBatch(Batch):
 
     def _post(self, rest: str, body: Any = None, *, repeats: bool) -> Any:
         path = f"/batches/{part(self.id)}{rest}"
-        return of_json(self._server.call(Request("POST", path, None, body, repeats=repeats, missing=BatchNotFound)))
+        return of_json(self._server.call(ApiRequest("POST", path, None, body, repeats=repeats, missing=BatchNotFound)))
 
     def info(self) -> BatchInfo:
         """As Batch.info."""
@@ -86,7 +93,7 @@ class HttpBatch(Batch):
         lost_s: float | None = None
         while True:
             query = {"order": order, "start": at, "follow": follow}
-            request = Request("GET", f"/batches/{part(self.id)}/results", query, repeats=True, missing=BatchNotFound)
+            request = ApiRequest("GET", f"/batches/{part(self.id)}/results", query, repeats=True, missing=BatchNotFound)
             try:
                 for line in self._server.lines(request):
                     result = decoded(RowResult, of_json(line))
@@ -102,7 +109,7 @@ class HttpBatch(Batch):
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
 
-class RowUpload:
+class RowRequest:
     """The rows of one submission, as lines of JSON, or as CSV if they come from such a file. A row that was refused
     here has a line too, which the server leaves out: it counts rows to name them."""
 
@@ -170,8 +177,8 @@ def submit(
     can be continued. `on_progress` is called once, at the end, and `on_bad` for the first 100 rows that the server
     leaves out."""
     batch_id = query.get("id") or secrets.token_hex(6)
-    media_type, chunks = RowUpload(on_bad).chunks(rows)
-    request = Request(
+    media_type, chunks = RowRequest(on_bad).chunks(rows)
+    request = ApiRequest(
         "POST", "/batches", {**query, "id": batch_id}, headers={"Content-Type": media_type}, missing=AgentNotFound,
         timeout_s=SUBMIT_S,
     )  # fmt: skip

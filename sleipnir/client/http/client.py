@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sleipnir.client.http.connections import TIMEOUT_S, Request, ServerConnections, part
+from sleipnir.client.http.connections import TIMEOUT_S, ApiRequest, ServerConnections, part
 from sleipnir.client.http.decoding import decoded, of_json
 from sleipnir.client.http.runs import PAGE, SUBMIT_S, HttpRun, agent_name, as_they_end, missing_of
 from sleipnir.client.http.unserved import not_served, refusing
@@ -95,7 +95,7 @@ class _HttpCalls:
         return HttpRun(self.server, run_id, self.settings)
 
     def _post(self, path: str, body: Any = None, **given: Any) -> Any:
-        answer = self.server.call(Request("POST", path, None, body, **given))
+        answer = self.server.call(ApiRequest("POST", path, None, body, **given))
         return of_json(answer) if answer else None
 
     # Runs.
@@ -367,7 +367,7 @@ class _HttpCalls:
 
     def _removed(self, path: str) -> bool:
         try:
-            self.server.call(Request("DELETE", path, missing=_NotThere))
+            self.server.call(ApiRequest("DELETE", path, missing=_NotThere))
         except _NotThere:
             return False
         return True
@@ -387,7 +387,7 @@ class _HttpCalls:
 
     def clear_cache(self, agent: str | None = None, node: str | None = None) -> int:
         """As Client.clear_cache. Not repeated: it counts."""
-        answer = self.server.call(Request("DELETE", "/cache", {"agent": agent, "node": node}))
+        answer = self.server.call(ApiRequest("DELETE", "/cache", {"agent": agent, "node": node}))
         return int(of_json(answer)["removed"])
 
     def limits(self) -> list[LimitUse]:

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from sleipnir import waiting
 from sleipnir.client.http.decoding import of_json
-from sleipnir.client.http.problems import Refusal
+from sleipnir.client.http.problems import RefusedResponse
 from sleipnir.errors import ConfigError, ServerFailed, SleipnirError, StoreUnavailable, UsageError
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class ServerAddress:
         return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}"
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """One request. `repeats`: sent twice it does what it does once. `missing` is the error for what is not there."""
 
     method: str
@@ -86,7 +86,7 @@ class Request(NamedTuple):
     timeout_s: float | None = None
 
 
-class Frame(NamedTuple):
+class StreamFrame(NamedTuple):
     """An event of a stream; `id` is empty for one that is no place to go on from."""
 
     id: str
@@ -119,9 +119,9 @@ class ServerConnections:
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, *, missing: type[UsageError] = UsageError) -> Any:
         """The JSON of a GET request."""
-        return of_json(self.call(Request("GET", path, query, repeats=True, missing=missing)))
+        return of_json(self.call(ApiRequest("GET", path, query, repeats=True, missing=missing)))
 
-    def call(self, request: Request) -> bytes:
+    def call(self, request: ApiRequest) -> bytes:
         """The body of a successful answer. Repeats a request that may be repeated for up to PATIENCE_S, with the pauses
         that the server asks for. Raises the error that the refusal stands for, and StoreUnavailable."""
         until_s, pause_s = time.monotonic() + PATIENCE_S, FIRST_PAUSE_S
@@ -145,7 +145,7 @@ class ServerConnections:
             waiting.sleep(wait_s)
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
-    def _answered(self, request: Request) -> tuple[http.client.HTTPResponse, bytes]:
+    def _answered(self, request: ApiRequest) -> tuple[http.client.HTTPResponse, bytes]:
         """One try. A request that must not be repeated has a connection of its own: the server may be closing one that
         was idle."""
         connection = self._idle_connection() if request.repeats else None
@@ -156,7 +156,9 @@ class ServerConnections:
                 pass  # it was closed while it was idle
         return self._sent(self._connected(request.timeout_s), request)
 
-    def _sent(self, connection: http.client.HTTPConnection, request: Request) -> tuple[http.client.HTTPResponse, bytes]:
+    def _sent(
+        self, connection: http.client.HTTPConnection, request: ApiRequest
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         is_done = False
         try:
             if connection.sock is not None:
@@ -178,7 +180,7 @@ class ServerConnections:
 
     # Streams.
 
-    def frames(self, request: Request, cursor: str | None, until_s: float | None = None) -> Iterator[Frame]:
+    def frames(self, request: ApiRequest, cursor: str | None, until_s: float | None = None) -> Iterator[StreamFrame]:
         """The events of a stream after a cursor, also over breaks of the connection and restarts of the server, to the
         end that the server tells; or up to the time `until_s` (monotonic). Raises as `call`."""
         lost_s: float | None = None
@@ -189,7 +191,7 @@ class ServerConnections:
                 with contextlib.closing(self._frames_once(request, cursor, until_s)) as frames:
                     for frame in frames:
                         if frame.type == "problem" and not frame.id:
-                            refusal = Refusal(503, frame.data.encode(), request.missing)
+                            refusal = RefusedResponse(503, frame.data.encode(), request.missing)
                             error = refusal.error()
                             if not refusal.is_passing and not refusal.is_untried:
                                 raise error
@@ -218,7 +220,9 @@ class ServerConnections:
             waiting.sleep(pause_s if until_s is None else min(pause_s, max(0.0, until_s - time.monotonic())))
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
-    def _frames_once(self, request: Request, cursor: str | None, until_s: float | None) -> Generator[Frame, None, None]:
+    def _frames_once(
+        self, request: ApiRequest, cursor: str | None, until_s: float | None
+    ) -> Generator[StreamFrame, None, None]:
         headers = {"Accept": "text/event-stream"} | ({} if cursor is None else {"Last-Event-ID": cursor})
         with self._opened(request, headers) as body:
             fields: dict[str, str] = {}
@@ -228,13 +232,13 @@ class ServerConnections:
                     name, _, value = line.partition(":")
                     fields[name] = value.removeprefix(" ")
                 elif "data" in fields:
-                    yield Frame(fields.get("id", ""), fields.get("event", ""), fields["data"])
+                    yield StreamFrame(fields.get("id", ""), fields.get("event", ""), fields["data"])
                     fields = {}
                 else:
                     fields = {}
 
     @contextlib.contextmanager
-    def _opened(self, request: Request, headers: Mapping[str, str]) -> Iterator[_Body]:
+    def _opened(self, request: ApiRequest, headers: Mapping[str, str]) -> Iterator[_Body]:
         """A response that is read as it comes. Raises _EndOfStream for one without content, and _StreamRefused."""
         connection = self._blocking(lambda: self._connected(request.timeout_s))
         try:
@@ -250,17 +254,17 @@ class ServerConnections:
             _cut(connection)
 
     def _requested(
-        self, connection: http.client.HTTPConnection, request: Request, headers: Mapping[str, str]
+        self, connection: http.client.HTTPConnection, request: ApiRequest, headers: Mapping[str, str]
     ) -> http.client.HTTPResponse:
         connection.request(request.method, self._target(request), None, {**self._headers, **headers})
         return connection.getresponse()
 
-    def lines(self, request: Request) -> Iterator[bytes]:
+    def lines(self, request: ApiRequest) -> Iterator[bytes]:
         """The lines of a response, as they come. Raises OSError or HTTPException when it is cut off."""
         with self._opened(request, {}) as body:
             yield from body.lines(None)
 
-    def upload(self, request: Request, chunks: Iterable[bytes]) -> bytes:
+    def upload(self, request: ApiRequest, chunks: Iterable[bytes]) -> bytes:
         """Send a body as it comes; the answer. Never repeated. Raises as `call`, and what the iterable raises."""
         try:
             connection = self._blocking(lambda: self._connected(request.timeout_s))
@@ -279,7 +283,9 @@ class ServerConnections:
             return body
         raise _refused(request, response, body)[0]
 
-    def _send_chunks(self, connection: http.client.HTTPConnection, request: Request, chunks: Iterable[bytes]) -> None:
+    def _send_chunks(
+        self, connection: http.client.HTTPConnection, request: ApiRequest, chunks: Iterable[bytes]
+    ) -> None:
         connection.putrequest(request.method, self._target(request))
         for name, value in {**self._headers, **(request.headers or {}), "Transfer-Encoding": "chunked"}.items():
             connection.putheader(name, value)
@@ -300,7 +306,7 @@ class ServerConnections:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _target(self, request: Request) -> str:
+    def _target(self, request: ApiRequest) -> str:
         path = f"{self.address.path}/api/v1{request.path}"
         given = {name: value for name, value in (request.query or {}).items() if value is not None}
         texts = {
@@ -393,12 +399,12 @@ def part(text: str) -> str:
     return quote(text, safe="")
 
 
-def _refused(request: Request, response: http.client.HTTPResponse, body: bytes) -> tuple[SleipnirError, bool]:
+def _refused(request: ApiRequest, response: http.client.HTTPResponse, body: bytes) -> tuple[SleipnirError, bool]:
     """The error, and whether the request may be sent again."""
     if 300 <= response.status < 400:
         target = response.getheader("Location", "")
         return ServerFailed(f"the server redirects to {target[:200]!r}, which is not followed: name that URL"), False
-    refusal = Refusal(response.status, body, request.missing)
+    refusal = RefusedResponse(response.status, body, request.missing)
     return refusal.error(), refusal.is_untried or (refusal.is_passing and request.repeats)
 
 

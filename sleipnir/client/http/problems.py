@@ -32,7 +32,7 @@ _UNTRIED: Final = frozenset(("stopping", "too-many-streams", "too-many-requests"
 _UNKNOWN: Final = frozenset(("store-unavailable", "too-slow"))
 
 
-class Refusal:
+class RefusedResponse:
     """A response that is no success: its `type` (empty: it is no problem document) and what the document has."""
 
     def __init__(self, status: int, body: bytes, missing: type[UsageError] = UsageError) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir import waiting
-from sleipnir.client.http.connections import Frame, Request, ServerConnections, part
+from sleipnir.client.http.connections import ApiRequest, ServerConnections, StreamFrame, part
 from sleipnir.client.http.decoding import decoded, of_json
 from sleipnir.client.http.unserved import not_served, refusing
 from sleipnir.client.missing_processes import missing_among
@@ -66,7 +66,7 @@ class HttpRun(Run):
         return self._server.get(self._path(rest), query, missing=RunNotFound)
 
     def _post(self, rest: str, body: Any = None, *, repeats: bool, timeout_s: float | None = None) -> bytes:
-        request = Request(
+        request = ApiRequest(
             "POST", self._path(rest), None, body, repeats=repeats, missing=RunNotFound, timeout_s=timeout_s
         )
         return self._server.call(request)
@@ -203,9 +203,9 @@ class HttpRun(Run):
 
     def _frames(
         self, modes: Sequence[str], cursor: str | None, *, children: bool, until_s: float | None = None
-    ) -> Iterator[Frame]:
+    ) -> Iterator[StreamFrame]:
         query = {"mode": list(modes), "children": children}
-        request = Request("GET", self._path("/events"), query, repeats=True, missing=RunNotFound)
+        request = ApiRequest("GET", self._path("/events"), query, repeats=True, missing=RunNotFound)
         return self._server.frames(request, cursor, until_s)
 
     # Its questions.
@@ -226,7 +226,7 @@ class HttpRun(Run):
     def _give(self, gate: GateInfo, value: Json, text: str, comment: str | None) -> VoiceCount | None:
         path = f"/gates/{part(gate.run)}/{gate.seq}.{gate.attempt}/answer"
         body = {"answer": value, "comment": comment}
-        receipt = of_json(self._server.call(Request("POST", path, None, body, repeats=True, missing=GateError)))
+        receipt = of_json(self._server.call(ApiRequest("POST", path, None, body, repeats=True, missing=GateError)))
         return VoiceCount(receipt["voices"], receipt["quorum"]) if receipt["outcome"] == "counted" else None
 
     def answered(self, seq: int, *, among: int = _NEWEST) -> StepInfo | None:
@@ -366,7 +366,7 @@ def as_they_end(server: ServerConnections, run_ids: Sequence[str], timeout_s: fl
         waiting.sleep(_LOOK_S if until_s is None else min(_LOOK_S, max(0.0, until_s - time.monotonic())))
 
 
-def _event(of: type[StreamEvent], frame: Frame) -> StreamEvent:
+def _event(of: type[StreamEvent], frame: StreamFrame) -> StreamEvent:
     data = of_json(frame.data.encode("utf-8", "replace"))
     return decoded(of, {**data, "id": frame.id})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sleipnir.client.http.connections import Request, ServerConnections, part
+from sleipnir.client.http.connections import ApiRequest, ServerConnections, part
 from sleipnir.client.http.decoding import decoded, of_json
 from sleipnir.client.http.runs import SUBMIT_S, HttpRun, agent_name
 from sleipnir.client.schedule import Schedule
@@ -34,7 +34,7 @@ class HttpSchedule(Schedule):
     def _change(self, method: str, rest: str = "", *, repeats: bool = False, **given: Any) -> bytes:
         path = f"/schedules/{part(self.name)}{rest}"
         return self._server.call(
-            Request(method, path, repeats=repeats, missing=ScheduleNotFound, timeout_s=SUBMIT_S, **given)
+            ApiRequest(method, path, repeats=repeats, missing=ScheduleNotFound, timeout_s=SUBMIT_S, **given)
         )
 
     def info(self) -> ScheduleInfo:

@@ -92,7 +92,7 @@ def error_classes(base: type[errors.SleipnirError] = errors.SleipnirError) -> li
     return [*own, *(below for each in own for below in error_classes(each))]
 
 
-OF_THE_SERVER = {"NodeFailed", "MachineFailed", "ConfigError", "RunFailure"}
+OF_THE_SERVER = {"NodeFailed", "MachineFailed", "ConfigError", "RunFailure", "ServerFailed"}
 """Errors that no call of a route raises: if one does, it is a bug."""
 
 
