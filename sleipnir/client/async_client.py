@@ -237,6 +237,7 @@ class AsyncGateInbox:
     page = _coroutine(GateInbox.page)
     walk = _iterator(GateInbox.walk)
     counts = _coroutine(GateInbox.counts)
+    ways_on = _coroutine(GateInbox.ways_on)
     claim = _coroutine(GateInbox.claim)
     release = _coroutine(GateInbox.release)
     release_all = _coroutine(GateInbox.release_all)

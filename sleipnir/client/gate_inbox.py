@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from sleipnir.client import run_queries
 from sleipnir.client.gate_person import role_in, role_of, role_of_person
-from sleipnir.errors import GateError, UsageError
+from sleipnir.errors import BundleError, GateError, RecordUnreadable, RunNotFound, UsageError
 from sleipnir.graph.answer_rules import assignee_problem
 from sleipnir.runs.actor import Person
 from sleipnir.runs.gate_filters import GateCounts, GateFilter, GatePosition, GateView, PageOfGates
 
 if TYPE_CHECKING:
+    from sleipnir.graph.ways_on import WayOn
     from sleipnir.runs.views import GateInfo
     from sleipnir.settings import Settings
     from sleipnir.store.store import Store
@@ -92,6 +93,19 @@ class GateInbox:
         if person.role is not None:
             return person
         return Person(person.name, role_in(self._store, person.name, namespace or self._settings.namespace))
+
+    def ways_on(self, gate: GateInfo) -> list[WayOn]:
+        """Which nodes run next for each answer, as far as the graph of its run decides it; empty: the definition is not
+        stored any more."""
+        from sleipnir.client.pinned_graph import pinned_graph
+        from sleipnir.graph.ways_on import ways_on
+
+        with self._store.errors():
+            try:
+                graph = pinned_graph(self._store, self._store.runs.spec(gate.run))
+            except (BundleError, RecordUnreadable, RunNotFound):
+                return []
+        return ways_on(graph, gate.node, gate.kind, gate.options)
 
     def claim(self, gate: GateInfo, *, for_s: float = CLAIM_S, take_over: bool = False) -> int:
         """Claim a question for `for_s` from now. Returns until when, in ms by Redis' clock. Raises GateClaimed for one

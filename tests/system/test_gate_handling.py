@@ -61,6 +61,12 @@ def test_a_question_is_shared_by_all_ways_in(stack: Stack, console: Console) -> 
         assert (counts["all"], counts["mine"], counts["snoozed"], counts["is_exact"]) == (1, 0, 1, True)
         assert console.post(f"{path}/release", None).status == 204
 
+        ways = console.get(f"{path}/ways-on").data
+        assert [(way["answer"], [step["node"] for step in way["steps"]], way["then"]) for way in ways] == [
+            ("yes", ["done"], "end"), ("no", ["done"], "end"), (None, ["done"], "end"),
+        ]  # fmt: skip
+        assert "any other" in stack.sleipnir("gates", run.id, "--ways").stdout
+
         stack.sleipnir("claim", run.id, "--as", "bob", "--for", "1h")
         listed = stack.sleipnir("gates", "--view", "mine", "--as", "eve").stdout
         assert "held by bob; assigned to eve" in listed

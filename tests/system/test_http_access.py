@@ -99,6 +99,7 @@ ROWS: Mapping[str, Row] = {
     "list_gates": Row("viewer", "GET", "/gates", 200),
     "get_gate": Row("viewer", "GET", f"/gates/{NO_RUN}/1", 404),
     "count_gates": Row("viewer", "GET", "/gates/counts", 200),
+    "list_ways_on": Row("viewer", "GET", f"/gates/{NO_RUN}/1/ways-on", 404),
     "claim_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/claim", 404),
     "release_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/release", 404),
     "assign_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/assign", 404, {"person": "anna"}),

@@ -37,7 +37,7 @@ class PageRoute(GuardedRoute):
                 request.state.form = await _form_of(request)
                 request.state.csrf = request.state.form.get("csrf", "")
             elif api_path is not None and _wants_json(request):
-                query = f"?{request.url.query}" if request.url.query else ""
+                query = f"{'&' if '?' in api_path else '?'}{request.url.query}" if request.url.query else ""
                 return RedirectResponse(f"/api/v1{api_path.format(**request.path_params)}{query}", 307)
             response: Response = await guarded(request)
             return response

@@ -21,6 +21,7 @@ from sleipnir.runs.run_progress import progress_of
 from sleipnir.runs.views import LateResult, RunInfo, StepInfo
 from sleipnir_console.connection import client_of
 from sleipnir_console.pages.formats import json_text
+from sleipnir_console.pages.gate_rows import path_of
 from sleipnir_console.pages.page_route import PageRoute, form_of, next_page, same_as
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_actions import ACTIONS, actions_of
@@ -123,6 +124,7 @@ async def show_run(
         "chosen_step": info.step if step is None else step,
         "values": await _values(run, info, step) if tab == "state" else [],
         "path_of": lambda **chosen: _path_of(run.id, chosen),
+        "gate_path": path_of,
         "api": f"/api/v1/runs/{run.id}",
     }  # fmt: skip
     title = f"{state.word}: {run.id}, {info.agent}"

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from sleipnir.client.async_client import AsyncRun
 from sleipnir.errors import AnswerRefused, GateAnswered, GateClaimed, GateError
+from sleipnir.graph.ways_on import WayOn
 from sleipnir.runs.gate_filters import GateCounts, GateView
 from sleipnir.runs.views import GateInfo, StepInfo
 from sleipnir_console.asked_runs import AskedNamespace, seen_namespace
@@ -102,6 +103,15 @@ async def get_gate(request: Request, run_id: RunId, gate: GateId) -> GateInfo:
     """409 with who answered and when, if it is not open any more."""
     run = await client_of(request).run(run_id)
     return await open_gate(run, gate)
+
+
+@router.get("/gates/{run_id}/{gate}/ways-on", operation_id="list_ways_on", summary="Where the answers lead")
+@requires("viewer")
+async def list_ways_on(request: Request, run_id: RunId, gate: GateId) -> list[WayOn]:
+    """Which nodes run next for each option, and for any other answer (`answer` null), by the graph of the run's
+    version; `then` is `code` where that decides. Empty: the definition is not stored any more."""
+    client = client_of(request)
+    return await client.gate_inbox.ways_on(await open_gate(await client.run(run_id), gate))
 
 
 @router.post("/gates/{run_id}/{gate}/answer", operation_id="answer_gate", summary="Answer a question")

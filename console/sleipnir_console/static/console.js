@@ -119,7 +119,7 @@
   restore();
 
   // Keys. None acts while a field has the focus.
-  const GO = { o: "/", i: "/inbox/all", r: "/runs", b: "/batches", f: "/failures", a: "/agents", l: "/fleet" };
+  const GO = { o: "/", i: "/inbox", r: "/runs", b: "/batches", f: "/failures", a: "/agents", l: "/fleet" };
   let going = 0;
   const go = (path) => { const link = document.querySelector(`.rail a.item[href="${path}"]`); if (link) link.click(); };
   const step = (by) => {

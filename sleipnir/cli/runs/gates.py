@@ -19,6 +19,7 @@ from sleipnir.runs.interrupts import answer_of, typed_answer
 
 if TYPE_CHECKING:
     from sleipnir.client.client import Run
+    from sleipnir.graph.ways_on import WayOn
     from sleipnir.runs.gate_filters import GateView
     from sleipnir.runs.views import GateInfo
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--node", metavar="NODE", help="Only those that this node asks.")
 @click.option("--agent", metavar="AGENT", help="Only those of runs of this agent.")
+@click.option("--ways", is_flag=True, help="With RUN: which nodes run next for each answer.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @as_person
 @pass_options
@@ -44,20 +46,30 @@ def gates(
     view: GateView,
     node: str | None,
     agent: str | None,
+    ways: bool,
     as_data: bool,
     person: str | None,
 ) -> None:
     """List the open questions of all runs, or of RUN and the runs below it that it waits for."""
     if run_id is not None and (view != "all" or node or agent):
         raise click.UsageError("--view, --node and --agent are for the questions of all runs")
+    if ways and run_id is None:
+        raise click.UsageError("--ways needs RUN")
     with options.connected(workers=False) as client:
         now_ms = client.now_ms()
         if run_id is not None:
             open_gates = client.run(run_id).gates()
+            ways_of = [client.gate_inbox.ways_on(gate) for gate in open_gates] if ways else []
         else:
             seen = client if person is None else client.acting_as(client.actor.named(person))
             open_gates = list(seen.gate_inbox.walk(view=view, node=node, agent=agent, namespace=namespace))
-    if as_data:
+    if ways and as_data:
+        print_json([{"gate": gate, "ways": found} for gate, found in zip(open_gates, ways_of, strict=True)])
+    elif ways and open_gates:
+        found_ways = [(gate, way) for gate, found in zip(open_gates, ways_of, strict=True) for way in found]
+        listed = [(str(gate.seq), gate.place, way.answer or "any other", _way(way)) for gate, way in found_ways]
+        print_table(("seq", "node", "answer", "next"), listed)
+    elif as_data:
         print_json(open_gates)
     elif open_gates:
         rows = [
@@ -155,6 +167,17 @@ def _text(gate: GateInfo, now_ms: int) -> str:
     notes += [f"held by {holder}"] if holder else []
     notes += [f"assigned to {assigned.person}"] if assigned else []
     return terminal.first_line(gate.question) + options + (f" ({'; '.join(notes)})" if notes else "")
+
+
+_THEN = {
+    "end": "", "question": " (asks)", "join": " (waits for others)", "code": " (then decided by code)", "more": " ...",
+}  # fmt: skip
+
+
+def _way(way: WayOn) -> str:
+    """`book (once) -> mail -> done`."""
+    steps = [f"{step.node} (once)" if step.once else step.node for step in way.steps]
+    return (", " if way.together else " -> ").join(steps) + _THEN[way.then]
 
 
 def _mention_free_text(gate: GateInfo, text: str) -> None:

@@ -38,6 +38,10 @@ class ApprovalNode(AskingNode):
     timeout: Seconds | None = None
     on_timeout: str | None = None
 
+    def target_of_answer(self, text: str) -> str:
+        """The target that an answer leads to."""
+        return self.routes.get(text, self.on_other)
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputNode(AskingNode):

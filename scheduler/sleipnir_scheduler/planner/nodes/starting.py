@@ -134,7 +134,7 @@ def outcome_of(context: Context, visit: Visit, node: ApprovalNode | InputNode, t
         values = context.updates(node, context.values.state(updates_read(node), visit), value)
     except VisitFailed as failure:
         return VisitOutcome(ok=False, error=str(failure))
-    chosen = node.routes.get(text, node.on_other) if isinstance(node, ApprovalNode) else None
+    chosen = node.target_of_answer(text) if isinstance(node, ApprovalNode) else None
     return VisitOutcome(values=values, next=chosen)
 
 
