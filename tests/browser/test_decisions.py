@@ -1,4 +1,4 @@
-"""The inbox and decisions in a real browser: by keyboard, by two people at once, without JavaScript, with hostile texts,
+"""The inbox and decisions in a real browser: by keyboard, by two people, without JavaScript, with hostile texts,
 and while Redis is away.
 
 CONSOLE_SCREENSHOTS=docs/images writes the pictures of the documentation.
@@ -8,6 +8,7 @@ CONSOLE_SCREENSHOTS=docs/images writes the pictures of the documentation.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_hostile_questions_are_shown_as_text(scene: Scene, open_page: Open) -> N
     expect(page.locator(".md h2")).to_have_text("Book invoice 2026-4471 for 1249 EUR?")
     assert page.locator('a[href^="javascript"]').count() == 0
     page.goto(scene.url + path_of(scene, scene.runs["refund"]))
-    expect(page.locator(".value pre", has_text="<script>").first).to_be_visible()
+    expect(page.locator(".decide dd", has_text="<script>").first).to_be_visible()
 
 
 def test_a_person_decides_by_keyboard_alone(scene: Scene, open_page: Open) -> None:
@@ -76,7 +77,7 @@ def test_a_person_decides_by_keyboard_alone(scene: Scene, open_page: Open) -> No
     page.keyboard.press("i")
     expect(page).to_have_url(f"{scene.url}/inbox/role")
     page.wait_for_load_state()
-    expect(page).to_have_title("(5) Inbox · Sleipnir")
+    expect(page).to_have_title(re.compile(r"^\(\d+\) Inbox · Sleipnir$"))
 
     def go_to(run: str) -> None:
         name = path_of(scene, run).removeprefix("/decisions/")
@@ -142,7 +143,7 @@ def refund(scene: Scene) -> str:
 def test_a_form_shows_what_a_person_changes_and_keeps_it(scene: Scene, open_page: Open) -> None:
     run = refund(scene)
     page = open_page(path_of(scene, run))
-    amount = page.get_by_label("Amount")
+    amount = page.get_by_role("textbox", name="Amount")
     expect(amount).to_have_value("1249")
     amount.fill("2000")
     expect(page.locator("#changes .add")).to_have_text("Amount: 2000")
@@ -171,7 +172,7 @@ def test_without_javascript_a_person_reads_and_answers(scene: Scene, open_page: 
     page.locator(".way-on", has_text="reject").click()
     is_over(scene, run, "not booked")
     page.goto(scene.url + path_of(scene, typed))
-    page.get_by_label("Amount").fill("12.5")
+    page.get_by_role("textbox", name="Amount").fill("12.5")
     page.get_by_label("Currency").select_option(label="SEK")
     page.get_by_label("Tell the customer").uncheck()
     page.get_by_role("button", name="Send the answer").click()

@@ -19,7 +19,7 @@ from sleipnir.runs.views import GateInfo
 from sleipnir_console.connection import client_of
 from sleipnir_console.pages.decision_form import FormField, answer_of_form, fields_of, filled
 from sleipnir_console.pages.decision_page import Typed, closed_page, decision_page, is_choice, together_with
-from sleipnir_console.pages.gate_rows import path_of
+from sleipnir_console.pages.gate_rows import path_of, question_of
 from sleipnir_console.pages.login_page import path_here
 from sleipnir_console.pages.markdown import title_of
 from sleipnir_console.pages.page_route import PageRoute, form_of, next_page
@@ -80,7 +80,7 @@ async def send_answer(request: Request, run_id: RunId, gate: GateId) -> Response
         return await _again(request, run, found, also, typed, str(error), 422)
     if not others:
         return next_page(path_here(form["next"]) if form.get("next") else path_of(found))
-    outcomes = [Outcome(found, title_of(found.question), "answered", True)]
+    outcomes = [Outcome(found, title_of(question_of(found)), "answered", True)]
     outcomes += [await _answered(client_of(request), other, answer[0], comment) for other in others]
     return render(request, "decision_results.html", title="Answered together", outcomes=outcomes)
 
@@ -155,6 +155,6 @@ async def _answered(client: AsyncClient, gate: GateInfo, answer: Json, comment: 
     try:
         count = await (await client.run(gate.run)).answer(answer, gate, comment=comment or None)
     except (GateError, UsageError) as error:
-        return Outcome(gate, title_of(gate.question), str(error), False)
+        return Outcome(gate, title_of(question_of(gate)), str(error), False)
     text = "answered" if count is None else f"counted: {count.voices} of {count.quorum} people have given this answer"
-    return Outcome(gate, title_of(gate.question), text, True)
+    return Outcome(gate, title_of(question_of(gate)), text, True)

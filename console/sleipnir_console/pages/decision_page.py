@@ -19,7 +19,7 @@ from sleipnir.runs.views import GateInfo, RunInfo, StepInfo
 from sleipnir_console.connection import client_of
 from sleipnir_console.pages.decision_form import FormField, fields_of
 from sleipnir_console.pages.formats import json_text
-from sleipnir_console.pages.gate_rows import has_own_words, is_refusal, name_of, path_of, row_of
+from sleipnir_console.pages.gate_rows import has_own_words, is_refusal, name_of, path_of, question_of, row_of
 from sleipnir_console.pages.markdown import markdown_html
 from sleipnir_console.pages.page_route import PageRoute, next_page, same_as
 from sleipnir_console.pages.rendering import render
@@ -66,8 +66,11 @@ class Typed:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the decision is about, besides the question: what it shows, the state, and the last steps of the run."""
+    """What the decision is about, besides the question: what it shows, what the model wrote in the step `by` (None: no
+    model was asked), the state, and the last steps of the run."""
 
+    by: StepInfo | None = None
+    said: Sequence[ValueSummary] = ()
     payload: Sequence[ValueSummary] = ()
     state: Sequence[ValueSummary] = ()
     more: int = 0
@@ -150,7 +153,7 @@ async def decision_page(
         row=row,
         info=info,
         usage=info.usage if info.usage.calls else None,
-        question=markdown_html(gate.question),
+        question=markdown_html(question_of(gate)),
         evidence=await _evidence(request, run, gate, info),
         fields=_fields(gate, typed),
         ways=_buttons(gate, ways),
@@ -226,7 +229,11 @@ async def _evidence(request: Request, run: AsyncRun, gate: GateInfo, info: RunIn
     state = await run.state()
     names = sorted(name for name in state if not name.startswith("_"))
     steps = await run.history(after=max(0, info.step - 4 * MOST_STEPS) or None, limit=8 * MOST_STEPS)
+    by = next((step for step in reversed(steps) if step.ok and step.usage is not None and step.usage.calls), None)
+    said = [name for name in (by.keys if by is not None else ()) if name in state]
     return Evidence(
+        by if said else None,
+        [ValueSummary.of(name, state[name]) for name in said],
         _payload(gate),
         [ValueSummary.of(name, state[name]) for name in names[:MOST_STATE]],
         max(0, len(names) - MOST_STATE),
@@ -238,7 +245,7 @@ def _payload(gate: GateInfo) -> list[ValueSummary]:
     if gate.payload is None or isinstance(gate.payload, str):
         return []
     if isinstance(gate.payload, Mapping):
-        return [ValueSummary.of(str(name), value) for name, value in gate.payload.items() if value != gate.question]
+        return [ValueSummary.of(str(name), value) for name, value in gate.payload.items() if value != question_of(gate)]
     return [ValueSummary.of("What is asked", gate.payload)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -35,6 +36,14 @@ class GateRow:
     may: bool
 
 
+def question_of(gate: GateInfo) -> str:
+    """The text of a question: of an interrupt that shows an object, the one among its values."""
+    if isinstance(gate.payload, Mapping):
+        texts = (gate.payload.get(name) for name in ("question", "message", "text", "title", "prompt"))
+        return next((text for text in texts if isinstance(text, str) and text.strip()), gate.question)
+    return gate.question
+
+
 def name_of(gate: GateInfo) -> str:
     """`RUN/VISIT.ATTEMPT`."""
     return f"{gate.run}/{gate.seq}.{gate.attempt}"
@@ -50,7 +59,7 @@ def row_of(gate: GateInfo, caller: Caller, now_ms: int, overdue_ms: int) -> Gate
     due, is_due = _due(gate, now_ms, overdue_ms)
     holder = gate.handling.holder(now_ms)
     return GateRow(
-        gate, name_of(gate), path_of(gate), title_of(gate.question), due, is_due, holder,
+        gate, name_of(gate), path_of(gate), title_of(question_of(gate)), due, is_due, holder,
         _who(gate, holder, caller.by.person.name), is_for(gate, caller),
     )  # fmt: skip
 

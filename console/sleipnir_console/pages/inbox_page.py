@@ -12,7 +12,7 @@ from sleipnir.runs.gate_filters import GateView
 from sleipnir.runs.views import GateInfo
 from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
-from sleipnir_console.pages.gate_rows import is_refusal, name_of, row_of
+from sleipnir_console.pages.gate_rows import is_refusal, name_of, question_of, row_of
 from sleipnir_console.pages.markdown import markdown_html
 from sleipnir_console.pages.page_route import PageRoute, next_page, same_as
 from sleipnir_console.pages.rendering import render
@@ -76,7 +76,7 @@ async def show_inbox_view(
         counts=counts,
         rows=rows,
         shown=shown,
-        shown_html=markdown_html(shown.gate.question) if shown else None,
+        shown_html=markdown_html(question_of(shown.gate)) if shown else None,
         ways=_ways(shown.gate) if shown and shown.may else [],
         chips=chosen,
         unfiltered=f"/inbox/{view}",

@@ -60,6 +60,11 @@ class ValueSummary:
     def is_cut(self) -> bool:
         return self.chars > len(self.text)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it has room in a line."""
+        return self.chars <= 100 and "\n" not in self.text
+
 
 @dataclass(frozen=True)
 class VisitSummary:
