@@ -43,7 +43,7 @@ SNOOZES: Final = (
 
 
 @dataclass(frozen=True)
-class WayButton:
+class WayOption:
     """A button of the form. `value` is the answer that it sends, `key` the letter that presses it; `way` is what runs
     next; None: not known."""
 
@@ -65,7 +65,7 @@ class Typed:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class DecisionSummary:
     """What the decision is about, besides the question: what it shows, what the model wrote in the step `by` (None: no
     model was asked), the state, and the last steps of the run."""
 
@@ -210,7 +210,7 @@ def _fields(gate: GateInfo, typed: Typed) -> Sequence[FormField]:
     return typed.fields if typed.fields is not None else fields_of(gate.schema, gate.payload)
 
 
-def _buttons(gate: GateInfo, ways: Sequence[WayOn]) -> list[WayButton]:
+def _buttons(gate: GateInfo, ways: Sequence[WayOn]) -> list[WayOption]:
     if is_choice(gate):
         found = [(json_text(value), json.dumps(value, ensure_ascii=False)) for value in gate.schema["enum"]]
     else:
@@ -219,10 +219,10 @@ def _buttons(gate: GateInfo, ways: Sequence[WayOn]) -> list[WayButton]:
     refused = next((label for label, _ in found if is_refusal(label)), None)
     first = next((label for label, _ in found if label != refused), None)
     keys = {first: "a", refused: "r"}
-    return [WayButton(label, value, keys.get(label, ""), by_answer.get(label)) for label, value in found]
+    return [WayOption(label, value, keys.get(label, ""), by_answer.get(label)) for label, value in found]
 
 
-async def _evidence(request: Request, run: AsyncRun, gate: GateInfo, info: RunInfo) -> Evidence | None:
+async def _evidence(request: Request, run: AsyncRun, gate: GateInfo, info: RunInfo) -> DecisionSummary | None:
     """None: the page asks for its parts that change, which this is not."""
     if "hx-request" in request.headers:
         return None
@@ -231,7 +231,7 @@ async def _evidence(request: Request, run: AsyncRun, gate: GateInfo, info: RunIn
     steps = await run.history(after=max(0, info.step - 4 * MOST_STEPS) or None, limit=8 * MOST_STEPS)
     by = next((step for step in reversed(steps) if step.ok and step.usage is not None and step.usage.calls), None)
     said = [name for name in (by.keys if by is not None else ()) if name in state]
-    return Evidence(
+    return DecisionSummary(
         by if said else None,
         [ValueSummary.of(name, state[name]) for name in said],
         _payload(gate),
