@@ -24,6 +24,7 @@ UNSERVED: Final[Mapping[str, str]] = {
     "Client.definition": _DEFINITION,
     "Client.fork_batch": "the API forks single runs: `fork` each one",
     "Client.gate_inbox": _VIEWS,
+    "Client.hooks": _VIEWS,
     "Client.get_state": _CHECKPOINTS,
     "Client.get_state_history": _CHECKPOINTS,
     "Client.nodes": _DEFINITION,
