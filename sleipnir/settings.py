@@ -290,6 +290,27 @@ class Settings:
     `X-Forwarded-For` counts."""
     console_user_header: str = _setting("", _text)
     """The header in which these proxies name the user, whom they have authenticated. Empty: they name none."""
+    console_url: str = _setting("", _text)
+    """The address under which browsers reach the HTTP API, such as https://sleipnir.example.com: login providers send
+    them back there."""
+    oidc_issuer: str = _setting("", _text)
+    """The issuer of a login provider with OpenID Connect (docs/users.md). Empty: users log in with passwords alone."""
+    oidc_client: str = _setting("", _text)
+    """The id under which the provider knows the HTTP API."""
+    oidc_secret: Path | None = _setting(None, _absolute)
+    """The file with the secret of that client, closed to other users."""
+    oidc_roles: str = _setting("", _text)
+    """What groups of the provider may do: GROUP=ROLE@NAMESPACE, with semicolons between."""
+    oidc_groups: str = _setting("groups", _text)
+    """The claim with the groups of a user."""
+    oidc_user: str = _setting("preferred_username", _text)
+    """The claim with the name of a user."""
+    oidc_scopes: str = _setting("openid profile email", _text)
+    """What the provider is asked for."""
+    oidc_name: str = _setting("", _text)
+    """The provider's name on the login page. Empty: the host of the issuer."""
+    oidc_login_s: float = _setting(28_800.0, _seconds)
+    """A login through the provider ends after this time at the latest: then the groups are asked for again."""
     console_body_bytes: int = _setting(32 * 2**20, _whole(1024, BYTES_MOST))
     """A larger body of a request is refused. The rows of a batch are read in pieces, and have no such limit."""
     token: str | None = _secret_setting(_text)

@@ -23,6 +23,8 @@ from sleipnir_console.body_limits import BodyLimit
 from sleipnir_console.chat_completions import routes as chat_completions
 from sleipnir_console.event_feeds import EventFeeds
 from sleipnir_console.listened_run import AnswerSlots
+from sleipnir_console.login_provider.login_provider import LoginProvider
+from sleipnir_console.login_provider.provider_settings import ProviderSettings
 from sleipnir_console.mcp_endpoint import PATH, McpEndpoint
 from sleipnir_console.origins import LOOPBACK, OriginGuard
 from sleipnir_console.pages import (
@@ -35,6 +37,7 @@ from sleipnir_console.pages import (
     fleet_page,
     inbox_page,
     login_page,
+    provider_login,
     run_page,
     runs_page,
     schedules_page,
@@ -103,6 +106,7 @@ PAGES: Final = (
     audit_page.router,
     users_page.router,
     account_page.router,
+    provider_login.router,
 )
 """The routers of pages, below no prefix, and in no document of the interface."""
 
@@ -130,6 +134,8 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
     app.state.client = AsyncClient(settings, by=Actor.here("api"))
     app.state.authentication = authentication = Authentication.of(settings)
     app.state.authenticate = authentication.caller
+    provided = ProviderSettings.of(settings)
+    app.state.login_provider = LoginProvider(provided) if provided is not None else None
     app.state.is_stopping = is_stopping
     app.state.methods_of = methods_of
     app.state.feeds = EventFeeds(app.state.client, is_stopping)

@@ -38,13 +38,14 @@ _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 class Authentication:
     """How this server knows its callers. `proxies` may say whom they forward for; with `user_header` also which user
     that is. `has_tls`: its own; `is_private`: only this machine reaches the server. `namespace` is the one whose runs
-    it shows."""
+    it shows. With `has_provider` people log in elsewhere, so nobody is an admin without a name."""
 
     proxies: tuple[_Network, ...] = ()
     user_header: str = ""
     has_tls: bool = False
     is_private: bool = True
     namespace: str = DEFAULT_NAMESPACE
+    has_provider: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Authentication:
@@ -57,8 +58,9 @@ class Authentication:
             )
         is_private = is_loopback(settings.console_host) and not proxies
         return cls(
-            proxies, settings.console_user_header, settings.console_tls_cert is not None, is_private, settings.namespace
-        )
+            proxies, settings.console_user_header, settings.console_tls_cert is not None, is_private,
+            settings.namespace, bool(settings.oidc_issuer),
+        )  # fmt: skip
 
     @property
     def is_secure(self) -> bool:
@@ -75,7 +77,7 @@ class Authentication:
             by = Actor(user, self.address(request), "api", identity.role_in(self.namespace) or "")
             return Caller(self.permission_of(identity), by, everywhere, identity)
         client: AsyncClient = request.app.state.client
-        if self.is_private and not await client.access.has_users():
+        if self.is_private and not self.has_provider and not await client.access.has_users():
             return await anyone_here(request)
         raise HttpProblem(
             "unauthenticated", "log in, or send a token that is valid as `Authorization: Bearer TOKEN`",

@@ -25,6 +25,7 @@ from sleipnir.store.address import safe_url
 from sleipnir_console.app import create_app
 from sleipnir_console.authentication import Authentication
 from sleipnir_console.connections import BoundedProtocol
+from sleipnir_console.login_provider.provider_settings import ProviderSettings
 
 STOP_S: Final = 10
 """How long requests that are being answered may take when the server stops. Streams of events end at once: their
@@ -59,6 +60,7 @@ def check(settings: Settings) -> None:
     for name, file in (("CERT", settings.console_tls_cert), ("KEY", settings.console_tls_key)):
         if file is not None and not file.is_file():
             raise ConfigError(f"SLEIPNIR_CONSOLE_TLS_{name}: there is no file {file}")
+    provider = ProviderSettings.of(settings)
     if Authentication.of(settings).is_private:
         return
     if not settings.console_tls_cert and not settings.console_proxies:
@@ -67,6 +69,8 @@ def check(settings: Settings) -> None:
             "tokens would be sent in clear text. Set SLEIPNIR_CONSOLE_TLS_CERT and SLEIPNIR_CONSOLE_TLS_KEY, or "
             "`--behind-proxy` with the address of a proxy that has TLS; or bind 127.0.0.1"
         )
+    if provider is not None:
+        return  # it knows the users
     with Client(settings) as client:
         if not client.access.has_users():
             raise ConfigError(

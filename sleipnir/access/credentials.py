@@ -18,7 +18,7 @@ TOKEN: Final = "slp"
 """The beginning of every access token, for programs that look for secrets in files."""
 
 _TOKEN = re.compile(rf"{TOKEN}_([0-9a-f]{{12}})_([A-Za-z0-9_-]{{43}})")
-_COOKIE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._@+-]{0,63}):([A-Za-z0-9_-]{43})")
+_COOKIE = re.compile(r"((?:oidc:)?[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}):([A-Za-z0-9_-]{43})")
 
 
 @dataclass(frozen=True)

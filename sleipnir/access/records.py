@@ -39,7 +39,8 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 @dataclass(frozen=True)
 class User:
     """`password` is an argon2id hash; empty: no password is accepted, as for users that only a proxy names. `roles` are
-    access roles by namespace. `changed` is a random text that each change replaces."""
+    access roles by namespace. `changed` is a random text that each change replaces. `subject` is what the login
+    provider knows one of its users by (access/provided_users.py); empty for others."""
 
     name: str
     roles: Mapping[str, str]
@@ -47,6 +48,7 @@ class User:
     disabled: bool = False
     created_ms: int = 0
     changed: str = ""
+    subject: str = ""
     v: int = 1
 
 

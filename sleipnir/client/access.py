@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from sleipnir.access import credentials, passwords
 from sleipnir.access.audit import AuditEntry, audit_text
 from sleipnir.access.granted_roles import is_admin_everywhere
+from sleipnir.access.provided_users import PREFIX, ProvidedUser, is_provided
 from sleipnir.access.records import (
     EVERY,
     LOGIN_MS,
@@ -51,6 +52,10 @@ class LoginRefused(UsageError):
         wait = f"; try again in {-(-retry_after_ms // 1000)} s" if retry_after_ms else ""
         super().__init__(f"too many failed logins{wait}" if wait else "the user or the password is wrong")
         self.retry_after_ms = retry_after_ms
+
+
+class ProofRefused(UsageError):
+    """A login provider knows who this is, but the user may not log in here."""
 
 
 class UserNotFound(UsageError):
@@ -88,6 +93,15 @@ class NewLogin:
     cookie: str = field(repr=False)
     csrf: str = field(repr=False)
     identity: Identity
+
+
+@dataclass(frozen=True)
+class ProvidedAttempt:
+    """An attempt to log in through a login provider, from `address`."""
+
+    id: str
+    address: str
+    now_ms: int
 
 
 class Access:
@@ -136,7 +150,10 @@ class Access:
     def set_password(
         self, name: str, password: str, *, reason: str | None = None, by: str = "", check: Check = anybody
     ) -> User:
-        """Change a password; all logins of the user end. Raises as add_user, and UserNotFound."""
+        """Change a password; all logins of the user end. Raises as add_user, and UserNotFound; UsageError for a user of
+        the login provider, which has none here."""
+        if is_provided(name):
+            raise UsageError(f"{name[:80]!r} logs in at the login provider, and has no password here")
         hashed = in_thread(passwords.hashed, password)
         change = partial(replace, password=hashed)
         return self._change_user(name, "password changed", change, revoke=True, reason=reason, by=by, check=check)
@@ -171,7 +188,10 @@ class Access:
         keeps_admin: bool = False,
     ) -> User:
         """Give a user an access role in a namespace (`*`: all), or take it (None). It applies to the next request.
-        Raises UserNotFound, UsageError for an unknown role, and as set_disabled."""
+        Raises UserNotFound, UsageError for an unknown role and for a user of the login provider, and as
+        set_disabled."""
+        if is_provided(name):
+            raise UsageError(f"the roles of {name[:80]!r} are those of its groups at the login provider")
         refuse_namespaces([namespace])
         if role is not None:
             refuse_role(role)
@@ -310,17 +330,70 @@ class Access:
         """A new login for a browser. `replaces` is the cookie that the browser had, which ends. Failures slow down
         further attempts of the same user and from the same address. Raises LoginRefused, and ConfigError without
         argon2-cffi."""
-        owner = self._verified(name, password, address)
+        return self._new_login(self._verified(name, password, address), address, LOGIN_MS, replaces, by)
+
+    def _new_login(self, owner: Stored[User], address: str, life_ms: int, replaces: str, by: str) -> NewLogin:
+        """Raises LoginRefused if the user has changed since it was read."""
+        name = owner.value.name
         with self._store.errors():
             made, cookie = credentials.new_login(name)
             now_ms = self._records.now_ms()
-            login = Login(now_ms, now_ms, now_ms + LOGIN_MS, address)
+            login = Login(now_ms, now_ms, now_ms + min(life_ms, LOGIN_MS), address)
             entry = audit_text("logged in", f"user {name}", by or self._by, after={"address": address})
             if not self._records.add_login(owner, made.hash, login, entry):
                 raise LoginRefused
             self._end_old_logins(name, now_ms)
         self.log_out(replaces)
         return NewLogin(cookie, made.csrf, Identity(name, owner.value.roles, "login", csrf=made.csrf))
+
+    def begin_provided(self, address: str = "") -> ProvidedAttempt:
+        """Count an attempt to log in through a login provider, from an address. It counts as failed until
+        log_in_provided succeeds with it. Raises LoginRefused."""
+        attempt = _unique()
+        with self._store.errors():
+            if wait_ms := self._records.attempt(PREFIX + address, address, attempt):
+                raise LoginRefused(wait_ms)
+            return ProvidedAttempt(attempt, address, self._records.now_ms())
+
+    def log_in_provided(
+        self, given: ProvidedUser, attempt: ProvidedAttempt, proof: str, *, life_ms: int, replaces: str = "",
+        by: str = "",
+    ) -> NewLogin:  # fmt: skip
+        """A new login, of at most `life_ms`, for a user whom a login provider has proved; the user is added or its
+        roles changed. `proof` is a digest of what was proved: it counts once. Raises ProofRefused, and
+        LoginRefused if the user is changed meanwhile."""
+        with self._store.errors():
+            if not self._records.use_proof(proof, attempt.id):
+                raise ProofRefused("this login has been used already; log in again")
+            owner = self._provided(given, by)
+        made = self._new_login(owner, attempt.address, life_ms, replaces, by)
+        with self._store.errors():
+            self._records.attempt(PREFIX + attempt.address, attempt.address, attempt.id, passed=True)
+        return made
+
+    def _provided(self, given: ProvidedUser, by: str) -> Stored[User]:
+        """The user as it is stored, after the change that the provider's word makes. One without a role is not added,
+        so strangers fill nothing."""
+        for _ in range(MOST_TRIES):
+            was = self._records.user(given.name)
+            _refuse_provided(given, was.value if was else None)
+            now_ms = self._records.now_ms()
+            user = was.value if was else User(given.name, {}, created_ms=now_ms)
+            if was is None or (dict(user.roles), user.subject) != (dict(given.roles), given.subject):
+                changed = replace(user, roles=dict(given.roles), subject=given.subject, changed=_unique())
+                before = _shown(user) if was else None
+                entry = self._entry(
+                    "role changed" if was else "user added", changed, by, before=before, after=_shown(changed),
+                    reason="groups of the login provider",
+                )  # fmt: skip
+                if not self._records.change_user(was, changed, entry):
+                    continue
+                was = self._records.user(given.name)
+            if not given.roles:
+                raise ProofRefused("none of your groups may do anything here; an admin sets SLEIPNIR_OIDC_ROLES")
+            if was is not None:
+                return was
+        raise _busy(f"user {given.name!r}")
 
     def _verified(self, name: str, password: str, address: str) -> Stored[User]:
         """The user, whose password this is. Raises LoginRefused."""
@@ -381,7 +454,10 @@ class Access:
         return Identity(given.of, owner.value.roles, "login", csrf=given.csrf)
 
     def of_proxy(self, name: str) -> Identity | None:
-        """Who a trusted proxy names. None: there is no such user, or it is disabled."""
+        """Who a trusted proxy names. None: there is no such user, it is disabled, or a login provider vouches for it
+        alone."""
+        if is_provided(name):
+            return None
         with self._store.errors():
             owner = self._records.user(name)
         return None if owner is None or owner.value.disabled else Identity(name, owner.value.roles, "proxy")
@@ -450,6 +526,18 @@ def _unique() -> str:
 def _shown(user: User) -> dict[str, Any]:
     """What the audit says of a user."""
     return {"roles": dict(user.roles), "disabled": user.disabled, "password": bool(user.password)}
+
+
+def _refuse_provided(given: ProvidedUser, user: User | None) -> None:
+    """Raise ProofRefused for whom the word of the login provider is not enough."""
+    if user is None:
+        if not given.roles:
+            raise ProofRefused("none of your groups may do anything here; an admin sets SLEIPNIR_OIDC_ROLES")
+        return
+    if user.disabled:
+        raise ProofRefused(f"the user {given.name!r} is disabled here")
+    if user.subject not in ("", given.subject):  # an earlier release that changes a user leaves it empty
+        raise ProofRefused(f"{given.name!r} was somebody else at the login provider; their names must not pass on")
 
 
 def _shown_token(token: AccessToken) -> dict[str, Any]:

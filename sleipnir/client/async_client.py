@@ -215,6 +215,8 @@ class AsyncAccess:
     revoke_token = _coroutine(Access.revoke_token)
     of_token = _coroutine(Access.of_token)
     log_in = _coroutine(Access.log_in)
+    begin_provided = _coroutine(Access.begin_provided)
+    log_in_provided = _coroutine(Access.log_in_provided)
     change_password = _coroutine(Access.change_password)
     logins = _coroutine(Access.logins)
     end_login = _coroutine(Access.end_login)

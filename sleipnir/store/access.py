@@ -31,6 +31,8 @@ ADDRESS_FREE: Final = 20
 ADDRESS_MOST_MS: Final = 15 * 60_000
 FAILED_MS: Final = 3600 * 1000
 """Failures are forgotten so long after the last attempt."""
+PROOF_MS: Final = 3600 * 1000
+"""Longer than a login provider and a begun login let a proof be used."""
 
 _PAGE = 200
 
@@ -201,6 +203,12 @@ class AccessRecords:
         }  # fmt: skip
         keys = {"of_user": self._keys.failed("user", user), "of_address": self._keys.failed("address", address)}
         return int(_ATTEMPT(self._client, keys, args))
+
+    def use_proof(self, digest: str, attempt: str) -> bool:
+        """Whether this attempt is the only one that uses a proof of a login provider."""
+        key = self._keys.proof(digest)
+        is_first = self._client.set(key, attempt, nx=True, px=PROOF_MS)
+        return bool(is_first) or self._client.get(key) == attempt  # this one, whose first reply was lost
 
     # The audit.
 

@@ -220,6 +220,11 @@ class AccessKeys:
         65,536 of each, however many names are tried. Dies store.access.FAILED_MS after the last attempt."""
         return f"{self.tag}:failed:{kind}:{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:4]}"
 
+    def proof(self, digest: str) -> str:
+        """STRING the attempt that used a proof of a login provider, which counts once. Dies store.access.PROOF_MS
+        later."""
+        return f"{self.tag}:proof:{digest}"
+
     @property
     def audit(self) -> str:
         """STREAM e (JSON, access/audit.py), at most MOST_ENTRIES, each as long as the setting audit_retention_s."""

@@ -7,12 +7,14 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from sleipnir.access.provided_users import is_provided
 from sleipnir.client.access import LoginRefused
 from sleipnir_console.authentication import COOKIE, Authentication
 from sleipnir_console.connection import client_of
+from sleipnir_console.login_provider.login_provider import LoginProvider
 from sleipnir_console.pages.page_route import PageRoute, form_of, next_page
 from sleipnir_console.pages.rendering import THEME_COOKIE, THEMES, render
-from sleipnir_console.permissions import requires
+from sleipnir_console.permissions import caller_of, requires
 from sleipnir_console.problems import HttpProblem
 
 router = APIRouter(route_class=PageRoute)
@@ -28,11 +30,22 @@ def path_here(text: str) -> str:
     return text if is_path else "/"
 
 
+def login_form(
+    request: Request, next: str, *, name: str = "", refused: str | None = None, status: int = 200
+) -> Response:
+    """The page to log in on. `next` is the page that follows, `refused` says why nobody was logged in."""
+    provider: LoginProvider | None = request.app.state.login_provider
+    return render(
+        request, "login.html", status=status, title="Log in", next=next, name=name, refused=refused,
+        provider=provider.settings.name if provider else None, left="left" in request.query_params,
+    )  # fmt: skip
+
+
 @router.get("/login", operation_id="show_login")
 @requires("public")
 async def show_login(request: Request, next: Annotated[str, Query(max_length=2_000)] = "/") -> Response:
-    """The form for user and password."""
-    return render(request, "login.html", title="Log in", next=path_here(next), name="", refused=None)
+    """The form for user and password, and the way to the login provider."""
+    return login_form(request, path_here(next))
 
 
 @router.post("/login", operation_id="send_login")
@@ -52,9 +65,7 @@ async def send_login(request: Request) -> Response:
         )
     except LoginRefused as refused:
         status = 429 if refused.retry_after_ms else 401
-        return render(
-            request, "login.html", status=status, title="Log in", next=wanted, name=name, refused=str(refused)
-        )
+        return login_form(request, wanted, name=name, refused=str(refused), status=status)
     response = next_page(wanted)
     authentication.give(response, made.cookie)
     return response
@@ -67,7 +78,9 @@ async def send_logout(request: Request) -> Response:
     authentication: Authentication = request.app.state.authentication
     await client_of(request).gate_inbox.release_all()
     await request.app.state.client.access.log_out(request.cookies.get(COOKIE, ""))
-    response = next_page("/login")
+    identity = caller_of(request).identity
+    is_there_too = identity is not None and is_provided(identity.user)
+    response = next_page("/login?left=provider" if is_there_too else "/login")
     authentication.take(response)
     return response
 
