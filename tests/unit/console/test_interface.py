@@ -56,7 +56,10 @@ def test_every_route_declares_a_permission(app: FastAPI, document: dict[str, Any
 def test_every_page_declares_a_permission() -> None:
     declared = {str(route.operation_id): permission_of(route.endpoint) for route in page_routes()}
     assert len(declared) == sum(len(router.routes) for router in PAGES)
-    public = {"get_static_file", "show_login", "send_login", "choose_theme"}
+    public = {
+        "get_static_file", "show_login", "send_login", "choose_theme", "begin_provider_login", "finish_provider_login",
+        "leave_provider",
+    }  # fmt: skip
     assert {name for name, permission in declared.items() if permission == "public"} == public
 
 
