@@ -39,7 +39,7 @@ class ProviderUnavailable(SleipnirError):
     """The login provider does not answer, or not as OpenID Connect demands."""
 
 
-class ProofWrong(UsageError):
+class ProviderRefused(UsageError):
     """What came from the login provider proves nothing."""
 
 
@@ -87,8 +87,8 @@ class LoginProvider:
         )
 
     async def user_of(self, code: str, begun: BegunLogin, now_ms: int) -> ProvidedUser:
-        """Whom the provider proves with a code. Raises ProviderUnavailable, ProofWrong, and UsageError for a name that
-        cannot be used."""
+        """Whom the provider proves with a code. Raises ProviderUnavailable, ProviderRefused, and UsageError for a name
+        that cannot be used."""
         known = await self._read(now_ms)
         async with self._client(known.description) as client:
             tokens = await self._tokens(client, known, code, begun)
@@ -97,7 +97,9 @@ class LoginProvider:
         groups = claims.get(self.settings.groups_claim, [])
         groups = [groups] if isinstance(groups, str) else groups
         if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
-            raise ProofWrong(f"the claim {self.settings.groups_claim!r} of the login provider is no list of groups")
+            raise ProviderRefused(
+                f"the claim {self.settings.groups_claim!r} of the login provider is no list of groups"
+            )
         name = provided_name(claims.get(self.settings.user_claim))
         subject = f"{self.settings.issuer} {claims['sub']}"
         return ProvidedUser(name, subject, roles_of(frozenset(groups), self.settings.roles))
@@ -111,17 +113,18 @@ class LoginProvider:
         try:
             found = await client.fetch_token(endpoint, code=code, code_verifier=begun.verifier)
         except OAuthError as error:
-            raise ProofWrong(f"the login provider does not take this login ({str(error.error)[:80]})") from None
+            raise ProviderRefused(f"the login provider does not take this login ({str(error.error)[:80]})") from None
         except Exception as error:  # whatever its HTTP, its JSON and authlib make of its answer
             raise self._away(error) from None
         if not isinstance(found.get("id_token"), str):
-            raise ProofWrong("the login provider has sent no token of identity")
+            raise ProviderRefused("the login provider has sent no token of identity")
         return dict(found)
 
     async def _proved(
         self, known: _Known, tokens: Mapping[str, Any], begun: BegunLogin, now_ms: int
     ) -> Mapping[str, Any]:
-        """The claims of the token, whose signature, issuer, audience, times and nonce are right. Raises ProofWrong."""
+        """The claims of the token, whose signature, issuer, audience, times and nonce are right. Raises
+        ProviderRefused."""
         from authlib.oidc.core import CodeIDToken
         from joserfc.errors import JoseError
 
@@ -138,7 +141,7 @@ class LoginProvider:
             claims = CodeIDToken(token.claims, token.header, options, params)
             claims.validate(now=now_ms // 1000, leeway=LEEWAY_S)
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            raise ProofWrong(f"the token of the login provider is not valid: {_why(error)}") from None
+            raise ProviderRefused(f"the token of the login provider is not valid: {_why(error)}") from None
         return dict(claims)
 
     async def _verified(self, known: _Known, text: str, now_ms: int) -> Token:
@@ -162,7 +165,7 @@ class LoginProvider:
             return claims
         more = await self._document(client, endpoint, withhold_token=False)
         if more.get("sub") != claims["sub"]:
-            raise ProofWrong("the login provider has told of another user")
+            raise ProviderRefused("the login provider has told of another user")
         return {**{name: more[name] for name in wanted & more.keys()}, **claims}
 
     async def _read(self, now_ms: int, before: _Known | None = None) -> _Known:

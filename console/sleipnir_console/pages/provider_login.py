@@ -12,7 +12,7 @@ from sleipnir.client.access import LoginRefused, ProofRefused
 from sleipnir.errors import UsageError
 from sleipnir_console.authentication import COOKIE, Authentication
 from sleipnir_console.login_provider.begun_login import LIFE_MS, BegunLogin
-from sleipnir_console.login_provider.login_provider import LoginProvider, ProofWrong, ProviderUnavailable
+from sleipnir_console.login_provider.login_provider import LoginProvider, ProviderRefused, ProviderUnavailable
 from sleipnir_console.pages.login_page import login_form, path_here
 from sleipnir_console.pages.page_route import PageRoute, next_page
 from sleipnir_console.permissions import requires
@@ -61,9 +61,9 @@ async def finish_provider_login(
         )  # fmt: skip
     try:
         if iss and iss != provider.settings.issuer:
-            raise ProofWrong("the answer is of another login provider")
+            raise ProviderRefused("the answer is of another login provider")
         if error or not code:
-            raise ProofWrong(f"{provider.settings.name} has refused the login ({error[:80] or 'no code'})")
+            raise ProviderRefused(f"{provider.settings.name} has refused the login ({error[:80] or 'no code'})")
         response = await _logged_in(request, provider, begun, code)
     except LoginRefused as refused:
         response = login_form(request, begun.next, refused=str(refused), status=429 if refused.retry_after_ms else 401)
