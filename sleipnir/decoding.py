@@ -23,11 +23,12 @@ from typing import Any, Literal, TypeVar
 
 from sleipnir.errors import RecordUnreadable
 
-READS = 3
+READS = 4
 """The greatest version of a record that this release understands. Version 2 is that of the spec of a run with
 breakpoints or overrides of nodes of its own, of one in a thread, and of a fork with what earlier releases cannot do
 (runs/run.py), version 3 that of a fork that begins with commands or unfinished visits, and of a visit that waits for a
-signal (store/visit_records.py); all other records have version 1. A record that other runs need too gets a new version
+signal (store/visit_records.py), version 4 that of a run with a thread or sessions of another namespace than `default`;
+all other records have version 1. A record that other runs need too gets a new version
 one release after the first that reads it."""
 
 MOST_INT = 2**53

@@ -19,7 +19,7 @@ from sleipnir.access.records import EVERY, LOGIN_MS, Identity
 from sleipnir.client.async_client import AsyncClient
 from sleipnir.errors import ConfigError
 from sleipnir.runs.actor import Actor
-from sleipnir.runs.cards import DEFAULT_NAMESPACE
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 from sleipnir.settings import Settings
 from sleipnir_console.origins import SAFE_METHODS
 from sleipnir_console.permissions import Caller, Permission, anyone_here

@@ -15,8 +15,9 @@ from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
 from sleipnir.messages import VERSION
 from sleipnir.python_graph.run_config import LIMITS
 from sleipnir.runs.child_run import ChildSettings, scope_below
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 from sleipnir.runs.initial_state import WrongState, first_state_of, is_folded_by_code, state_at_start
-from sleipnir.runs.run import RETURNING, RunSpec, place_name
+from sleipnir.runs.run import IN_NAMESPACE, RETURNING, RunSpec, place_name
 from sleipnir.runs.sessions import checked
 from sleipnir.runs.transitions import StartChild
 
@@ -79,6 +80,7 @@ def child_run(
         namespace=above.namespace,
         tags=above.tags,
         author=above.author,
+        thread_namespace=above.thread_namespace,
         v=_version(above, overrides.get(effect.agent, {}), settings),
     )
     if effect.state is not None:
@@ -114,6 +116,8 @@ def _session(above: RunSpec, agent: str, settings: ChildSettings) -> str | None:
 
 
 def _version(above: RunSpec, overrides: Mapping[str, Any], settings: ChildSettings) -> int:
+    if above.thread_namespace != DEFAULT_NAMESPACE:
+        return IN_NAMESPACE
     if settings.returns is not None:
         return RETURNING
     return above.v if EVERY_MODEL in overrides or OF_NODES in overrides else VERSION

@@ -308,9 +308,13 @@ class AgentPreparation:
             user=user,
             scopes=scopes,
             v=WITH_SHARED if scopes else VERSION,
-            namespace=checked_namespace(options.get("namespace") or self._settings.namespace),
+            namespace=self.namespace(options),
             tags=checked_tags(options.get("tags")) or None,
         )
+
+    def namespace(self, options: RunOptions) -> str:
+        """The namespace of runs. Raises UsageError."""
+        return checked_namespace(options.get("namespace") or self._settings.namespace)
 
     def _user(self, agent: PreparedAgent, options: RunOptions) -> str | None:
         """The user of runs. Raises UsageError."""

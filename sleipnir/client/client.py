@@ -38,6 +38,7 @@ from sleipnir.errors import (
 from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
+from sleipnir.runs.cards import checked_namespace
 from sleipnir.runs.run import ID_LENGTH, Hold
 from sleipnir.runs.run_filters import ANY_NAMESPACE, FailureGroup, PageOfRuns, RunCount, RunCounts, RunFilter
 from sleipnir.runs.views import (
@@ -470,10 +471,12 @@ class Client(Conversations):
         roster = self._preparation.agents.roster(agent)
         return [problem for each in (roster.agent, *roster.named.values()) for problem in each.warnings]
 
-    def get_state(self, agent: str | Path | CompiledGraph, config: Mapping[str, Any] | str) -> StateSnapshot:
+    def get_state(
+        self, agent: str | Path | CompiledGraph, config: Mapping[str, Any] | str, *, namespace: str | None = None
+    ) -> StateSnapshot:
         """The newest checkpoint of a thread of `agent`, or the one that `config` names. `config` is that of LangGraph,
         `{"configurable": {"thread_id": "ann"}}`, with a `checkpoint_id` as snapshots have it (`RUN:STEP`), or the name
-        of the thread.
+        of the thread, in a `namespace` (None: that of SLEIPNIR_NAMESPACE, or `default`).
 
         `values` are in their JSON form; for a compiled graph those that its nodes see. A visit that has ended, in a
         super-step that has not, has its writes as the `result` of its task; they count in `values` when that closes. A
@@ -484,7 +487,9 @@ class Client(Conversations):
 
         name, objects = self._states_of(agent)
         with self.store.errors():
-            return ThreadSnapshots(self.store, objects).one(place_of(name, config))
+            return ThreadSnapshots(self.store, objects).one(
+                place_of(name, config, checked_namespace(namespace or self.settings.namespace))
+            )
 
     def get_state_history(
         self,
@@ -494,6 +499,7 @@ class Client(Conversations):
         filter: Mapping[str, Any] | None = None,
         before: Mapping[str, Any] | None = None,
         limit: int | None = None,
+        namespace: str | None = None,
     ) -> Iterator[StateSnapshot]:
         """The checkpoints of a thread, newest first, as far back as its runs are stored: those whose metadata has the
         values of `filter`, older than that of the configuration `before`, at most `limit`. They are read in pages.
@@ -501,7 +507,8 @@ class Client(Conversations):
         from sleipnir.client.state_snapshots import ThreadSnapshots, chosen, place_of
 
         name, objects = self._states_of(agent)
-        place, older = place_of(name, config), None if before is None else place_of(name, before)
+        of = checked_namespace(namespace or self.settings.namespace)
+        place, older = place_of(name, config, of), None if before is None else place_of(name, before, of)
         snapshots = ThreadSnapshots(self.store, objects).newest_first(place, older)
         with self.store.errors():
             yield from chosen(snapshots, filter, limit)
@@ -514,6 +521,7 @@ class Client(Conversations):
         as_node: str | None = None,
         *,
         mode: UpdateMode = "reduce",
+        namespace: str | None = None,
     ) -> Run:
         """Begin the next turn of a thread as if the node `as_node` had written `values`, after its last checkpoint or
         the one that `config` names; see Run.update_state. Raises as that does; ThreadBusy if the last run of the thread
@@ -521,7 +529,7 @@ class Client(Conversations):
         from sleipnir.client.state_snapshots import ThreadSnapshots, place_of
 
         name, objects = self._states_of(agent)
-        place = place_of(name, config)
+        place = place_of(name, config, checked_namespace(namespace or self.settings.namespace))
         with self.store.errors():
             run_id = ThreadSnapshots(self.store).run_of(place)
         if run_id is None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.client import run_queries
+from sleipnir.runs.cards import checked_namespace
 from sleipnir.runs.views import RunInfo, SessionInfo, ThreadInfo
 
 if TYPE_CHECKING:
+    from sleipnir.runs.sessions import SessionName
     from sleipnir.runs.shared_values import SharedInfo
+    from sleipnir.runs.threads import ThreadName
+    from sleipnir.settings import Settings
     from sleipnir.store.store import Store
 
 
@@ -16,23 +21,22 @@ class Conversations:
     """The methods of Client for threads, sessions and shared values."""
 
     store: Store
+    settings: Settings
 
-    def threads(self, agent: str | None = None) -> list[ThreadInfo]:
-        """The threads of an agent (None: of all), the one used last first."""
+    def threads(self, agent: str | None = None, *, namespace: str | None = None) -> list[ThreadInfo]:
+        """The threads of an agent (None: of all), the one used last first. `namespace` as that of `runs`."""
         with self.store.errors():
-            return self.store.threads.all() if agent is None else self.store.threads.of_agent(agent)
+            return self.store.threads.all(agent, run_queries.one_namespace(namespace, self.settings.namespace))
 
-    def thread(self, agent: str, name: str) -> ThreadInfo | None:
-        """None: there is no such thread."""
-        from sleipnir.runs.threads import ThreadName
-
+    def thread(self, agent: str, name: str, *, namespace: str | None = None) -> ThreadInfo | None:
+        """None: there is no such thread in the namespace (None: that of SLEIPNIR_NAMESPACE, or `default`)."""
         with self.store.errors():
-            return self.store.threads.info(ThreadName(agent, name))
+            return self.store.threads.info(self._thread_name(agent, name, namespace))
 
-    def thread_runs(self, agent: str, name: str, limit: int = 50) -> list[RunInfo]:
+    def thread_runs(self, agent: str, name: str, limit: int = 50, *, namespace: str | None = None) -> list[RunInfo]:
         """The runs of a thread, also queued ones, the last one first, as far back as they are stored; none if there is
         no such thread."""
-        thread, found = self.thread(agent, name), list[RunInfo]()
+        thread, found = self.thread(agent, name, namespace=namespace), list[RunInfo]()
         run = None if thread is None else thread.queued[-1] if thread.queued else thread.run
         with self.store.errors():
             while run is not None and len(found) < limit:
@@ -43,13 +47,11 @@ class Conversations:
                 run = info.previous
         return found
 
-    def remove_thread(self, agent: str, name: str) -> bool:
+    def remove_thread(self, agent: str, name: str, *, namespace: str | None = None) -> bool:
         """Remove a thread. Its runs stay as long as other ended runs. False: there is no such thread. Raises
         ThreadBusy."""
-        from sleipnir.runs.threads import ThreadName
-
         with self.store.errors():
-            return self.store.threads.remove(ThreadName(agent, name))
+            return self.store.threads.remove(self._thread_name(agent, name, namespace))
 
     def shared_values(self, agent: str, user: str | None = None) -> dict[str, Any]:
         """The values of an agent for all its runs, or those of one of its users, by key without their scope."""
@@ -83,35 +85,42 @@ class Conversations:
         with self.store.errors():
             return self.store.shared_values.listed(agent)
 
-    def sessions(self, agent: str) -> list[SessionInfo]:
-        """The agent's sessions, the one used last first; temporary ones are not listed."""
+    def sessions(self, agent: str, *, namespace: str | None = None) -> list[SessionInfo]:
+        """The agent's sessions, the one used last first; temporary ones are not listed. `namespace` as that of
+        `runs`."""
         with self.store.errors():
-            return self.store.sessions.of_agent(agent)
+            return self.store.sessions.of_agent(agent, run_queries.one_namespace(namespace, self.settings.namespace))
 
-    def session(self, agent: str, name: str) -> SessionInfo | None:
-        """None: there is no such session."""
-        from sleipnir.runs.sessions import SessionName
-
+    def session(self, agent: str, name: str, *, namespace: str | None = None) -> SessionInfo | None:
+        """None: there is no such session in the namespace (None: that of SLEIPNIR_NAMESPACE, or `default`)."""
         with self.store.errors():
-            return self.store.sessions.info(SessionName(agent, name))
+            return self.store.sessions.info(self._session_name(agent, name, namespace))
 
-    def said(self, agent: str, session: str) -> list[dict[str, Any]]:
+    def said(self, agent: str, session: str, *, namespace: str | None = None) -> list[dict[str, Any]]:
         """The messages of a session, oldest first, in the format for models; none if the session does not exist."""
-        from sleipnir.runs.sessions import SessionName
-
         with self.store.errors():
-            return self.store.sessions.messages(SessionName(agent, session))
+            return self.store.sessions.messages(self._session_name(agent, session, namespace))
 
-    def add_to_session(self, agent: str, session: str, messages: Sequence[Mapping[str, Any]]) -> bool:
+    def add_to_session(
+        self, agent: str, session: str, messages: Sequence[Mapping[str, Any]], *, namespace: str | None = None
+    ) -> bool:
         """Append messages to a session. False: there is no such session. Raises SessionBusy."""
-        from sleipnir.runs.sessions import SessionName
-
         with self.store.errors():
-            return self.store.sessions.add(SessionName(agent, session), messages)
+            return self.store.sessions.add(self._session_name(agent, session, namespace), messages)
 
-    def remove_session(self, agent: str, session: str) -> bool:
+    def remove_session(self, agent: str, session: str, *, namespace: str | None = None) -> bool:
         """Delete a session. False: there is no such session. Raises SessionBusy."""
+        with self.store.errors():
+            return self.store.sessions.remove(self._session_name(agent, session, namespace))
+
+    def _thread_name(self, agent: str, name: str, namespace: str | None) -> ThreadName:
+        """Raises UsageError for what cannot name a namespace."""
+        from sleipnir.runs.threads import ThreadName
+
+        return ThreadName(agent, name, checked_namespace(namespace or self.settings.namespace))
+
+    def _session_name(self, agent: str, name: str, namespace: str | None) -> SessionName:
+        """Raises UsageError for what cannot name a namespace."""
         from sleipnir.runs.sessions import SessionName
 
-        with self.store.errors():
-            return self.store.sessions.remove(SessionName(agent, session))
+        return SessionName(agent, name, checked_namespace(namespace or self.settings.namespace))

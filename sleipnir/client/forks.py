@@ -125,7 +125,7 @@ def _thread_of(again: RunSpec, graph: Graph, thread: str) -> ThreadName:
         raise UsageError(NO_THREADS.format(agent=again.agent))
     if again.agent != folder_of(again.agent):
         raise UsageError(f"a run of {again.agent!r}, a graph within an agent, is in no thread: leave out --thread")
-    return ThreadName(again.agent, checked(thread))
+    return ThreadName(again.agent, checked(thread), again.namespace)
 
 
 def _as_turn(again: RunSpec, graph: Graph, thread: str, turn: NextTurn) -> RunSpec:

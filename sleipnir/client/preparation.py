@@ -148,6 +148,8 @@ class Preparation:
             max_cost_usd=budget.max_cost_usd,
             max_tokens=budget.max_tokens,
         )
+        if spec.session is not None or spec.sessions:
+            spec = spec.naming_in_its_namespace()
         if name is None:
             return PreparedRun(run_id or self._new_id(spec), spec, begin, roster)
         run_id, past = run_id or self._id_in(self._store.keys.partition_of(str(name))), before or {}
@@ -197,7 +199,7 @@ class Preparation:
             begin = self.agents.state_at_start(prepared, prompt, state)
         begin = {key: value for key, value in begin.items() if not key.startswith(SHARED) or key in (state or {})}
         if (in_session := _session(prepared.graph, prepared.folder.name, session)) is not None:
-            name = sessions.SessionName(prepared.folder.name, in_session)
+            name = sessions.SessionName(prepared.folder.name, in_session, self.agents.namespace(options))
         keys = self._store.keys
         run_id = requested_run.run_id_of(request_id, keys, None if name is None else keys.partition_of(str(name)))
         with self._store.errors():
@@ -224,7 +226,7 @@ class Preparation:
             raise UsageError(threads.NO_THREADS.format(agent=prepared.folder.name))
         if session is not None:
             raise UsageError("a run is in a session or in a thread, not in both")
-        return threads.ThreadName(prepared.folder.name, threads.checked(thread))
+        return threads.ThreadName(prepared.folder.name, threads.checked(thread), self.agents.namespace(options))
 
     def _turn_before(self, name: threads.ThreadName, *, queues: bool) -> LastTurn | LiveTurn | None:
         """What the turn goes on from, or is queued behind. Raises ThreadBusy."""
@@ -374,7 +376,8 @@ class Preparation:
             namespace=spec.namespace,
             tags=spec.tags,
         )
-        return again.stopping(spec.interrupt_before, spec.interrupt_after), roster.agent.graph, roster
+        again = again.stopping(spec.interrupt_before, spec.interrupt_after)
+        return again.naming_in_its_namespace() if again.sessions else again, roster.agent.graph, roster
 
     def batch_id(self) -> str:
         """A new id of a batch."""
@@ -386,8 +389,8 @@ class Preparation:
 
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""
-        session = None if spec.session is None else str(sessions.SessionName(spec.agent, spec.session))
-        return self._id_in(None if session is None else self._store.keys.partition_of(session))
+        session = sessions.SessionName.of(spec)
+        return self._id_in(None if session is None else self._store.keys.partition_of(str(session)))
 
     def _id_in(self, partition: int | None) -> str:
         keys = self._store.keys

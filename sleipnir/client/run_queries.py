@@ -7,7 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from sleipnir.errors import RunNotFound
-from sleipnir.runs.cards import DEFAULT_NAMESPACE, checked_namespace, checked_tags
+from sleipnir.runs.cards import checked_namespace, checked_tags
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 from sleipnir.runs.run_filters import ANY_NAMESPACE, ListPosition, PageOfRuns, RunFilter
 
 if TYPE_CHECKING:

@@ -51,16 +51,16 @@ class NamedCheckpoint(NamedTuple):
     step: int | None = None
 
 
-def place_of(agent: str, config: Mapping[str, Any] | str) -> NamedCheckpoint:
-    """What a configuration, or the name of a thread, names. Raises UsageError."""
+def place_of(agent: str, config: Mapping[str, Any] | str, namespace: str) -> NamedCheckpoint:
+    """What a configuration, or the name of a thread, names in a namespace. Raises UsageError."""
     if isinstance(config, str):
-        return NamedCheckpoint(ThreadName(agent, checked(config)))
+        return NamedCheckpoint(ThreadName(agent, checked(config), namespace))
     named = config.get("configurable") if isinstance(config, Mapping) else None
     if not isinstance(named, Mapping) or named.get(THREAD) in (None, ""):
         raise UsageError('the configuration names no thread: {"configurable": {"thread_id": "ann"}}')
     if named.get(NAMESPACE):
         raise UsageError(f"{NAMESPACE} {named[NAMESPACE]!r:.60}: the run of a graph below is a run of its own")
-    thread = ThreadName(agent, checked(str(named[THREAD])))
+    thread = ThreadName(agent, checked(str(named[THREAD])), namespace)
     return (
         NamedCheckpoint(thread)
         if named.get(CHECKPOINT) is None
@@ -304,8 +304,8 @@ class ThreadSnapshots:
             info = self.store.threads.info(thread)
             return None if info is None else info.run
         spec = self.store.runs.spec(place.run)
-        if (spec.agent, spec.thread) != (thread.agent, thread.name):
-            raise UsageError(f"run {place.run!r} is no run of the thread {str(thread)!r}")
+        if ThreadName.of(spec) != thread:
+            raise UsageError(f"run {place.run!r} is no run of the thread '{thread.agent}/{thread.name}'")
         return place.run
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sleipnir.errors import UsageError
 from sleipnir.graph.plain import compact_json
 from sleipnir.messages import FINAL
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 from sleipnir.runs.failure_text import failure_of
 from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.visits import Backoff, ChildWait, Commands, Delay, Doubt, Fan, Loop, Question, Receipt, SignalWait
@@ -33,7 +34,6 @@ from sleipnir.settings import NAMESPACE
 if TYPE_CHECKING:
     from sleipnir.runs.visits import Visit
 
-DEFAULT_NAMESPACE: Final = "default"
 MOST_TAGS: Final = 16
 MOST_TAG_VALUE: Final = 200
 VERSION_CHARS: Final = 12

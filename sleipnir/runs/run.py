@@ -20,6 +20,7 @@ from sleipnir.decoding import read
 from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.messages import FINAL, MOST_KEYS, VERSION, RunStatus
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, BudgetUse
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 from sleipnir.runs.visits import Child, Rank, Visit
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ WITH_BREAKPOINTS: Final = 2
 RETURNING: Final = 2
 """The version of the spec of a run that returns more than its output: an earlier release would return only that."""
 
+IN_NAMESPACE: Final = 4
+"""The version of the spec of a run with a thread or sessions of another namespace than `default`: an earlier release
+would go on with those of the same name there."""
+
 WITH_SHARED: Final = 2
 """The version of the spec of a run with shared values: an earlier release would not write them back."""
 
@@ -161,7 +166,9 @@ class RunSpec:
     version 2, `scopes` says which ones (graph/key_scopes.py): those of its agent, and with a `user` those of that. It
     was started by the fire of the time `fired_ms` of the schedule `schedule`. It is found in the lists of its
     `namespace`, and by its `tags` (cards.py); runs that it starts have the same. `author` is the person who submitted
-    it, or the run at the top; None: nobody is known.
+    it, or the run at the top; None: nobody is known. `thread_namespace` is that of its thread or session, and of the
+    sessions of the runs that it starts; one other than `default`, which earlier releases do not know, makes it of
+    version 4.
     """
 
     agent: str
@@ -202,9 +209,10 @@ class RunSpec:
     scopes: tuple[str, ...] = ()
     schedule: str | None = None
     fired_ms: int = 0
-    namespace: str = "default"
+    namespace: str = DEFAULT_NAMESPACE
     tags: dict[str, str] | None = None
     author: str | None = None
+    thread_namespace: str = DEFAULT_NAMESPACE
     v: int = VERSION
 
     def of_author(self, name: str) -> RunSpec:
@@ -221,7 +229,14 @@ class RunSpec:
 
     def in_thread(self, thread: str, turn: int, previous: str | None) -> RunSpec:
         """The same as a turn of a thread."""
-        return changed(self, thread=thread, turn=turn, previous=previous, v=WITH_BREAKPOINTS)
+        version = max(self.v, WITH_BREAKPOINTS)
+        return changed(self, thread=thread, turn=turn, previous=previous, v=version).naming_in_its_namespace()
+
+    def naming_in_its_namespace(self) -> RunSpec:
+        """The same with a thread and sessions of its own namespace."""
+        if self.namespace == DEFAULT_NAMESPACE:
+            return self
+        return changed(self, thread_namespace=self.namespace, v=IN_NAMESPACE)
 
     @property
     def of_nodes(self) -> NodeOverrides:

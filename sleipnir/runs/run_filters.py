@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sleipnir.errors import UsageError
 from sleipnir.messages import STATUSES
-from sleipnir.runs.cards import DEFAULT_NAMESPACE, REASONS, STANDINGS, VERSION_CHARS
+from sleipnir.runs.cards import REASONS, STANDINGS, VERSION_CHARS
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunInfo

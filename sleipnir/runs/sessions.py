@@ -1,8 +1,8 @@
 """Names of sessions, the stored conversations of agents (spec 2.14, 3.6).
 
-A session is a list of messages, kept by agent and name. One run at a time may use it; a run that completes adds its
-messages, one that fails or is cancelled adds nothing. Agents with a config.yaml have sessions; graphs have none: they
-manage their own state.
+A session is a list of messages, kept by namespace, agent and name. One run at a time may use it; a run that completes
+adds its messages, one that fails or is cancelled adds nothing. Agents with a config.yaml have sessions; graphs have
+none: they manage their own state.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sleipnir.errors import UsageError
+from sleipnir.runs.conversation_names import ConversationName
+
+if TYPE_CHECKING:
+    from sleipnir.runs.run import RunSpec
 
 TEMP: Final = "temp"
 """Requests a new session that is kept only while it is in use."""
@@ -33,19 +37,24 @@ NO_SESSION_HERE = "Graph-based agent '{agent}' does not support sessions. The gr
 
 
 @dataclass(frozen=True)
-class SessionName:
-    """A session: names are unique per agent."""
+class SessionName(ConversationName):
+    """A session: names are unique per agent of a namespace."""
 
-    agent: str
-    name: str
+    @classmethod
+    def of(cls, spec: RunSpec) -> SessionName | None:
+        """The session of a run. None: it is in none."""
+        return None if spec.session is None else cls(spec.agent, spec.session, spec.thread_namespace)
+
+    @classmethod
+    def of_child(cls, spec: RunSpec, agent: str) -> SessionName | None:
+        """The session of the runs of an agent that a run starts. None: they are in none."""
+        name = spec.sessions.get(agent)
+        return None if name is None else cls(agent, name, spec.thread_namespace)
 
     @property
     def expire_ms(self) -> int | None:
         """How long it is kept after its last run; None: until it is removed."""
         return TEMPORARY_MS if self.name.startswith(_TEMPORARY) else None
-
-    def __str__(self) -> str:
-        return f"{self.agent}/{self.name}"
 
 
 def instructions_of(bundle: str, variables: Mapping[str, str]) -> str:

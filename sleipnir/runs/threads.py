@@ -1,18 +1,22 @@
 """Threads: runs of a graph agent that continue each other; each turn begins with the state at the end of the last one.
 
-A thread is known by agent and name. One run at a time may be unfinished in it. The last run of a thread is kept, with
-its state, until the next one has begun or the thread is removed. Agents with a config.yaml have sessions instead, which
-keep what was said; a thread keeps the state.
+A thread is known by namespace, agent and name. One run at a time may be unfinished in it. The last run of a thread is
+kept, with its state, until the next one has begun or the thread is removed. Agents with a config.yaml have sessions
+instead, which keep what was said; a thread keeps the state.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sleipnir.errors import UsageError
 from sleipnir.graph.key_scopes import NOT_OF_THREAD
+from sleipnir.runs.conversation_names import ConversationName
+
+if TYPE_CHECKING:
+    from sleipnir.runs.run import RunSpec
 
 HELD_MS: Final = 2**53 - 1
 """When the last run of a thread expires, as the index of ended runs has it: never."""
@@ -37,14 +41,13 @@ def is_kept(key: str) -> bool:
 
 
 @dataclass(frozen=True)
-class ThreadName:
-    """A thread: names are unique per agent."""
+class ThreadName(ConversationName):
+    """A thread: names are unique per agent of a namespace."""
 
-    agent: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.agent}/{self.name}"
+    @classmethod
+    def of(cls, spec: RunSpec) -> ThreadName | None:
+        """The thread of a run. None: it is in none."""
+        return None if spec.thread is None else cls(spec.agent, spec.thread, spec.thread_namespace)
 
 
 def checked(name: str) -> str:

@@ -11,6 +11,7 @@ from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs.actor import Change
 from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 from sleipnir.runs.handling import NO_HANDLING, GateHandling, Voice
 from sleipnir.runs.run import NO_FAILED_VISITS, Breakpoint, FailedVisits, Gate, Hold, Parked, place_name
 from sleipnir.runs.visits import MOST_MESSAGE, Failure, Part, stable_type
@@ -509,6 +510,7 @@ class SessionInfo:
     messages: int
     run: str | None = None
     dropped: int = 0
+    namespace: str = DEFAULT_NAMESPACE
 
 
 @dataclass(frozen=True)
@@ -524,6 +526,7 @@ class ThreadInfo:
     run: str
     status: str | None = None
     queued: tuple[str, ...] = ()
+    namespace: str = DEFAULT_NAMESPACE
 
 
 @dataclass(frozen=True)

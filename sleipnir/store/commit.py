@@ -216,9 +216,8 @@ def _session(run: RunView, after: RunView, now_ms: int, most: int, *, revives: b
     commits that end and revive it."""
     if run.spec.thread is not None:
         return {"at_ms": now_ms, "thread": 1} if revives or after.is_final != run.is_final else None
-    if run.spec.session is None:
+    if (name := SessionName.of(run.spec)) is None:
         return None
-    name = SessionName(run.spec.agent, run.spec.session)
     session: dict[str, Any] = {"completed": after.status == "completed", "at_ms": now_ms}
     if name.expire_ms is not None:
         session["expire_ms"] = name.expire_ms

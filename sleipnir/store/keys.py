@@ -47,15 +47,16 @@ class Keys:
 
     def of_session_of(self, spec: RunSpec) -> SessionKeys | None:
         """The keys of the session of a run, or of its thread, which has no messages; None without either."""
-        if spec.thread is not None:
-            return SessionKeys(self.of_thread(ThreadName(spec.agent, spec.thread)))
-        return None if spec.session is None else self.of_session(SessionName(spec.agent, spec.session))
+        if (thread := ThreadName.of(spec)) is not None:
+            return SessionKeys(self.of_thread(thread))
+        return None if (session := SessionName.of(spec)) is None else self.of_session(session)
 
     def of_thread(self, name: ThreadName) -> str:
         """HASH run: the last run that has begun; busy: 1 while that run is unfinished; waiting: the ids of queued runs,
         in order, with spaces between; turns: how many runs it has had; created_ms, used_ms; expire_ms: how long the
         last run would have been kept outside of the thread. Lives until it is removed, and then for a minute with
-        removed: the token of the removal. Its runs are in its partition."""
+        removed: the token of the removal. Its runs are in its partition. In
+        other namespaces than `default` the name begins with `/namespace/`."""
         return f"{self._tag(self.partition_of(str(name)))}:thread:{name}"
 
     def of_shared(self, name: SharedName) -> SharedKeys:

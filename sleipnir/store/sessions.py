@@ -25,9 +25,10 @@ class Sessions:
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client, self._keys = client, keys
 
-    def of_agent(self, agent: str) -> list[SessionInfo]:
-        """The permanent sessions of an agent, the last used first."""
-        infos = self._read([name for name in self._listed() if name.agent == agent])
+    def of_agent(self, agent: str, namespace: str | None = None) -> list[SessionInfo]:
+        """The permanent sessions of an agent in a namespace (None: in all), the last used first."""
+        found = self._listed()
+        infos = self._read([name for name in found if name.agent == agent and namespace in (None, name.namespace)])
         return sorted(infos, key=lambda info: (-info.used_ms, info.name))
 
     def all(self) -> list[SessionInfo]:
@@ -38,7 +39,7 @@ class Sessions:
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.zrange(self._keys.of_partition(partition).sessions, 0, -1)
-        return [SessionName(*listed.split("/", 1)) for reply in pipe.execute() for listed in reply]
+        return [SessionName.of_text(listed) for reply in pipe.execute() for listed in reply]
 
     def info(self, name: SessionName) -> SessionInfo | None:
         """None: there is no such session."""
@@ -53,7 +54,14 @@ class Sessions:
         replies = pipe.execute()
         return [
             SessionInfo(
-                name.agent, name.name, int(created), int(used), messages, run if busy else None, int(dropped or 0)
+                name.agent,
+                name.name,
+                int(created),
+                int(used),
+                messages,
+                run if busy else None,
+                int(dropped or 0),
+                name.namespace,
             )
             for name, (created, used, run, busy, dropped), messages in zip(
                 names, replies[::2], replies[1::2], strict=True

@@ -64,31 +64,29 @@ class Threads:
         self._client, self._keys, self._runs = client, keys, runs
         self._retention_ms, self._by = retention_ms, by
 
-    def of_agent(self, agent: str) -> list[ThreadInfo]:
-        """The threads of an agent, the last used first."""
-        return self._read([name for name in self._listed() if name.agent == agent])
-
-    def all(self) -> list[ThreadInfo]:
-        """The threads of all agents, the last used first."""
-        return self._read(self._listed())
+    def all(self, agent: str | None = None, namespace: str | None = None) -> list[ThreadInfo]:
+        """The threads of an agent (None: of all) in a namespace (None: in all), the last used first."""
+        found = self._listed()
+        return self._read([n for n in found if agent in (None, n.agent) and namespace in (None, n.namespace)])
 
     def info(self, name: ThreadName) -> ThreadInfo | None:
         """None: there is no such thread."""
         return next(iter(self._read([name])), None)
 
-    def newest(self, limit: int) -> list[ThreadInfo]:
-        """The `limit` threads of all agents that were used last, the last one first."""
+    def newest(self, limit: int, namespace: str) -> list[ThreadInfo]:
+        """Of the `limit` threads of all agents that were used last, those of a namespace, the last one first."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.zrevrange(self._keys.of_partition(partition).threads, 0, limit - 1, withscores=True)
         used = sorted(((at_ms, listed) for reply in pipe.execute() for listed, at_ms in reply), reverse=True)
-        return self._read([ThreadName(*listed.split("/", 1)) for _, listed in used[:limit]])
+        names = [ThreadName.of_text(listed) for _, listed in used]
+        return self._read([name for name in names if name.namespace == namespace][:limit])
 
     def _listed(self) -> list[ThreadName]:
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.zrange(self._keys.of_partition(partition).threads, 0, -1)
-        return [ThreadName(*listed.split("/", 1)) for reply in pipe.execute() for listed in reply]
+        return [ThreadName.of_text(listed) for reply in pipe.execute() for listed in reply]
 
     def _read(self, names: Sequence[ThreadName]) -> list[ThreadInfo]:
         pipe = self._client.pipeline(transaction=False)
@@ -103,7 +101,7 @@ class Threads:
         infos = [
             ThreadInfo(
                 name.agent, name.name, int(created), int(used), int(turns), run, None if end is None else end.status,
-                tuple((waiting or "").split()),
+                tuple((waiting or "").split()), name.namespace,
             )
             for name, (created, used, turns, waiting, run) in found
             for end in [ends[run]]
@@ -151,7 +149,7 @@ class Threads:
         or has gone on since it was read, and TooManyQueued if too many turns are queued."""
         from sleipnir.runs.transitions import Step
 
-        name = ThreadName(spec.agent, str(spec.thread))
+        name = _thread_of(spec)
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         why = f"turn {spec.turn} of thread {name.name}, queued behind run {spec.previous}"
         keys = {
@@ -176,7 +174,7 @@ class Threads:
         if code == _FULL:
             raise TooManyQueued(
                 f"{_what(name)} has {MOST_QUEUED} queued turns, and takes no more; "
-                f"`sleipnir threads show {name.agent} {name.name}` lists them"
+                f"`sleipnir threads show {name.arguments}` lists them"
             )
 
     def start(self, run_id: str, spec: RunSpec, changes: Mapping[str, Any], last: LastTurn | None) -> None:
@@ -187,7 +185,7 @@ class Threads:
         """
         from sleipnir.runs.transitions import Step
 
-        name = ThreadName(spec.agent, str(spec.thread))
+        name = _thread_of(spec)
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         past = run if last is None else self._keys.of_run(last.run)
         why = f"turn {spec.turn} of thread {name.name}" + (f", after run {last.run}, {last.status}" if last else "")
@@ -259,6 +257,12 @@ class Threads:
         return ThreadBusy.by(name.name, name.agent, run, "unfinished" if info is None else info.status, verb)
 
 
+def _thread_of(spec: RunSpec) -> ThreadName:
+    if (name := ThreadName.of(spec)) is None:
+        raise TypeError("a turn needs its thread")
+    return name
+
+
 def _what(name: ThreadName) -> str:
     return f"thread {name.name!r} of agent {name.agent!r}"
 
@@ -266,5 +270,5 @@ def _what(name: ThreadName) -> str:
 def _gone(name: ThreadName, run: str) -> UsageError:
     return UsageError(
         f"the last run {run} of thread {name.name!r} of agent {name.agent!r} is gone, and the state of the thread with "
-        f"it. `sleipnir threads rm {name.agent} {name.name}` removes the thread; a new one begins without a past"
+        f"it. `sleipnir threads rm {name.arguments}` removes the thread; a new one begins without a past"
     )

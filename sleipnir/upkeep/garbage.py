@@ -167,8 +167,8 @@ def _sessions(store: Store, settings: Settings) -> Iterator[Found]:
     for info in store.sessions.all():
         if info.agent not in known and info.run is None:
             why = f"{info.messages} messages; agent {info.agent!r} is not found here"
-            item = GarbageItem("session", f"{info.agent}/{info.name}", 0, why)
-            name = SessionName(info.agent, info.name)
+            name = SessionName(info.agent, info.name, info.namespace)
+            item = GarbageItem("session", str(name), 0, why)
             yield item, partial(store.sessions.remove, name)
 
 
@@ -176,8 +176,9 @@ def _threads(store: Store, settings: Settings) -> Iterator[Found]:
     known = set(finding.names(settings))
     for info in store.threads.all():
         if info.agent not in known and (info.status is None or info.status in FINAL):
-            item = GarbageItem("thread", f"{info.agent}/{info.name}", 0, f"agent {info.agent!r} is not found here")
-            yield item, partial(store.threads.remove, ThreadName(info.agent, info.name))
+            name = ThreadName(info.agent, info.name, info.namespace)
+            item = GarbageItem("thread", str(name), 0, f"agent {info.agent!r} is not found here")
+            yield item, partial(store.threads.remove, name)
 
 
 def _staged(settings: Settings) -> Iterator[Found]:

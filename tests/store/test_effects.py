@@ -521,7 +521,7 @@ def test_effects_that_were_passed_over_are_looked_at_again(store: Store) -> None
     world.deliveries._clock = lambda: now_s[0]
     spec = store._client.get(store.keys.of_run(RUN).spec)
     world.plan()
-    store._client.set(store.keys.of_run(RUN).spec, '{"agent": "parent", "bundle": "p1", "v": 4}')
+    store._client.set(store.keys.of_run(RUN).spec, '{"agent": "parent", "bundle": "p1", "v": 5}')
     world.go_on()
     assert (store._client.xlen(world.owed(RUN)), store.dead_letters.count()) == (1, 0)
     store._client.set(store.keys.of_run(RUN).spec, spec)

@@ -291,7 +291,7 @@ def test_a_cancel_of_a_run_whose_record_cannot_be_read_waits_and_is_not_lost(sto
     bench = Bench(store, ASKS)
     bench.submit(STRANGE)
     spec = store._client.get(store.keys.of_run(STRANGE).spec)
-    store._client.set(store.keys.of_run(STRANGE).spec, '{"agent": "agent", "bundle": "digest", "v": 4}')
+    store._client.set(store.keys.of_run(STRANGE).spec, '{"agent": "agent", "bundle": "digest", "v": 5}')
     store.runs.cancel(STRANGE)
     bench.plan()
     bench.look_again()
@@ -360,13 +360,13 @@ def test_a_run_of_a_newer_client_continues_with_a_scheduler_that_reads_its_versi
     """Finding C1: a field that this release does not know is no reason; a newer version is, until a newer scheduler
     owns the partition."""
     bench.submit(STRANGE, OTHERS[0])
-    for run, version in ((STRANGE, 4), (OTHERS[0], 1)):
+    for run, version in ((STRANGE, 5), (OTHERS[0], 1)):
         spec = {"agent": "agent", "bundle": "digest", "colour": "red", "v": version}
         bench.client.set(bench.store.keys.of_run(run).spec, json.dumps(spec))
     bench.plan()
     assert (bench.status(OTHERS[0]), bench.status()) == ("completed", "submitted")
-    assert bench.marks()[STRANGE]["reason"].endswith("version 4, this release reads up to 3")
-    monkeypatch.setattr(decoding, "READS", 4)
+    assert bench.marks()[STRANGE]["reason"].endswith("version 5, this release reads up to 4")
+    monkeypatch.setattr(decoding, "READS", 5)
     bench.advance = bench.scheduler()
     bench.plan()
     assert (bench.status(), bench.marks()) == ("completed", {})
@@ -420,6 +420,6 @@ def test_bundles_of_runs_whose_spec_cannot_be_read_are_kept(bench: Bench) -> Non
     """Finding C1: a parked run that goes on needs its bundle."""
     digests = ["a" * 64, "b" * 64]
     bench.submit(STRANGE, OTHERS[0])
-    spec = json.dumps({"agent": "x", "bundle": digests[0], "agents": {"y": digests[1]}, "v": 4})
+    spec = json.dumps({"agent": "x", "bundle": digests[0], "agents": {"y": digests[1]}, "v": 5})
     bench.client.set(bench.store.keys.of_run(STRANGE).spec, spec)
     assert {*digests, "digest"} <= bench.store.pinned().bundles

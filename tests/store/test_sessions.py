@@ -37,12 +37,14 @@ REPLIED = {"role": "assistant", "content": "Dort, in 3 {} []"}
 class Chat:
     """Runs of one session."""
 
-    def __init__(self, store: Store, spec: RunSpec = SPEC, graph: str = LOOP) -> None:
+    def __init__(self, store: Store, spec: RunSpec = SPEC, graph: str = LOOP, *, first: int = 0) -> None:
         self.store, self.spec = store, spec
-        self.name = SessionName(spec.agent, str(spec.session))
+        name = SessionName.of(spec)
+        assert name is not None
+        self.name = name
         self.advance: Advance = advance_of(store, graph)
         partition = store.keys.partition_of(str(self.name))
-        ids = (f"run{number:09}" for number in itertools.count())
+        ids = (f"run{number:09}" for number in itertools.count(first))
         self._ids = (run for run in ids if store.keys.partition_of(run) == partition)
 
     def start(self) -> str:
@@ -288,3 +290,25 @@ def test_a_change_that_is_repeated_as_its_reply_was_lost_is_made_once(store: Sto
     assert not store.sessions.remove(DESK)
     chat.start()
     assert store._client.ttl(keys.session) == -1
+
+
+def test_sessions_of_two_namespaces_share_nothing_but_their_name(store: Store) -> None:
+    spec = replace(SPEC, namespace="acme")
+    own, other = Chat(store), Chat(store, spec.naming_in_its_namespace(), first=1_000)
+    runs = own.start(), other.start()
+    with pytest.raises(SessionBusy):
+        other.start()
+    own.say(runs[0], QUESTION)
+    other.say(runs[1], REPLIED)
+    assert (own.messages, other.messages) == ([QUESTION], [REPLIED])
+    assert json.loads(own.talk(own.start()).history) == [QUESTION]
+    seen = {of: [info.namespace for info in store.sessions.of_agent("agent", of)] for of in ("default", "acme", "none")}
+    assert seen == {"default": ["default"], "acme": ["acme"], "none": []}
+    assert store.sessions.remove(other.name) and store.sessions.info(own.name) is not None
+    assert store.sessions.info(other.name) is None
+
+
+def test_a_run_of_an_earlier_release_goes_on_in_the_session_that_it_began_in(store: Store) -> None:
+    chat = Chat(store, replace(SPEC, namespace="acme"))
+    chat.say(chat.start(), REPLIED)
+    assert (chat.name, store.sessions.messages(DESK)) == (DESK, [REPLIED])

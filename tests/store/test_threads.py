@@ -108,9 +108,9 @@ def test_a_turn_begins_with_the_state_at_the_end_of_the_last_one_and_with_change
     assert (info.thread, info.turn, info.previous) == ("talk", 2, first)
     [submitted] = talk.store.runs.history(second, limit=1)
     assert submitted.reason == f"turn 2 of thread talk, after run {first}, completed"
-    [thread] = talk.store.threads.of_agent("agent")
+    [thread] = talk.store.threads.all("agent")
     assert (thread.name, thread.turns, thread.run, thread.status) == ("talk", 2, second, "running")
-    assert talk.store.threads.all() == [thread] and talk.store.threads.of_agent("other") == []
+    assert talk.store.threads.all() == [thread] and talk.store.threads.all("other") == []
 
 
 @pytest.mark.conformance("SV-06")
@@ -345,3 +345,13 @@ def test_a_turn_does_not_begin_with_values_of_one_run(talk: Talk) -> None:
     second = talk.begin(last, **{"invocation:case": 2})
     assert talk.store.runs.state(second) == {"temperature": 1, "said": "x", "invocation:case": 2}
     assert talk.store.runs.fold(second, 0) == talk.store.runs.state(second)
+
+
+def test_a_turn_of_an_earlier_release_goes_on_in_the_thread_that_it_began_in(talk: Talk) -> None:
+    run = next(talk.ids)
+    spec = replace(SPEC.in_thread(NAME.name, 1, None), namespace="acme")
+    talk.store.threads.start(run, spec, {}, None)
+    talk.advance.run_once()
+    talk.end(run, said="hi")
+    last = talk.store.threads.last(NAME)
+    assert last is not None and (last.run, last.state) == (run, {"said": "hi"})

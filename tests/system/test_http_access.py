@@ -4,6 +4,7 @@ credentials; logins, their cookies and CSRF; proxies; TLS; and when a server doe
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import re
 import ssl
@@ -18,6 +19,8 @@ import pytest
 
 from sleipnir.access.records import ACCESS_ROLES, EVERY
 from sleipnir.client.access import Access
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.sessions import SessionName
 from sleipnir_console.app import api_routes
 from sleipnir_console.permissions import RANKS, Permission
 from tests.console import BASE, Answer, Console, console_of
@@ -449,6 +452,46 @@ def test_a_run_of_another_namespace_is_not_there(console: Console, credentials: 
         assert console.get(path, **everywhere).status == 200
     seen = console.get("/runs?namespace=*&tag=who=n", **everywhere).data["items"]
     assert [run["id"] for run in seen] == [own.id, other.id]
+
+
+def test_a_thread_and_a_session_of_another_namespace_are_not_there(
+    console: Console, credentials: Credentials, tmp_path: Path
+) -> None:
+    with console.stack.client() as client:
+        agent = write_agent(tmp_path / "asking", ASKING)
+        other = client.submit(agent, namespace="other", thread="talk")
+        name = SessionName("chatty", "desk", "other")
+        spec = RunSpec("chatty", "digest", namespace="other", session="desk").naming_in_its_namespace()
+        partition = client.store.keys.partition_of(str(name))
+        ids = (f"run{number:09}" for number in itertools.count())
+        client.store.runs.create(next(run for run in ids if client.store.keys.partition_of(run) == partition), spec, {})
+    here = {"Authorization": f"Bearer {credentials.here['admin']}"}
+    viewer = {"Authorization": f"Bearer {credentials.everywhere['viewer']}"}
+    paths = {
+        "/threads/asking/talk": "agent 'asking' has no thread 'talk'",
+        "/threads/asking/talk/runs": "agent 'asking' has no thread 'talk'",
+        "/sessions/chatty/desk": "agent 'chatty' has no session 'desk'",
+    }
+    for path, nowhere in paths.items():
+        for of, detail in (("", nowhere), ("?namespace=other", UNSEEN), ("?namespace=nowhere", UNSEEN)):
+            answer = console.get(path + of, **here)
+            assert (answer.status, answer.data["detail"]) == (404, detail)
+        assert console.get(f"{path}?namespace=other", **viewer).status == 200
+        assert console.get(path, **viewer).status == console.get(f"{path}?namespace=nowhere", **viewer).status == 404
+    for path in ("/threads/asking/talk", "/sessions/chatty/desk"):
+        for of, headers, status in (
+            ("", here, 404),
+            ("?namespace=other", here, 404),
+            ("?namespace=other", viewer, 403),
+        ):
+            assert console.request("DELETE", path + of, None, headers).status == status
+    for path in ("/threads", "/sessions/chatty"):
+        assert console.get(path, **here).data == console.get(f"{path}?namespace=*", **here).data == []
+        assert console.get(f"{path}?namespace=other", **here).status == 404
+        [found] = console.get(f"{path}?namespace=other", **viewer).data
+        assert (found["namespace"], found["run"] is not None) == ("other", True)
+    with console.stack.client() as client:
+        assert client.run(other.id).info().thread == "talk"
 
 
 # Proxies, TLS, and servers that do not start.

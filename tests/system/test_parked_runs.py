@@ -15,7 +15,7 @@ start: done
 nodes:
   done: {type: end, output: hello}
 """
-NEWER = "from sleipnir import decoding; decoding.READS = 4; from sleipnir_scheduler.main import main; main()"
+NEWER = "from sleipnir import decoding; decoding.READS = 5; from sleipnir_scheduler.main import main; main()"
 
 
 def test_a_run_of_a_newer_client_is_parked_and_continues_with_a_newer_scheduler(
@@ -28,7 +28,7 @@ def test_a_run_of_a_newer_client_is_parked_and_continues_with_a_newer_scheduler(
         stack.client() as client,
     ):
         strange, *others = [client.submit(agent) for _ in range(21)]
-        for run, version in ((strange, 4), (others[0], 1)):
+        for run, version in ((strange, 5), (others[0], 1)):
             key = client.store.keys.of_run(run.id).spec
             spec = json.loads(client.store._client.get(key))
             client.store._client.set(key, json.dumps(spec | {"colour": "red", "v": version}))
@@ -37,7 +37,7 @@ def test_a_run_of_a_newer_client_is_parked_and_continues_with_a_newer_scheduler(
         info = wait_until(lambda: strange.info() if strange.info().parked else None, "it is parked")
         assert info is not None
         assert info.parked is not None
-        why = f"spec of {strange.id} cannot be read: written by a newer release: version 4, this release reads up to 3"
+        why = f"spec of {strange.id} cannot be read: written by a newer release: version 5, this release reads up to 4"
         assert info.parked.reason == why
         [line] = [line for line in stack.sleipnir("ps").stdout.splitlines() if strange.id in line]
         assert " parked " in line

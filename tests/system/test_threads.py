@@ -132,6 +132,62 @@ def test_of_turns_submitted_at_once_exactly_one_begins(stack: Stack, client: Cli
     ended(client.run(begun[0]), "cancelled")
 
 
+def test_two_namespaces_have_threads_of_one_name_at_once_and_share_nothing(stack: Stack, client: Client) -> None:
+    start, failures = threading.Barrier(4), list[BaseException]()
+    outputs: dict[str, list[str]] = {}
+
+    def talk(namespace: str, thread: str) -> None:
+        try:
+            with stack.client() as own:
+                start.wait(60)
+                turns = [
+                    ended(own.submit("counts", f"{namespace}{turn}", thread=thread, namespace=namespace))
+                    for turn in (1, 2, 3)
+                ]
+                outputs[f"{namespace} {thread}"] = [str(run.output) for run in turns]
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    pairs = [(namespace, thread) for namespace in ("default", "acme") for thread in ("both", "same")]
+    threads = [threading.Thread(target=talk, args=pair) for pair in pairs]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(180)
+    assert not failures
+    for namespace, thread in pairs:
+        first, second, third = (f'"{namespace}{turn}"' for turn in (1, 2, 3))
+        said = [f"1 [{first}]", f"2 [{first},{second}]", f"3 [{first},{second},{third}]"]
+        assert outputs[f"{namespace} {thread}"] == said
+        info = client.thread("counts", thread, namespace=namespace)
+        assert info is not None and (info.turns, info.namespace) == (3, namespace)
+        runs = client.thread_runs("counts", thread, namespace=namespace)
+        assert {run.namespace for run in runs} == {namespace} and len(runs) == 3
+        assert client.get_state("counts", thread, namespace=namespace).values["number"] == 3
+    assert [info.name for info in client.threads("counts", namespace="acme")].count("both") == 1
+    both = [info for info in client.threads("counts", namespace="*") if info.name == "both"]
+    assert {info.namespace for info in both} == {"default", "acme"}
+    assert client.thread("counts", "both", namespace="nowhere") is None
+    with pytest.raises(UsageError, match="cannot name a namespace"):
+        client.thread("counts", "both", namespace="a/b")
+
+
+def test_a_fork_and_the_command_line_find_the_thread_of_their_namespace(stack: Stack, client: Client) -> None:
+    first = ended(client.submit("counts", "a", thread="line", namespace="team"))
+    assert ended(first.fork(at=0, thread="line", state={"initial_prompt": "b"})).output == '1 ["b"]'
+    shown = stack.sleipnir("threads", "show", "counts", "line", "--namespace", "team", "--json")
+    assert [run["turn"] for run in json.loads(shown.stdout)["runs"]] == [2, 1]
+    own = json.loads(stack.sleipnir("threads", "ls", "--json", SLEIPNIR_NAMESPACE="team").stdout)
+    assert [(info["name"], info["namespace"]) for info in own] == [("line", "team")]
+    hidden = stack.sleipnir("threads", "show", "counts", "line")
+    nowhere = stack.sleipnir("threads", "show", "counts", "line", "--namespace", "nowhere")
+    assert (hidden.returncode, hidden.stderr) == (nowhere.returncode, nowhere.stderr) and hidden.returncode == 2
+    assert stack.sleipnir("threads", "rm", "counts", "line").returncode == 2
+    assert stack.sleipnir("threads", "rm", "counts", "line", "--namespace", "team").returncode == 0
+    assert client.thread("counts", "line", namespace="team") is None
+
+
 def test_a_failed_run_is_retried_or_left_by_the_next_turn_which_says_so(stack: Stack, client: Client) -> None:
     ended(client.submit("counts", "a", thread="fails"))
     failed = ended(client.submit("counts", "boom", thread="fails"), "failed")

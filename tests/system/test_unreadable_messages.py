@@ -123,7 +123,7 @@ def test_a_claim_whose_message_names_something_else_is_refused(redis_server: Red
             assert taken == ClaimRefused("forged")
         spec = client.store.keys.of_run(run.id).spec
         written = json.loads(client.store._client.get(spec))
-        for changed, expected in (({"v": 4}, ClaimRefused("unreadable")), ({"v": 1, "colour": "red"}, None)):
+        for changed, expected in (({"v": 5}, ClaimRefused("unreadable")), ({"v": 1, "colour": "red"}, None)):
             client.store._client.set(spec, json.dumps(dict(reversed((written | changed).items()))))
             call = VisitCall.from_json(told)
             taken = client.store.visits.claim(call, worker="w", token="t", lease_ms=1_000, wanted=())

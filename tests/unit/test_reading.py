@@ -87,7 +87,7 @@ def test_fields_of_a_newer_release_are_ignored_and_missing_ones_have_their_defau
 def test_a_newer_version_is_refused_until_the_release_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding C1."""
     newer = {"agent": "a", "bundle": "b", "v": decoding.READS + 1}
-    with pytest.raises(RecordUnreadable, match="written by a newer release: version 4, this release reads up to 3"):
+    with pytest.raises(RecordUnreadable, match="written by a newer release: version 5, this release reads up to 4"):
         read(run.RunSpec, newer)
     monkeypatch.setattr(decoding, "READS", decoding.READS + 1)
     assert read(run.RunSpec, newer).v == decoding.READS

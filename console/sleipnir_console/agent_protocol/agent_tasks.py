@@ -73,7 +73,9 @@ class AgentTasks:
         words = "\0".join((self.namespace, self.caller, self.agent, message.id))
         request_id = f"a2a {hashlib.sha256(words.encode('utf-8', 'surrogatepass')).hexdigest()}"
         try:
-            run = await self.client.submit(self.agent, message.text, scratch=True, request_id=request_id, **given)
+            run = await self.client.submit(
+                self.agent, message.text, scratch=True, request_id=request_id, namespace=self.namespace, **given
+            )
         except (SessionBusy, ThreadBusy, TooManyQueued) as error:
             raise A2aError(UNSUPPORTED, str(error)) from None
         except UsageError as error:

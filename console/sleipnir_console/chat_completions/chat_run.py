@@ -99,10 +99,10 @@ class Conversation:
         if self.name is None:
             return None
         if self.graph.loop is None:
-            thread = await self.client.thread(self.asked.model, self.name)
+            thread = await self.client.thread(self.asked.model, self.name, namespace=self.namespace)
             run_id = None if thread is None else thread.run
         else:
-            session = await self.client.session(self.asked.model, self.name)
+            session = await self.client.session(self.asked.model, self.name, namespace=self.namespace)
             run_id = None if session is None else session.run
         if run_id is None:
             return None
@@ -157,7 +157,9 @@ class Conversation:
         else:
             prompt = self.asked.transcript()
         try:
-            run = await self.client.submit(self.asked.model, prompt, scratch=True, request_id=self.request_id, **given)
+            run = await self.client.submit(
+                self.asked.model, prompt, scratch=True, request_id=self.request_id, namespace=self.namespace, **given
+            )
         except TooManyQueued as error:
             raise HttpProblem("too-many-requests", str(error)) from None
         return ChatRun(self._following(run))

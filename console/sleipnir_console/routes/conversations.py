@@ -9,14 +9,18 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from sleipnir.runs.views import RunInfo, SessionInfo, ThreadInfo
+from sleipnir_console.asked_runs import AskedNamespace, seen_namespace
 from sleipnir_console.connection import client_of
-from sleipnir_console.permissions import GuardedRoute, requires
+from sleipnir_console.permissions import UNSEEN, GuardedRoute, Permission, caller_of, refusal, requires
 from sleipnir_console.problems import HttpProblem
 from sleipnir_console.strict_model import AgentName, AgentPath, Limit
 
 router = APIRouter(tags=["conversations"], route_class=GuardedRoute)
 
 Name: TypeAlias = Annotated[str, Path(min_length=1, max_length=200)]
+OneNamespace: TypeAlias = Annotated[
+    str | None, Query(description="Default: that of the server. Others need a role in `*`.", max_length=63)
+]
 
 
 class SessionDetail(BaseModel):
@@ -29,17 +33,19 @@ class SessionDetail(BaseModel):
 @router.get("/threads", operation_id="list_threads", summary="Threads, the one used last first")
 @requires("viewer")
 async def list_threads(
-    request: Request, agent: Annotated[AgentName | None, Query(description="Only of this agent.")] = None
+    request: Request,
+    agent: Annotated[AgentName | None, Query(description="Only of this agent.")] = None,
+    namespace: AskedNamespace = None,
 ) -> list[ThreadInfo]:
-    """Threads of an agent, or of all."""
-    return await client_of(request).threads(agent)
+    """Threads of an agent, or of all, in a namespace."""
+    return await client_of(request).threads(agent, namespace=seen_namespace(request, namespace))
 
 
 @router.get("/threads/{agent}/{name}", operation_id="get_thread", summary="One thread")
 @requires("viewer")
-async def get_thread(request: Request, agent: AgentPath, name: Name) -> ThreadInfo:
+async def get_thread(request: Request, agent: AgentPath, name: Name, namespace: OneNamespace = None) -> ThreadInfo:
     """Its last run, and queued turns."""
-    thread = await client_of(request).thread(agent, name)
+    thread = await client_of(request).thread(agent, name, namespace=_namespace_of(request, namespace, "viewer"))
     if thread is None:
         raise _no_thread(agent, name)
     return thread
@@ -47,48 +53,67 @@ async def get_thread(request: Request, agent: AgentPath, name: Name) -> ThreadIn
 
 @router.get("/threads/{agent}/{name}/runs", operation_id="list_thread_runs", summary="The runs of a thread")
 @requires("viewer")
-async def list_thread_runs(request: Request, agent: AgentPath, name: Name, limit: Limit = 50) -> list[RunInfo]:
+async def list_thread_runs(
+    request: Request, agent: AgentPath, name: Name, limit: Limit = 50, namespace: OneNamespace = None
+) -> list[RunInfo]:
     """Also queued ones, the last one first, as far back as they are stored."""
-    runs = await client_of(request).thread_runs(agent, name, limit)
-    if not runs and await client_of(request).thread(agent, name) is None:
+    of = _namespace_of(request, namespace, "viewer")
+    runs = await client_of(request).thread_runs(agent, name, limit, namespace=of)
+    if not runs and await client_of(request).thread(agent, name, namespace=of) is None:
         raise _no_thread(agent, name)
     return runs
 
 
 @router.delete("/threads/{agent}/{name}", status_code=204, operation_id="remove_thread", summary="Remove a thread")
 @requires("operator")
-async def remove_thread(request: Request, agent: AgentPath, name: Name) -> Response:
+async def remove_thread(request: Request, agent: AgentPath, name: Name, namespace: OneNamespace = None) -> Response:
     """Its runs stay as long as other ended runs."""
-    if not await client_of(request).remove_thread(agent, name):
+    of = _namespace_of(request, namespace, "operator")
+    if not await client_of(request).remove_thread(agent, name, namespace=of):
         raise _no_thread(agent, name)
     return Response(status_code=204)
 
 
 @router.get("/sessions/{agent}", operation_id="list_sessions", summary="Sessions of an agent, the one used last first")
 @requires("viewer")
-async def list_sessions(request: Request, agent: AgentPath) -> list[SessionInfo]:
+async def list_sessions(request: Request, agent: AgentPath, namespace: AskedNamespace = None) -> list[SessionInfo]:
     """Temporary ones are not listed."""
-    return await client_of(request).sessions(agent)
+    return await client_of(request).sessions(agent, namespace=seen_namespace(request, namespace))
 
 
 @router.get("/sessions/{agent}/{name}", operation_id="get_session", summary="One session with its messages")
 @requires("viewer")
-async def get_session(request: Request, agent: AgentPath, name: Name) -> SessionDetail:
+async def get_session(request: Request, agent: AgentPath, name: Name, namespace: OneNamespace = None) -> SessionDetail:
     """What was said in it."""
-    client = client_of(request)
-    session = await client.session(agent, name)
+    client, of = client_of(request), _namespace_of(request, namespace, "viewer")
+    session = await client.session(agent, name, namespace=of)
     if session is None:
         raise _no_session(agent, name)
-    return SessionDetail(session=session, messages=await client.said(agent, name))
+    return SessionDetail(session=session, messages=await client.said(agent, name, namespace=of))
 
 
 @router.delete("/sessions/{agent}/{name}", status_code=204, operation_id="remove_session", summary="Delete a session")
 @requires("operator")
-async def remove_session(request: Request, agent: AgentPath, name: Name) -> Response:
+async def remove_session(request: Request, agent: AgentPath, name: Name, namespace: OneNamespace = None) -> Response:
     """Refused while a run goes on in it."""
-    if not await client_of(request).remove_session(agent, name):
+    of = _namespace_of(request, namespace, "operator")
+    if not await client_of(request).remove_session(agent, name, namespace=of):
         raise _no_session(agent, name)
     return Response(status_code=204)
+
+
+def _namespace_of(request: Request, asked: str | None, permission: Permission) -> str:
+    """The namespace of a thread or a session. What a caller may do in others than that of the server, its role in all
+    of them allows; without such a role, nothing of them is there."""
+    own: str = request.app.state.namespace
+    if asked in (None, own):
+        return own
+    caller = caller_of(request)
+    if not caller.may("viewer", everywhere=True):
+        raise HttpProblem("not-found", UNSEEN)
+    if not caller.may(permission, everywhere=True):
+        raise refusal(caller, permission)
+    return asked
 
 
 def _no_thread(agent: str, name: str) -> HttpProblem:

@@ -240,8 +240,8 @@ class Context:
 
     def child_id(self, seq: int, agent: str, *, in_session: bool = True) -> str:
         """The id of the run of `agent` that the visit `seq` starts."""
-        session = self.run.spec.sessions.get(agent) if in_session else None
-        return child_id(self.run.id, seq, None if session is None else str(SessionName(agent, session)))
+        session = SessionName.of_child(self.run.spec, agent) if in_session else None
+        return child_id(self.run.id, seq, None if session is None else str(session))
 
     def lost_past(self) -> str | None:
         """A fork that has no state of its own takes that of its source. Why there is none to take, if it is gone."""

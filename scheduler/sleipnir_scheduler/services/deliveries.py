@@ -206,10 +206,8 @@ class Deliveries:
             case TellBatch(place, version) if owed.run in ends:
                 return self._store.notify_batch(place, version, ends[owed.run])
             case RetryChild(child, agent, seq, attempt, isolated):
-                name = spec.sessions.get(agent) if spec is not None and not isolated else None
-                return self._store.retry(
-                    owed.run, child, seq, attempt, None if name is None else SessionName(agent, name)
-                )
+                name = None if spec is None or isolated else SessionName.of_child(spec, agent)
+                return self._store.retry(owed.run, child, seq, attempt, name)
             case TellChild(child, what, by, keeps, due_ms):
                 by = by or f"run {owed.run}"
                 return self._store.notify_child(owed.fence, child, what, by, keeps=keeps, due_ms=due_ms)

@@ -8,6 +8,7 @@ import click
 
 from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, name_of, pass_options
+from sleipnir.cli.runs.run_options import NAMESPACE_HELP
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
@@ -25,16 +26,20 @@ def sessions() -> None:
 _AGENT = click.argument("agent", shell_complete=complete_agent)
 _NAME = click.argument("name")
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
+_NAMESPACE = click.option(
+    "--namespace", metavar="NAME", help="Of this namespace. Default: SLEIPNIR_NAMESPACE, or `default`."
+)
 
 
 @sessions.command()
 @_AGENT
+@click.option("--namespace", metavar="NAME", help=NAMESPACE_HELP)
 @_JSON
 @pass_options
-def ls(options: GlobalOptions, agent: str, as_data: bool) -> None:
+def ls(options: GlobalOptions, agent: str, namespace: str | None, as_data: bool) -> None:
     """List the sessions of AGENT, the one used last first."""
     with options.connected(workers=False) as client:
-        infos = client.sessions(name_of(agent))
+        infos = client.sessions(name_of(agent), namespace=namespace)
     if as_data:
         print_json(infos)
     elif infos:
@@ -47,13 +52,17 @@ def ls(options: GlobalOptions, agent: str, as_data: bool) -> None:
 @sessions.command()
 @_AGENT
 @_NAME
+@_NAMESPACE
 @_JSON
 @pass_options
-def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
+def show(options: GlobalOptions, agent: str, name: str, namespace: str | None, as_data: bool) -> None:
     """Print the messages of the session NAME of AGENT."""
     agent = name_of(agent)
     with options.connected(workers=False) as client:
-        session_info, messages = client.session(agent, name), client.said(agent, name)
+        session_info, messages = (
+            client.session(agent, name, namespace=namespace),
+            client.said(agent, name, namespace=namespace),
+        )
     if session_info is None:
         raise _unknown(agent, name)
     if as_data:
@@ -69,13 +78,14 @@ def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
 @sessions.command()
 @_AGENT
 @_NAME
+@_NAMESPACE
 @_JSON
 @pass_options
-def rm(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
+def rm(options: GlobalOptions, agent: str, name: str, namespace: str | None, as_data: bool) -> None:
     """Delete the session NAME of AGENT."""
     agent = name_of(agent)
     with options.connected(workers=False) as client:
-        if not client.remove_session(agent, name):
+        if not client.remove_session(agent, name, namespace=namespace):
             raise _unknown(agent, name)
     if as_data:
         print_json({"agent": agent, "removed": name})

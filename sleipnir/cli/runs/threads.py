@@ -6,6 +6,7 @@ import click
 
 from sleipnir.cli.completion import complete_agent, complete_thread
 from sleipnir.cli.options import GlobalOptions, name_of, pass_options
+from sleipnir.cli.runs.run_options import NAMESPACE_HELP
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
@@ -21,16 +22,20 @@ def threads() -> None:
 _AGENT = click.argument("agent", shell_complete=complete_agent)
 _NAME = click.argument("name", shell_complete=complete_thread)
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
+_NAMESPACE = click.option(
+    "--namespace", metavar="NAME", help="Of this namespace. Default: SLEIPNIR_NAMESPACE, or `default`."
+)
 
 
 @threads.command()
 @click.argument("agent", required=False, shell_complete=complete_agent)
+@click.option("--namespace", metavar="NAME", help=NAMESPACE_HELP)
 @_JSON
 @pass_options
-def ls(options: GlobalOptions, agent: str | None, as_data: bool) -> None:
+def ls(options: GlobalOptions, agent: str | None, namespace: str | None, as_data: bool) -> None:
     """List the threads of AGENT, or of all agents, the one used last first."""
     with options.connected(workers=False) as client:
-        infos = client.threads(None if agent is None else name_of(agent))
+        infos = client.threads(None if agent is None else name_of(agent), namespace=namespace)
     if as_data:
         print_json(infos)
     elif infos:
@@ -46,13 +51,17 @@ def ls(options: GlobalOptions, agent: str | None, as_data: bool) -> None:
 @_AGENT
 @_NAME
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The number of runs to show.")
+@_NAMESPACE
 @_JSON
 @pass_options
-def show(options: GlobalOptions, agent: str, name: str, limit: int, as_data: bool) -> None:
+def show(options: GlobalOptions, agent: str, name: str, limit: int, namespace: str | None, as_data: bool) -> None:
     """Show the runs of the thread NAME of AGENT that are still stored, the last one first."""
     agent = name_of(agent)
     with options.connected(workers=False) as client:
-        thread, runs = client.thread(agent, name), client.thread_runs(agent, name, limit)
+        thread, runs = (
+            client.thread(agent, name, namespace=namespace),
+            client.thread_runs(agent, name, limit, namespace=namespace),
+        )
     if thread is None:
         raise _unknown(agent, name)
     if as_data:
@@ -79,13 +88,14 @@ def show(options: GlobalOptions, agent: str, name: str, limit: int, as_data: boo
 @threads.command()
 @_AGENT
 @_NAME
+@_NAMESPACE
 @_JSON
 @pass_options
-def rm(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
+def rm(options: GlobalOptions, agent: str, name: str, namespace: str | None, as_data: bool) -> None:
     """Remove the thread NAME of AGENT. Its runs stay as long as other ended runs."""
     agent = name_of(agent)
     with options.connected(workers=False) as client:
-        if not client.remove_thread(agent, name):
+        if not client.remove_thread(agent, name, namespace=namespace):
             raise _unknown(agent, name)
     if as_data:
         print_json({"agent": agent, "removed": name})

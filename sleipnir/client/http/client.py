@@ -323,41 +323,41 @@ class _HttpCalls:
 
     # Threads and sessions.
 
-    def threads(self, agent: str | None = None) -> list[ThreadInfo]:
+    def threads(self, agent: str | None = None, *, namespace: str | None = None) -> list[ThreadInfo]:
         """As Client.threads."""
-        return decoded(list[ThreadInfo], self.server.get("/threads", {"agent": agent}))
+        return decoded(list[ThreadInfo], self.server.get("/threads", {"agent": agent, "namespace": namespace}))
 
-    def thread(self, agent: str, name: str) -> ThreadInfo | None:
+    def thread(self, agent: str, name: str, *, namespace: str | None = None) -> ThreadInfo | None:
         """As Client.thread."""
-        found = self._found(f"/threads/{part(agent)}/{part(name)}")
+        found = self._found(f"/threads/{part(agent)}/{part(name)}", {"namespace": namespace})
         return None if found is None else decoded(ThreadInfo, found)
 
-    def thread_runs(self, agent: str, name: str, limit: int = 50) -> list[RunInfo]:
+    def thread_runs(self, agent: str, name: str, limit: int = 50, *, namespace: str | None = None) -> list[RunInfo]:
         """As Client.thread_runs, up to 500."""
-        found = self._found(f"/threads/{part(agent)}/{part(name)}/runs", {"limit": _page(limit)})
-        return decoded(list[RunInfo], found or [])
+        query = {"limit": _page(limit), "namespace": namespace}
+        return decoded(list[RunInfo], self._found(f"/threads/{part(agent)}/{part(name)}/runs", query) or [])
 
-    def remove_thread(self, agent: str, name: str) -> bool:
+    def remove_thread(self, agent: str, name: str, *, namespace: str | None = None) -> bool:
         """As Client.remove_thread."""
-        return self._removed(f"/threads/{part(agent)}/{part(name)}")
+        return self._removed(f"/threads/{part(agent)}/{part(name)}", {"namespace": namespace})
 
-    def sessions(self, agent: str) -> list[SessionInfo]:
+    def sessions(self, agent: str, *, namespace: str | None = None) -> list[SessionInfo]:
         """As Client.sessions."""
-        return decoded(list[SessionInfo], self.server.get(f"/sessions/{part(agent)}"))
+        return decoded(list[SessionInfo], self.server.get(f"/sessions/{part(agent)}", {"namespace": namespace}))
 
-    def session(self, agent: str, name: str) -> SessionInfo | None:
+    def session(self, agent: str, name: str, *, namespace: str | None = None) -> SessionInfo | None:
         """As Client.session."""
-        found = self._found(f"/sessions/{part(agent)}/{part(name)}")
+        found = self._found(f"/sessions/{part(agent)}/{part(name)}", {"namespace": namespace})
         return None if found is None else decoded(SessionInfo, found["session"])
 
-    def said(self, agent: str, session: str) -> list[dict[str, Any]]:
+    def said(self, agent: str, session: str, *, namespace: str | None = None) -> list[dict[str, Any]]:
         """As Client.said."""
-        found = self._found(f"/sessions/{part(agent)}/{part(session)}")
+        found = self._found(f"/sessions/{part(agent)}/{part(session)}", {"namespace": namespace})
         return [] if found is None else decoded(list[dict[str, Any]], found["messages"])
 
-    def remove_session(self, agent: str, session: str) -> bool:
+    def remove_session(self, agent: str, session: str, *, namespace: str | None = None) -> bool:
         """As Client.remove_session."""
-        return self._removed(f"/sessions/{part(agent)}/{part(session)}")
+        return self._removed(f"/sessions/{part(agent)}/{part(session)}", {"namespace": namespace})
 
     def _found(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
         try:
@@ -365,9 +365,9 @@ class _HttpCalls:
         except _NotThere:
             return None
 
-    def _removed(self, path: str) -> bool:
+    def _removed(self, path: str, query: Mapping[str, Any] | None = None) -> bool:
         try:
-            self.server.call(ApiRequest("DELETE", path, missing=_NotThere))
+            self.server.call(ApiRequest("DELETE", path, query, missing=_NotThere))
         except _NotThere:
             return False
         return True

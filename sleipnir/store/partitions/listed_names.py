@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sleipnir.runs.cards import DEFAULT_NAMESPACE
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 from sleipnir.store import namespaced
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.scripts import checked

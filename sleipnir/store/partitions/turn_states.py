@@ -24,7 +24,8 @@ class TurnStates(PartitionConnection):
     def take_turn(self, run_id: str, wanted: WantedTurn) -> TurnState | RecordUnreadable:
         """Make a queued turn the last run of its thread, with its state, or read the values that it folds; safe to
         repeat."""
-        name = ThreadName(wanted.spec.agent, str(wanted.spec.thread))
+        if (name := ThreadName.of(wanted.spec)) is None:
+            raise TypeError("a turn needs its thread")
         last = self._client.hget(self._keys.of_thread(name), "run") or ""
         try:
             state = self._unfolded(run_id, last, wanted) if wanted.folds else None

@@ -79,7 +79,7 @@ class RunCreation(RunConnection):
         begin = {key: dumps(value) for key, value in changes.items()}
         past = PastState(fork.run, fork.checkpoint.step, -1 if last_step is None else last_step)
         rewound = f"rewound: run {run_id} goes on after step {past.step}"
-        thread = None if spec.thread is None else ThreadName(spec.agent, spec.thread)
+        thread = ThreadName.of(spec)
         code, other = _FORK_RUN(
             self._client,
             self._fork_keys(run_id, spec, fork.run, thread),
@@ -139,7 +139,7 @@ class RunCreation(RunConnection):
 
         step = record(Step(step=0, kind="submitted", at_ms=0))
         values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
-        name = SessionName(spec.agent, spec.session) if spec.session is not None else None
+        name = SessionName.of(spec)
         args: dict[str, Arg] = {"run_id": run_id, "spec": record(spec), "step": step}
         args |= {"in_session": str(name or ""), "listed": int(name is not None and name.expire_ms is None)}
         args["instructions_of"] = instructions_of(spec.bundle, spec.variables) if name is not None else ""

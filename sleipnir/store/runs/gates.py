@@ -12,7 +12,7 @@ from sleipnir.decoding import read_text
 from sleipnir.errors import AnswerRefused, GateAnswered, GateClaimed, GateError, RecordUnreadable
 from sleipnir.graph.answer_rules import AnswerRules
 from sleipnir.messages import FINAL
-from sleipnir.runs.cards import DEFAULT_NAMESPACE
+from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
 from sleipnir.runs.handling import MOST_VOICES, NO_HANDLING, GateHandling, VoiceCount, handling_of
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.views import GateInfo
