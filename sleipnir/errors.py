@@ -6,6 +6,7 @@ SleipnirError
 │   ├── RunNotFound       no run of that id (it may have expired)
 │   ├── BatchNotFound     no batch of that id (it may have expired)
 │   ├── ScheduleNotFound  no schedule of that name
+│   ├── JobNotFound       no job of that id
 │   ├── GateError         no such open question, or it was answered already
 │   │   ├── AnswerRefused this person may not answer it, or not without a comment
 │   │   └── GateAnswered  another person has answered it
@@ -75,6 +76,10 @@ class HookNotFound(UsageError):
 
 class ScheduleNotFound(UsageError):
     """No schedule of that name."""
+
+
+class JobNotFound(UsageError):
+    """No job of that id."""
 
 
 class RunFailure(SleipnirError):

@@ -59,6 +59,7 @@ from sleipnir_console.routes import (
     gates,
     health,
     hooks,
+    jobs,
     login,
     run_steering,
     runs,
@@ -73,6 +74,7 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
     {"name": "runs", "description": "Executions of agents."},
     {"name": "gates", "description": "Open questions to people."},
     {"name": "batches", "description": "Many runs that are submitted together."},
+    {"name": "jobs", "description": "One request to many runs, which goes on whatever dies."},
     {"name": "schedules", "description": "Runs that start by themselves."},
     {"name": "conversations", "description": "Threads and sessions: series of runs."},
     {"name": "fleet", "description": "Queues, workers, limits, cached results, signals, pausing everything."},
@@ -87,7 +89,7 @@ TAGS: Final[tuple[Mapping[str, str], ...]] = (
 interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
 ROUTERS: Final = (
     agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router,
-    gate_handling.router, batches.router,
+    gate_handling.router, batches.router, jobs.router,
     schedules.router, conversations.router, fleet.router, health.router, login.router, users.router,
     access.router, webhooks.router, hooks.router, interface,
 )  # fmt: skip

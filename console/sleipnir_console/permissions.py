@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from sleipnir.access.records import Identity
 from sleipnir.client.async_client import AsyncClient
-from sleipnir.errors import BatchNotFound, RunNotFound, ScheduleNotFound
+from sleipnir.errors import BatchNotFound, JobNotFound, RunNotFound, ScheduleNotFound
 from sleipnir.runs.actor import Actor
 from sleipnir_console.problems import HttpProblem
 
@@ -44,6 +44,10 @@ async def namespace_of_run(client: AsyncClient, run_id: str, own: str) -> str | 
 
 async def namespace_of_schedule(client: AsyncClient, name: str, own: str) -> str | None:
     return (await (await client.open_schedule(name)).info()).namespace
+
+
+async def namespace_of_job(client: AsyncClient, job: str, own: str) -> str | None:
+    return (await client.jobs.get(job)).plan.namespace
 
 
 async def namespace_of_batch(client: AsyncClient, name: str, own: str) -> str | None:
@@ -99,7 +103,7 @@ def permission_of(endpoint: Callable[..., Any]) -> Permission | None:
 
 NAMESPACES: Final[Mapping[str, Callable[[AsyncClient, str, str], Awaitable[str | None]]]] = {
     "run_id": namespace_of_run, "other_id": namespace_of_run, "schedule": namespace_of_schedule,
-    "batch_id": namespace_of_batch,
+    "batch_id": namespace_of_batch, "job_id": namespace_of_job,
 }  # fmt: skip
 """The parts of paths that name something of one namespace, and how that is found, with that of the server; None: it is
 not known."""
@@ -136,7 +140,7 @@ async def _refuse_other_namespaces(request: Request, caller: Caller, permission:
     sees_all = caller.may("viewer", everywhere=True)
     try:
         namespace = await NAMESPACES[part](request.app.state.client, request.path_params[part], own)
-    except (RunNotFound, ScheduleNotFound, BatchNotFound):
+    except (RunNotFound, ScheduleNotFound, BatchNotFound, JobNotFound):
         if sees_all:
             raise
         raise HttpProblem("not-found", UNSEEN) from None  # of a prefix, the text would name runs of all namespaces

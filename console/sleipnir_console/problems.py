@@ -25,6 +25,7 @@ from sleipnir.errors import (
     GateError,
     GraphError,
     HookNotFound,
+    JobNotFound,
     KnowledgeError,
     RecordUnreadable,
     RunNotFound,
@@ -202,6 +203,7 @@ def problem_of(error: SleipnirError) -> HttpProblem:
             | BatchNotFound()
             | AgentNotFound()
             | ScheduleNotFound()
+            | JobNotFound()
             | WebhookNotFound()
             | HookNotFound()
             | UserNotFound()

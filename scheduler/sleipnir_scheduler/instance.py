@@ -25,6 +25,7 @@ from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.deliveries import Deliveries
 from sleipnir_scheduler.services.generation import GenerationWatch
+from sleipnir_scheduler.services.jobs import JobPieces
 from sleipnir_scheduler.services.listing import Listing
 from sleipnir_scheduler.services.loop import ServiceRounds
 from sleipnir_scheduler.services.outbox import Outbox
@@ -34,6 +35,7 @@ from sleipnir_scheduler.services.unindexed import UnindexedVisits
 
 ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between checks of batches; shorter after a check that admitted rows
 ADMIT_IDLE_S = 0.2  # if there are no unfinished batches: the checks were half of the CPU of an idle scheduler
+JOB_SOON_S, JOB_IDLE_S = 0.01, 0.25  # between looks at jobs: other services get the interpreter in between
 LINGER_S, MOST_LINGER_S = 0.002, 0.010
 STANDBY_S = 0.2  # between checks whether it owns a partition
 LIST_SOON_S = 0.5  # between rounds of listing while runs of an earlier release are not listed yet
@@ -85,6 +87,7 @@ class Instance:
         self._admission = Admission(store, window=settings.batch_window)
         self._forgotten = UnindexedVisits(store.partitions, lease_ms=self.watch.lease_ms)
         self._schedules = ScheduleFires(store.schedules, tally=self.tally)
+        self._jobs = JobPieces(store, settings)
         self._listing = Listing(store.partitions)
         self._archiver = _archiver(settings, store)
 
@@ -103,6 +106,7 @@ class Instance:
             "reaper": (self._reap, 0.5),
             "timers": (lambda: timers.run_once(self._store.partitions, self.ownership.epochs), 0.25),
             "schedules": (lambda: self._schedules.run_once(self.ownership.epochs, self.ownership.held), 0.25),
+            "jobs": (self._carry_out, 0.0),
             "outbox": (self._publish_again, 1.0),
             "effects": (self._deliver, 0.0),
             "admission": (self._admit, 0.0),
@@ -178,6 +182,9 @@ class Instance:
     def _admit(self) -> None:
         admitted = self._admission.run_once(self.ownership.epochs, self.ownership.held)
         self._stop.wait(ADMIT_SOON_S if admitted else ADMIT_IDLE_S if self._admission.is_idle else ADMIT_S)
+
+    def _carry_out(self) -> None:
+        self._stop.wait(JOB_SOON_S if self._jobs.run_once(self.ownership.epochs.keys()) else JOB_IDLE_S)
 
     def _clean(self) -> None:
         retention_ms = int(self._settings.retention_s * 1000)

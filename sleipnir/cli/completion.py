@@ -144,6 +144,11 @@ def complete_schedule(ctx: click.Context, param: click.Parameter, incomplete: st
     return _matching(_kept("schedules", _schedules), ctx, incomplete)
 
 
+def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of jobs, with action and state as help."""
+    return _matching(_kept("jobs", _jobs), ctx, incomplete)
+
+
 def complete_time_zone(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of time zones."""
     from zoneinfo import available_timezones
@@ -410,6 +415,14 @@ def _schedules(options: GlobalOptions) -> Iterator[CompletionItem]:
             raise _NotAsked
         found = client.schedules()
     return (CompletionItem(info.name, help=f"{info.agent}, {info.state}") for info in found)
+
+
+def _jobs(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        if client is None:
+            raise _NotAsked
+        found = client.jobs.page(SHOWN_RUNS, namespace="*")
+    return (CompletionItem(info.id, help=f"{info.plan.action}, {info.progress.state}") for info in found)
 
 
 def _batch_nodes(options: GlobalOptions, batch: str) -> Iterator[CompletionItem]:

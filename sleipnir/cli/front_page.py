@@ -19,6 +19,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("sleipnir.cli.runs.steering:resume", "Resume paused runs."),
         "cancel": ("sleipnir.cli.runs.steering:cancel", "Cancel runs."),
         "retry": ("sleipnir.cli.runs.steering:retry", "Continue failed runs from where they failed."),
+        "job": ("sleipnir.cli.runs.job:job", "Cancel, pause, resume, retry or fork many runs."),
         "skip": ("sleipnir.cli.runs.skip:skip", "Finish a visit with a value that you give."),
         "fork": ("sleipnir.cli.runs.fork:fork", "Start a run that goes on from an earlier step of another."),
         "rewind": ("sleipnir.cli.runs.fork:rewind", "Go on from an earlier step of a run, and cancel it."),

@@ -25,6 +25,7 @@ from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
 from sleipnir.client.gate_inbox import GateInbox
 from sleipnir.client.hooks import Hooks
+from sleipnir.client.jobs import Jobs
 from sleipnir.client.schedule import Schedule
 from sleipnir.client.webhooks import Webhooks
 from sleipnir.messages import RunStatus
@@ -268,6 +269,23 @@ class AsyncWebhooks:
     lost_notes = _coroutine(Webhooks.lost_notes)
 
 
+class AsyncJobs:
+    """Requests to many runs, as `Jobs`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def _opened(self) -> Jobs:
+        return (await self._client._opened()).jobs
+
+    preview = _coroutine(Jobs.preview)
+    submit = _coroutine(Jobs.submit)
+    get = _coroutine(Jobs.get)
+    page = _coroutine(Jobs.page)
+    refusals = _coroutine(Jobs.refusals)
+    stop = _coroutine(Jobs.stop)
+
+
 class AsyncHooks:
     """Hooks and their requests, as `Hooks`."""
 
@@ -344,6 +362,11 @@ class AsyncClient:
     def gate_inbox(self) -> AsyncGateInbox:
         """The open questions of this person."""
         return AsyncGateInbox(self)
+
+    @property
+    def jobs(self) -> AsyncJobs:
+        """Requests to many runs, which a scheduler carries out."""
+        return AsyncJobs(self)
 
     @property
     def hooks(self) -> AsyncHooks:

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
     from sleipnir.client.gate_inbox import GateInbox
     from sleipnir.client.hooks import Hooks
+    from sleipnir.client.jobs import Jobs
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.options import RunOptions
     from sleipnir.client.preparation import Preparation, PreparedRun
@@ -171,6 +172,13 @@ class Client(Conversations):
         from sleipnir.client.webhooks import Webhooks
 
         return Webhooks(self.store, self.settings, self.by)
+
+    @property
+    def jobs(self) -> Jobs:
+        """Requests to many runs, which a scheduler carries out."""
+        from sleipnir.client.jobs import Jobs
+
+        return Jobs(self.store, self.settings, self.actor, lambda: self._preparation)
 
     @property
     def hooks(self) -> Hooks:

@@ -19,7 +19,7 @@ from sleipnir import waiting
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import Bundle
 from sleipnir.batches.records import BatchPlan, check_plan
-from sleipnir.client import requested_run
+from sleipnir.client import forked_spec, requested_run
 from sleipnir.client.agent_preparation import AgentPreparation, PreparedAgent, Roster
 from sleipnir.client.options import ForkChanges, RunOptions, overrides_in, refuse_unknown
 from sleipnir.client.pinned_graph import pinned_graph
@@ -339,22 +339,7 @@ class Preparation:
             return pinned_graph(self._store, replace(spec, agent=node.agent, bundle=digest))
 
     def _fork(self, spec: RunSpec, agent: str | Path | None) -> tuple[RunSpec, Graph, Roster | None]:
-        again = replace(
-            spec,
-            session=None,
-            thread=None,
-            turn=0,
-            previous=None,
-            parent=None,
-            parent_seq=0,
-            parent_attempt=1,
-            root=None,
-            depth=0,
-            path=[],
-            fork=None,
-            schedule=None,
-            fired_ms=0,
-        )
+        again = forked_spec.without_its_place(spec)
         if agent is None:
             with self._store.errors():
                 return again, pinned_graph(self._store, spec), None
@@ -363,21 +348,8 @@ class Preparation:
         variables = {name: value for name, value in spec.variables.items() if name in known}
         options: RunOptions = {"variables": variables, "strict": spec.strict, "user": spec.user}
         now = self.agents.spec(roster, options, self.knowledge(roster, None, None))
-        again = replace(
-            now,
-            sessions=roster.sessions(),
-            config=spec.config,
-            context=spec.context,
-            cwd=spec.cwd,
-            caller_dir=spec.caller_dir,
-            caller_marks=spec.caller_marks,
-            max_cost_usd=spec.max_cost_usd,
-            max_tokens=spec.max_tokens,
-            namespace=spec.namespace,
-            tags=spec.tags,
-        )
-        again = again.stopping(spec.interrupt_before, spec.interrupt_after)
-        return again.naming_in_its_namespace() if again.sessions else again, roster.agent.graph, roster
+        again = forked_spec.in_the_place_of(spec, replace(now, sessions=roster.sessions()))
+        return again, roster.agent.graph, roster
 
     def batch_id(self) -> str:
         """A new id of a batch."""

@@ -73,6 +73,11 @@ class Keys:
         partition = self.partition_of(name)
         return ScheduleKeys(f"{self._tag(partition)}:schedule:{name}", partition)
 
+    def of_job(self, job: str) -> JobKeys:
+        """A job is in the partition of its id."""
+        partition = self.partition_of(job)
+        return JobKeys(f"{self._tag(partition)}:job:{job}", partition)
+
     def of_slots(self, agent: str, key: str) -> SlotKeys:
         """The keys of the slots that runs of an agent with this key share."""
         return self.of_slot_set(hashlib.sha256(f"{agent}\n{key}".encode()).hexdigest()[:24])
@@ -434,6 +439,16 @@ class PartitionKeys:
         return f"{self.tag}:schedules"
 
     @property
+    def jobs(self) -> str:
+        """ZSET id of a job by the time when it was submitted. The janitor drops expired ones."""
+        return f"{self.tag}:jobs"
+
+    @property
+    def jobs_due(self) -> str:
+        """ZSET id of a job that is not over by the time when it is looked at next."""
+        return f"{self.tag}:jobs:due"
+
+    @property
     def batches(self) -> str:
         """ZSET batch id by the time it began, in the first partition only. The janitor drops expired ones."""
         return f"{self.tag}:batches"
@@ -658,6 +673,22 @@ class ScheduleKeys:
     def log(self) -> str:
         """LIST of JSON schedules.Fire, the newest first, at most schedules.MOST_FIRES."""
         return f"{self.schedule}:log"
+
+
+@dataclass(frozen=True)
+class JobKeys:
+    """The keys of one job. They live as long as ended runs after its end."""
+
+    job: str
+    """HASH rev (a random token of the last change), plan (JSON, jobs.JobPlan), progress (JSON, jobs.JobProgress),
+    spec (JSON, runs.RunSpec: what its forks are submitted with, if their agent is named)."""
+
+    partition: int
+
+    @property
+    def refusals(self) -> str:
+        """LIST of JSON jobs.Refusal, the first ones, at most jobs.MOST_REFUSALS. Dies with its job."""
+        return f"{self.job}:refusals"
 
 
 @dataclass(frozen=True)

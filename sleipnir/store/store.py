@@ -7,6 +7,7 @@ effects     schedulers: deliver what commits owe to other runs and to batches
 records     complete stored runs, for export and archive
 batches     clients: submit many runs at once; schedulers: admit rows
 schedules   clients: add and change schedules; schedulers: fire them
+jobs        clients: submit and stop jobs; schedulers: carry them out
 dead_letters  schedulers: move undeliverable effects aside; clients: read them
 slots       schedulers: slots of agents with a limit of concurrent runs
 signals     clients: send and list signals; schedulers: tell the visits that wait for them
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from sleipnir.store.effects import Effects
     from sleipnir.store.garbage import Garbage
     from sleipnir.store.hooks import HookRecords
+    from sleipnir.store.jobs import Jobs
     from sleipnir.store.knowledge import Knowledge
     from sleipnir.store.limits import Limiter
     from sleipnir.store.live import Live
@@ -190,6 +192,12 @@ class Store:
         from sleipnir.store.schedules import Schedules
 
         return Schedules(self._client, self.keys, self.shared_values, audit_ms=self._audit_ms)
+
+    @_Part
+    def jobs(self) -> Jobs:
+        from sleipnir.store.jobs import Jobs
+
+        return Jobs(self._client, self.keys, expire_ms=self._retention_ms, audit_ms=self._audit_ms)
 
     @_Part
     def bundles(self) -> Bundles:

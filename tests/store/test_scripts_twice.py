@@ -19,6 +19,7 @@ import redis
 
 from sleipnir.access.records import Login, User
 from sleipnir.batches.records import BatchPlan
+from sleipnir.jobs.records import JobPlan, Refusal
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
 from sleipnir.runs.actor import Person
@@ -490,6 +491,13 @@ def schedule_write(store: Store) -> Act:
     return lambda: store.schedules.apply(stored, decision)
 
 
+def job_write(store: Store) -> Act:
+    store.jobs.add("j", JobPlan("cancel", "default", "me", T, T))
+    stored = store.jobs.get("j")
+    after = replace(stored.progress, done=1, refused=1)
+    return lambda: store.jobs.change(stored, after, T + 1, [Refusal("r", "gone")])
+
+
 WEBHOOK = Webhook("w", "https://x.example", ("run_ended",), "token", "key", T, "me")
 
 
@@ -544,6 +552,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "fork_run": (fork_run, [0, ""]),
     "hand_back": (hand_back, 0),
     "heartbeat": (heartbeat, []),
+    "job_write": (job_write, 1),
     "limit_cool": (limit_cool, None),
     "limit_release": (limit_release, None),
     "limit_renew": (limit_renew, []),

@@ -45,7 +45,7 @@ OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
     "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "copy_values",
     "begin_turn", "await_signal", "decline_signal", "leave_signal", "spread_signals",
-    "pass_signal", "withdraw", "share_values", "schedule_write",
+    "pass_signal", "withdraw", "share_values", "schedule_write", "job_write",
 )  # fmt: skip
 OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal")
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals")}
@@ -306,6 +306,15 @@ def fire_that_is_due(world: Deployment) -> Run:
     return Run(world.client.store, fire_run_id("once", stored.origin.token, at_ms), world.client.settings)
 
 
+def run_of_a_job(world: Deployment) -> Run:
+    """A paused run that a job resumes."""
+    run = world.client.submit(world.two)
+    run.pause()
+    world.with_a_scheduler(lambda: run.status == "paused", "it is paused")
+    world.client.jobs.submit("resume", runs=[run.id], delay_s=0)
+    return run
+
+
 def ending_row(world: Deployment) -> Run:
     run = waiting_row(world)
     world.with_a_scheduler(lambda: world.work() or run.gates(), "the row asks")
@@ -438,6 +447,7 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "withdraw": parked_wait_with_an_old_offer,
     "share_values": run_of_a_user,
     "schedule_write": fire_that_is_due,
+    "job_write": run_of_a_job,
 }
 
 
@@ -472,6 +482,7 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
             "tell_root": ["call", "done"],
             "retry_child": ["call", None, "call", "done"],
             "take_past": ["ask", "done"],
+            "job_write": [None, None, "a", "ask", "done"],  # the pause and its end
             **{of_signals: ["pause", "done"] for of_signals in (*OF_SIGNALS, "withdraw")},
         }
         assert [step.node for step in run.history()] == [None, *nodes.get(point, ["a", "ask", "done"])]
@@ -485,6 +496,9 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
     is_well(client, run, deployment.effects)
     # What the victim has told may be told again after the end of the run, and is dropped then.
     wait_until(lambda: list(verdict.leaks(client, deployment.redis)) == [], "nothing is left")
+    if point == "job_write":
+        wait_until(lambda: all(job.is_over for job in client.jobs.page()), "the job is over")
+        assert [(job.progress.done, job.progress.refused) for job in client.jobs.page()] == [(1, 0)]
     if point == "schedule_write":
         [info] = client.schedules()
         assert (info.state, info.progress.fires, len(client.open_schedule("once").fires())) == ("over", 1, 1)

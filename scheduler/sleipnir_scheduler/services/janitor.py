@@ -31,6 +31,7 @@ def run_once(
         dropped += unarchived + _all(store.partitions.forget_archived, partition, now_ms)
         dropped += store.slots.look(partition, now_ms)
         dropped += store.signals.look(partition, now_ms)
+        dropped += store.jobs.forget_expired(partition, now_ms - retention_ms, BATCH)
     dropped += store.fleet.forget_silent(now_ms - SILENT_MS)
     dropped += store.batches.forget_expired(now_ms - retention_ms, BATCH)
     return dropped + _forget_bundles(store, now_ms, now_ms - retention_ms)

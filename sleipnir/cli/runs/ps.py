@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +17,7 @@ from sleipnir.runs.plain_text import duration, one_line
 from sleipnir.runs.reasons import failed_in_words, places, stopped_in_words
 
 if TYPE_CHECKING:
+    from sleipnir.client.client import Client
     from sleipnir.runs.run_filters import RunCount
     from sleipnir.runs.views import RunInfo
 
@@ -47,23 +48,33 @@ _FILTERS = (
     click.option("--text", metavar="TEXT", help="Only runs that failed with this in their message."),
     click.option("--fingerprint", metavar="ID", help="Only runs of this group of failures (`sleipnir failures`)."),
 )  # fmt: skip
-_ONLY_OF_PS = (
+FILTER_NAMES = (
     "reason", "version", "thread", "parent", "ended_since_ms", "ended_before_ms", "cost_min", "cost_max", "node",
     "text", "fingerprint",
 )  # fmt: skip
 
 
-def _filtering(command: Callable[..., Any]) -> Callable[..., Any]:
+def filtering(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with the options that choose runs, beside those of run_options."""
     for option in reversed(_FILTERS):
         command = option(command)
     return command
+
+
+def query_of(client: Client, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of Client.runs for the options that choose runs. Raises BatchNotFound and RunNotFound."""
+    query = chosen(client, given) | {name: given[name] or None for name in FILTER_NAMES}
+    query |= {name: given[name] for name in ("cost_min", "cost_max")}
+    if given["parent"] is not None:
+        query["parent"] = client.run(given["parent"]).id
+    return query
 
 
 @click.command()
 @click.option("-a", "--all", "ended_too", is_flag=True, help="Also runs that have ended.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeatable.")
 @selecting
-@_filtering
+@filtering
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number, the newest first.")
 @click.option("--after", metavar="CURSOR", help="Go on where the list before has ended, as it says.")
 @click.option(
@@ -94,10 +105,7 @@ def ps(
     refuse_both(given)
     wanted = set(statuses or _statuses(given, ended_too=ended_too))
     with options.connected(workers=False) as client:
-        query = chosen(client, given) | {name: given[name] or None for name in _ONLY_OF_PS}
-        query |= {name: given[name] for name in ("cost_min", "cost_max")}
-        if given["parent"] is not None:
-            query["parent"] = client.run(given["parent"]).id
+        query = query_of(client, given)
         if only_count:
             _print_count(client.run_count(wanted, among=max(among, MOST_COUNTED), **query), as_data=as_data)
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sleipnir.client.http.connections import TIMEOUT_S, ApiRequest, ServerConnections, part
 from sleipnir.client.http.decoding import decoded, of_json
+from sleipnir.client.http.run_filters import filter_parameters
 from sleipnir.client.http.runs import PAGE, SUBMIT_S, HttpRun, agent_name, as_they_end, missing_of
 from sleipnir.client.http.unserved import not_served, refusing
 from sleipnir.errors import (
@@ -37,6 +38,7 @@ from sleipnir.settings import Settings
 if TYPE_CHECKING:
     from sleipnir.batches.records import BatchInfo
     from sleipnir.client.batch import Batch
+    from sleipnir.client.http.jobs import HttpJobs
     from sleipnir.client.run import Run
     from sleipnir.client.schedule import Schedule
     from sleipnir.client.schedule_pages import PageOfSchedules
@@ -145,7 +147,7 @@ class _HttpCalls:
         pages that are asked for."""
         if status is not None and not status:
             return PageOfRuns()
-        wanted, found, looked = _query(status, query), list[RunInfo](), 0
+        wanted, found, looked = filter_parameters(status, query), list[RunInfo](), 0
         while True:
             page = self.server.get("/runs", {**wanted, "limit": min(PAGE, limit - len(found)), "after": after})
             found += decoded(list[RunInfo], page["items"])
@@ -155,7 +157,7 @@ class _HttpCalls:
 
     def run_count(self, status: Collection[str] | None = None, *, among: int | None = None, **query: Any) -> RunCount:
         """As Client.run_count; the server says how many are counted one by one."""
-        found = self.server.get("/runs/count", _query(status, {"children": True, **query}))
+        found = self.server.get("/runs/count", filter_parameters(status, {"children": True, **query}))
         return RunCount(found["count"], is_exact=found["is_exact"])
 
     def run_counts(self, *, namespace: str | None = None, children: bool = False, rows: bool = True) -> RunCounts:
@@ -211,6 +213,13 @@ class _HttpCalls:
     def gate_count(self, *, namespace: str | None = None) -> int:
         """As Client.gate_count."""
         return int(self.server.get("/gates", {"namespace": namespace, "limit": 1})["count"])
+
+    @property
+    def jobs(self) -> HttpJobs:
+        """As Client.jobs."""
+        from sleipnir.client.http.jobs import HttpJobs
+
+        return HttpJobs(self.server)
 
     # Batches.
 
@@ -478,22 +487,3 @@ def _options(what: str, options: Mapping[str, Any], known: Collection[str]) -> d
     return {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in given.items() if name in known
     }
-
-
-def _query(status: Collection[str] | None, query: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of the API for the keywords of Client.runs."""
-    from sleipnir.client.run_queries import NAMES
-
-    given = {name: value for name, value in query.items() if value is not None}
-    for name in given:
-        if name not in NAMES:
-            raise TypeError(f"unexpected keyword argument {name!r}; runs are chosen by {', '.join(sorted(NAMES))}")
-    reason = given.pop("reason", ())
-    tags = [f"{key}={text}" for key, text in (given.pop("tags", None) or {}).items()]
-    found = {
-        "status": sorted(status or ()),
-        "reason": [reason] if isinstance(reason, str) else sorted(reason),
-        "agent": list(given.pop("agents", ())),
-        "tag": tags,
-    }
-    return {**given, **found}

@@ -13,7 +13,7 @@ _RECORDS: Final = "the API shows no records of the store"
 _DEFINITION: Final = "definitions are read where the agents are: `GET /api/v1/agents/AGENT` has its file and findings"
 _CHECKPOINTS: Final = "the API has no LangGraph snapshots: `state_at` and `history` have the states and the steps"
 _SHARED: Final = "the API has no shared values yet"
-_MASS: Final = "the API steers single runs, batches and the deployment: steer each run that `runs` finds"
+_MASS: Final = "submit a job, which goes on without this client: `client.jobs.submit`"
 _VIEWS: Final = "the API has views of them, not these records: docs/http-api.md lists its routes"
 
 UNSERVED: Final[Mapping[str, str]] = {

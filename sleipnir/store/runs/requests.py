@@ -55,6 +55,47 @@ class RunRequests(RunConnection):
         type_, *fields = self._pausing(None, reason, timeout_ms)
         return self._tell_several([(run_id, type_, *fields) for run_id in run_ids])
 
+    def steer_once(
+        self,
+        action: str,
+        targets: Sequence[tuple[str, str, int]],
+        *,
+        reason: str = "",
+        timeout_ms: int | None = None,
+        fresh_children: bool = False,
+    ) -> list[str | None]:
+        """Cancel, pause, resume or retry several runs in one round trip, or two. A target is a run, the token of the
+        request, and the `seen_ms` of a resume; a run takes a token once. Returns the replies of tell.lua: `known` for a
+        request that a run has taken before; None: there is no such run. Raises RecordUnreadable."""
+        retrying = ("retried", "by", self._by, *(("fresh_children", "1") if fresh_children else ()))
+        sessions: dict[str, SessionKeys | None] = {}
+        if action == "retry":
+            texts = self._specs([run for run, _, _ in targets])
+            sessions = {
+                run: self._keys.of_session_of(read_text(RunSpec, text, "spec", run)) for run, text in texts.items()
+            }
+        commands = []
+        for run, token, seen_ms in targets:
+            match action:
+                case "cancel":
+                    type_, *fields = "cancelled", "by", self._by
+                case "pause":
+                    type_, *fields = self._pausing(None, reason, timeout_ms)
+                case "resume":
+                    type_, *fields = self._resuming(seen_ms)
+                case _:
+                    type_, *fields = retrying
+            vector = _TELL.vector(*self._telling(run, type_, sessions.get(run), Fence("", token)), fields)
+            commands.append(RedisCommand(_TELL, vector))
+        return [checked(reply) for reply in run_in_order(self._client, commands)]
+
+    def _specs(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """The stored specs of runs, without missing ones."""
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.get(self._keys.of_run(run_id).spec)
+        return {run_id: text for run_id, text in zip(run_ids, pipe.execute(), strict=True) if text is not None}
+
     def _pausing(self, by: str | None, reason: str | None, timeout_ms: int | None) -> tuple[str, ...]:
         """The type and the fields of the request."""
         fields = ("by", by or self._by, "reason", reason or "", "owner", "person")
