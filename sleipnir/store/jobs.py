@@ -44,7 +44,7 @@ class StoredJob:
     spec: RunSpec | None = None
 
 
-class Jobs:
+class JobRecords:
     """The operations of clients and schedulers on jobs. `entry` is the text of an entry of the audit, which is written
     with the change."""
 

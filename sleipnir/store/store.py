@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from sleipnir.store.effects import Effects
     from sleipnir.store.garbage import Garbage
     from sleipnir.store.hooks import HookRecords
-    from sleipnir.store.jobs import Jobs
+    from sleipnir.store.jobs import JobRecords
     from sleipnir.store.knowledge import Knowledge
     from sleipnir.store.limits import Limiter
     from sleipnir.store.live import Live
@@ -194,10 +194,10 @@ class Store:
         return Schedules(self._client, self.keys, self.shared_values, audit_ms=self._audit_ms)
 
     @_Part
-    def jobs(self) -> Jobs:
-        from sleipnir.store.jobs import Jobs
+    def jobs(self) -> JobRecords:
+        from sleipnir.store.jobs import JobRecords
 
-        return Jobs(self._client, self.keys, expire_ms=self._retention_ms, audit_ms=self._audit_ms)
+        return JobRecords(self._client, self.keys, expire_ms=self._retention_ms, audit_ms=self._audit_ms)
 
     @_Part
     def bundles(self) -> Bundles:
