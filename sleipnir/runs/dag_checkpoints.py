@@ -194,8 +194,8 @@ class DagReader:
         if visit is None:
             self.is_strange = True
             return
-        fails = not step.ok and step.next is None and seq not in (step.closing or _NOTHING).ways
-        fails = fails or self._is_dead_end(step)
+        leads = step.next is not None or seq in (step.closing or _NOTHING).ways
+        fails = not leads and (not step.ok or self._is_dead_end(step))
         if fails and not step.unrouted:
             self._set(self._unfinished, rank, visit._replace(since=inf))
         if step.held and step.step not in step.applies:
@@ -207,12 +207,11 @@ class DagReader:
             self._close(seq, visit, several(step.next), step)
 
     def _is_dead_end(self, step: Step) -> bool:
-        """Whether the visit has ended well and leads nowhere, which fails it in version 1.0."""
+        """Whether a visit that has ended well, without targets and ways, has failed by that, as in version 1.0."""
         node = self._graph.nodes.get(step.node or "")
-        if not self._graph.is_loki or node is None or node.kind == "end" or not step.ok or step.next is not None:
+        if not self._graph.is_loki or node is None or node.kind == "end":
             return False
-        sends = str(step.seq) in (step.closing or _NOTHING).lists
-        return not (sends or step.overlays or node.targets or node.branch or node.id in self._graph.joins)
+        return not (step.overlays or node.targets or node.branch or node.id in self._graph.joins)
 
     def _wait_for_routes(self, seq: str, visit: _Open) -> None:
         """The writes of a visit count, and its ways on are still to be chosen."""

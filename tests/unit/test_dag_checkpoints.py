@@ -105,3 +105,19 @@ nodes:
     reader.keep()
     assert reader.kept is not None and not reader.is_strange
     assert [visit.rank[1] for visit in reader.kept.checkpoint.visits] == ["x", "y"], "a fork runs both"
+
+
+def test_a_visit_that_ended_with_an_empty_list_of_commands_has_not_failed() -> None:
+    driver = Driver("""
+name: g
+engine: dag
+start: a
+nodes:
+  a: {type: script, script: s.sh, next: [x, y]}
+  x: {type: script, script: s.sh}
+  y: {type: script, script: s.sh, next: end}
+  end: {type: end, output: x}
+""").start()
+    driver.does("a").does("x", sends=[])
+    assert (driver.live(), driver.failed()) == (["y"], [])
+    assert [node for node, _ in unfinished(driver)] == ["y"]

@@ -571,8 +571,9 @@ def _record_ways(
         own = record.written(ended.step)
         targets = several(own.step.next) if own is not None else _routed(context, step, branch.seq)
         nodes = [way.target for way in leads.get(branch.seq, ()) if way.command is None]
-        fails, told = not ended.ok and not targets, plain_ways(context.graph, branch.rank[1], targets)
-        if fails or str(branch.seq) in lists or sorted(nodes) != sorted(told):
+        told = plain_ways(context.graph, branch.rank[1], targets)
+        may_be_dead_end = not targets and (not ended.ok or ended.sends is not None)
+        if may_be_dead_end or str(branch.seq) in lists or sorted(nodes) != sorted(told):
             ways[str(branch.seq)] = tuple(nodes)
     if not (lists or ways):
         return
