@@ -132,9 +132,10 @@ class Scene:
         return f"http://127.0.0.1:{self.console.port}"
 
     def submit_invoice(self, customer: str = "acme") -> str:
-        """A run that asks a person; its id, when it asks."""
+        """A run that asks a person; its id, when it asks. After an outage of Redis a lost message is published again
+        after CALM's redispatch_after_s, so it may take a few minutes."""
         run = self.client.submit(self.folder / "invoice-intake", tags={"customer": customer})
-        wait_until(run.gates, f"{run.id} asks", 60)
+        wait_until(run.gates, f"{run.id} asks", 180)
         return run.id
 
 
