@@ -192,6 +192,10 @@ class AsyncBatch:
     retry_failed = _coroutine(Batch.retry_failed)
     results = _iterator(Batch.results)
     errors = _coroutine(Batch.errors)
+    rows = _coroutine(Batch.rows)
+    grid = _coroutine(Batch.grid)
+    ended_rows = _coroutine(Batch.ended_rows)
+    comparisons = _coroutine(Batch.comparisons)
 
 
 class AsyncAccess:

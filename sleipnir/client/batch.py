@@ -26,10 +26,12 @@ from sleipnir.batches.records import (
     BatchInfo,
     ErrorGroup,
     RowResult,
+    RowState,
     check_plan,
     row_run_id,
     row_text,
 )
+from sleipnir.batches.rollups import MOST_CELLS, BatchRow, BatchRowPage, EndedRows, RowGrid
 from sleipnir.batches.rows import PROMPT, BadRow, Row, row_of
 from sleipnir.client.run import pause_ms
 from sleipnir.errors import SleipnirError, UsageError
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
     from sleipnir.client.preparation import PreparedBatch
     from sleipnir.python_graph.compiled import CompiledGraph
+    from sleipnir.runs.comparison import ComparisonPage
     from sleipnir.runs.views import RunInfo
 
 Given: TypeAlias = Mapping[str, Any] | Row | BadRow
@@ -248,6 +251,39 @@ class Batch:
 
     def _more_to_come(self) -> bool:
         return not self.info().is_over
+
+    def rows(self, state: RowState | None = None, *, start: int = 0, limit: int = 50) -> BatchRowPage:
+        """At most `limit` rows from the row `start` on, in their order, with their runs: all, or those in a state."""
+        with self._store.errors():
+            found = self._store.batch_rollups.places(self.id, state, start, limit)
+            names = self._store.batches.names_of(self.id, [row for row, _ in found.rows])
+            runs = dict(zip(names, self._store.runs.find([self.run_id(row) for row in names]), strict=True))
+            missing = [(self.id, row) for row, state_ in found.rows if state_ == "failed" and runs[row] is None]
+            why = dict(zip(missing, self._store.batches.without_run(missing), strict=True))
+        rows = (
+            BatchRow(row, names[row], self.run_id(row), state_, runs[row], why.get((self.id, row), ("", None))[1])
+            for row, state_ in found.rows
+        )
+        return BatchRowPage(tuple(rows), found.looked, found.after)
+
+    def grid(self, cells: int = MOST_CELLS) -> RowGrid:
+        """All rows in at most so many cells, with the worst state in each."""
+        with self._store.errors():
+            return self._store.batch_rollups.grid(self.id, cells)
+
+    def ended_rows(self, points: int = 60) -> list[EndedRows]:
+        """How many rows had ended at up to so many times, in order of time; rates follow from it."""
+        with self._store.errors():
+            return self._store.batch_rollups.ended(self.id, points)
+
+    def comparisons(self, other: Batch | str, *, start: int = 0, limit: int = 100) -> ComparisonPage:
+        """A page of Client.compare_batches with this batch as `a` and the batch `other` (its id) as `b`, from the row
+        `start` on."""
+        from sleipnir.client import comparison
+
+        return comparison.compare_page(
+            self._store, self.id, other if isinstance(other, str) else other.id, start, limit
+        )
 
     def errors(self) -> list[ErrorGroup]:
         """Why rows failed: grouped by node and cause (failure_text), the largest group first. Rows with other

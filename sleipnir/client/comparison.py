@@ -12,15 +12,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sleipnir.batches.records import row_run_id
-from sleipnir.errors import RunNotFound, UsageError
+from sleipnir.errors import BatchNotFound, RunNotFound, UsageError
 from sleipnir.graph.expression import Expression, ExpressionError, parse
-from sleipnir.runs.comparison import ComparedRun, Comparison, compared
+from sleipnir.runs.comparison import ComparedRun, Comparison, ComparisonPage, compared
 
 if TYPE_CHECKING:
     from sleipnir.store.store import Store
 
 FEWEST_PAIRS, MOST_PAIRS, PAIR_BYTES = 4, 128, 4 * 2**20
 """Pairs whose sides are read at once; fewer if they are large."""
+
+PAGE_PAIRS: Final = 32
+"""Pairs of a page that are read at once."""
 
 SIDES: Final = ("a", "b")
 
@@ -93,6 +96,33 @@ def _pairs(store: Store, a: str, b: str) -> Iterator[_Pair]:
         yield from (
             _Pair(key, None, first + at) for at, (key, row) in enumerate(zip(names, found, strict=True)) if row is None
         )
+
+
+def compare_page(store: Store, a: str, b: str, start: int, limit: int) -> ComparisonPage:
+    """A page of the rows of two batches. Places count the rows of `a`, then those of `b`."""
+    with store.errors():
+        info_a, info_b = store.batches.infos([a, b])
+    for batch, info in ((a, info_a), (b, info_b)):
+        if info is None:
+            raise BatchNotFound(f"no batch {batch!r}")
+    assert info_a is not None and info_b is not None
+    only_b = start >= info_a.total
+    batch, other, first = (b, a, start - info_a.total) if only_b else (a, b, start)
+    with store.errors():
+        names = store.batches.names(batch, first)[:limit]
+        found = store.batches.rows_of(other, names) if names else []
+        places = zip(names, range(first, first + len(names)), found, strict=True)
+        if only_b:
+            pairs = [_Pair(key, None, row) for key, row, match in places if match is None]
+        else:
+            pairs = [_Pair(key, row, match) for key, row, match in places]
+        comparisons = [
+            each
+            for at in range(0, len(pairs), PAGE_PAIRS)
+            for each in _compared(store, a, b, pairs[at : at + PAGE_PAIRS])
+        ]
+    after = start + len(names)
+    return ComparisonPage(tuple(comparisons), after if names and after < info_a.total + info_b.total else None)
 
 
 def _matched(store: Store, batch: str, other: str) -> Iterator[tuple[int, list[str], list[int | None]]]:

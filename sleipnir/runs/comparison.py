@@ -96,6 +96,15 @@ class Comparison:
         return replace(self, verdict=verdict, why=why)
 
 
+@dataclass(frozen=True)
+class ComparisonPage:
+    """A page of the rows of two batches: those of `a` from a row on, then those that only `b` has. `after` is where the
+    next page starts; None: there is none. A page may have fewer rows than asked for, and a next page."""
+
+    comparisons: tuple[Comparison, ...]
+    after: int | None
+
+
 def compared(a: ComparedRun | None, b: ComparedRun | None, key: str | None = None) -> Comparison:
     """The comparison of two sides, of which one may be missing."""
     if a is None or b is None:

@@ -294,7 +294,7 @@ class Batches:
         """The rows in a state, in order, a page of states at a time."""
         first = 0
         while page := self.states(batch, first, first + STATES_PAGE - 1):
-            yield from (first + at for at in _places(page, _BYTE_OF[state]))
+            yield from (first + at for at in places_of(page, _BYTE_OF[state]))
             first += len(page)
 
     def results(self, batch: str, first: int) -> list[RowResult | None]:
@@ -308,14 +308,14 @@ class Batches:
         one if there is none yet. A row that was retried since is left out; it is listed again later."""
         rows = list(map(int, self._client.lrange(self._keys.of_batch(batch).ends, first, first + PAGE - 1)))
         places = [(row, first + at + 1) for at, row in enumerate(rows)]
-        results = self._results(batch, places, self._names(batch, rows))
+        results = self._results(batch, places, self.names_of(batch, rows))
         return [result for result in results if result is not None], first + len(rows)
 
     def failed(self, batch: str) -> Iterator[RowResult]:
         """The rows that failed, in order."""
         rows = self.rows_in(batch, "failed")
         while page := list(islice(rows, PAGE)):
-            results = self._results(batch, [(row, row + 1) for row in page], self._names(batch, page))
+            results = self._results(batch, [(row, row + 1) for row in page], self.names_of(batch, page))
             yield from (result for result in results if result is not None)
 
     def results_of(self, batch: str, names: Mapping[int, str]) -> list[RowResult]:
@@ -352,7 +352,8 @@ class Batches:
         replies = iter(pipe.execute())
         return [_without_run(next(replies), next(replies)) for _ in rows]
 
-    def _names(self, batch: str, rows: Sequence[int]) -> dict[int, str]:
+    def names_of(self, batch: str, rows: Sequence[int]) -> dict[int, str]:
+        """The keys of these rows, by row: not too many, as they are read at once."""
         pipe = self._client.pipeline(transaction=False)
         for row in rows:
             pipe.lindex(self._keys.of_batch(batch).names, row)
@@ -548,7 +549,7 @@ def _open(batch: str, texts: Sequence[str | None]) -> OpenBatch | None:
         return OpenBatch(batch, unreadable=error.why)
 
 
-def _places(page: str, byte: str) -> Iterator[int]:
+def places_of(page: str, byte: str) -> Iterator[int]:
     """The places of a byte in a page of states."""
     at = page.find(byte)
     while at >= 0:

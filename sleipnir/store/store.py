@@ -52,6 +52,7 @@ from sleipnir.store.runs import Runs
 if TYPE_CHECKING:
     from sleipnir.runs.views import Health, RunInfo
     from sleipnir.store.access import AccessRecords
+    from sleipnir.store.batch_rollups import BatchRollups
     from sleipnir.store.batches import Batches
     from sleipnir.store.bundles import Bundles
     from sleipnir.store.cache import CacheStore
@@ -186,6 +187,12 @@ class Store:
         from sleipnir.store.batches import Batches
 
         return Batches(self._client, self.keys, retention_ms=self._retention_ms, by=self._by, audit_ms=self._audit_ms)
+
+    @_Part
+    def batch_rollups(self) -> BatchRollups:
+        from sleipnir.store.batch_rollups import BatchRollups
+
+        return BatchRollups(self._client, self.keys)
 
     @_Part
     def schedules(self) -> Schedules:

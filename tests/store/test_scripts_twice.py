@@ -139,6 +139,11 @@ def batch_admit(store: Store) -> Act:
     return lambda: store.batches.admit([(open_, 2)], epoch, T)
 
 
+def batch_cells(store: Store) -> Act:
+    batch(store)
+    return lambda: store.batch_rollups.grid(ID)
+
+
 def batch_change(store: Store) -> Act:
     batch(store)
     return lambda: store.batches.seal(ID)
@@ -526,6 +531,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "archived": (archived, 0),
     "batch_add": (batch_add, None),
     "batch_admit": (batch_admit, -2),
+    "batch_cells": (batch_cells, None),
     "batch_change": (batch_change, 0),
     "batch_ended": (batch_ended, 0),
     "batch_forget": (batch_forget, 0),

@@ -10,15 +10,18 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from sleipnir.batches.records import BatchInfo, ErrorGroup
+from sleipnir.batches.records import DEFAULT_PRIORITY, PRIORITIES, BatchInfo, ErrorGroup, RowState
+from sleipnir.batches.rollups import MOST_CELLS, BatchRowPage, EndedRows, RowGrid
 from sleipnir.batches.rows import BadRow, read_from
 from sleipnir.client.async_client import AsyncBatch
+from sleipnir.runs.comparison import ComparisonPage
 from sleipnir.runs.run_filters import ANY_NAMESPACE
 from sleipnir_console.asked_runs import AskedNamespace, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.json_lines import LINES, JsonLines
 from sleipnir_console.permissions import GuardedRoute, caller_of, requires
 from sleipnir_console.problems import HttpProblem
+from sleipnir_console.routes.run_steering import ForkChangesRequest
 from sleipnir_console.strict_model import MOST_INT, AgentName, Limit, PauseTimeout, StrictModel
 from sleipnir_console.uploaded_rows import UploadedRows
 
@@ -71,6 +74,38 @@ class BatchSubmitted(BaseModel):
     known: int
     bad: int
     bad_rows: list[RefusedRow]
+
+
+class RefusedRows:
+    """The first rows that were left out."""
+
+    def __init__(self) -> None:
+        self.rows: list[RefusedRow] = []
+
+    def add(self, row: BadRow) -> None:
+        if len(self.rows) < MOST_BAD_ROWS:
+            self.rows.append(RefusedRow(place=row.place, message=row.message[:1_000]))
+
+
+class BatchForkRequest(ForkChangesRequest):
+    """Which rows are forked, where the forks begin, what they have in the place of what their sources have, and how the
+    new batch is run."""
+
+    failed: bool = Field(default=False, description="Only rows that failed.")
+    where: str | None = Field(
+        default=None,
+        max_length=10_000,
+        description="Only rows for which this CEL expression holds.",
+        examples=['output.contains("unsure")'],
+    )
+    tags: dict[str, str] | None = Field(default=None, description="Of the new runs.")
+    id: str | None = Field(default=None, description="Of the new batch; with it the request can be repeated.")
+    name: str = Field(default="", max_length=200, description="For people.")
+    priority: int = Field(default=DEFAULT_PRIORITY, ge=PRIORITIES[0], le=PRIORITIES[-1])
+    parallel: int | None = Field(default=None, gt=0, le=MOST_INT, description="Rows that may be active at once.")
+    canary: int | None = Field(default=None, gt=0, le=MOST_INT, description="Rows that run first.")
+    max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0, le=MOST_INT)
 
 
 class BatchPauseRequest(StrictModel):
@@ -133,22 +168,21 @@ async def submit_batch(
 ) -> BatchSubmitted:
     """The body has the rows, of any number: they are read as they come, and begin to run meanwhile. Rows that cannot
     run are left out. With an `id` an interrupted request can be repeated."""
-    refused: list[RefusedRow] = []
-
-    def on_bad(row: BadRow) -> None:
-        if len(refused) < MOST_BAD_ROWS:
-            refused.append(RefusedRow(place=row.place, message=row.message[:1_000]))
-
+    refused = RefusedRows()
     rows = read_from(UploadedRows(request.stream()), "rows", key, as_csv=_is_csv(request))  # type: ignore[arg-type]
     batch = await client_of(request).batch(
         agent, rows, id=id, name=name, key=key, priority=priority, parallel=parallel, canary=canary,
         max_cost_usd=max_cost_usd, max_tokens=max_tokens, strict=strict, variables=_variables(variables), scratch=True,
-        on_bad=on_bad, namespace=request.app.state.namespace,
+        on_bad=refused.add, namespace=request.app.state.namespace,
     )  # fmt: skip
+    return _submitted(response, batch, refused)
+
+
+def _submitted(response: Response, batch: AsyncBatch, refused: RefusedRows) -> BatchSubmitted:
     response.headers["Location"] = f"/api/v1/batches/{batch.id}"
     done = batch.batch.submitted
     assert done is not None
-    return BatchSubmitted(id=batch.id, added=done.added, known=done.known, bad=done.bad, bad_rows=refused)
+    return BatchSubmitted(id=batch.id, added=done.added, known=done.known, bad=done.bad, bad_rows=refused.rows)
 
 
 def _is_csv(request: Request) -> bool:
@@ -191,6 +225,60 @@ async def get_batch(request: Request, batch_id: BatchId) -> BatchDetail:
 async def list_batch_errors(request: Request, batch_id: BatchId) -> list[ErrorGroup]:
     """Grouped by node and cause, the largest group first."""
     return await (await _batch(request, batch_id)).errors()
+
+
+@router.get("/{batch_id}/rows", operation_id="list_batch_rows", summary="Rows with their runs")
+@requires("viewer")
+async def list_batch_rows(
+    request: Request,
+    batch_id: BatchId,
+    state: Annotated[RowState | None, Query(description="Only rows in this state.")] = None,
+    start: Annotated[int, Query(ge=0, le=MOST_INT, description="The first row; `after` of the page before.")] = 0,
+    limit: Limit = 50,
+) -> BatchRowPage:
+    """In their order, from 0. A page may have fewer rows than asked for: `after` is null at the end."""
+    return await (await _batch(request, batch_id)).rows(state, start=start, limit=limit)
+
+
+@router.get(
+    "/{batch_id}/grid", operation_id="get_batch_grid", summary="All rows in cells, with the worst state in each"
+)
+@requires("viewer")
+async def get_batch_grid(
+    request: Request,
+    batch_id: BatchId,
+    cells: Annotated[int, Query(ge=1, le=MOST_CELLS, description="At most so many.")] = MOST_CELLS,
+) -> RowGrid:
+    """A picture of a batch of any size. The worst is `failed`, then `active`, `cancelled`, `waiting`, `completed`."""
+    return await (await _batch(request, batch_id)).grid(cells)
+
+
+@router.get("/{batch_id}/ended-rows", operation_id="list_batch_ended_rows", summary="How many rows had ended when")
+@requires("viewer")
+async def list_batch_ended_rows(
+    request: Request,
+    batch_id: BatchId,
+    points: Annotated[int, Query(ge=2, le=500, description="At most so many times.")] = 60,
+) -> list[EndedRows]:
+    """In order of time. Rates follow from the differences."""
+    return await (await _batch(request, batch_id)).ended_rows(points)
+
+
+@router.get(
+    "/{batch_id}/compare/{other_batch_id}", operation_id="compare_batches", summary="Rows of two batches side by side"
+)
+@requires("viewer")
+async def compare_batches(
+    request: Request,
+    batch_id: BatchId,
+    other_batch_id: BatchId,
+    start: Annotated[int, Query(ge=0, le=MOST_INT, description="`after` of the page before.")] = 0,
+    limit: Limit = 50,
+) -> ComparisonPage:
+    """Rows with the same keys: those of the first batch, then those that only the other has. A page may be empty:
+    `after` is null at the end."""
+    other = await _batch(request, other_batch_id)
+    return await (await _batch(request, batch_id)).comparisons(other.id, start=start, limit=limit)
 
 
 @router.get("/{batch_id}/results", operation_id="read_batch_results", summary="The ended rows", responses=LINES)
@@ -246,6 +334,21 @@ async def set_batch_parallel(request: Request, batch_id: BatchId, body: Parallel
 async def retry_failed_rows(request: Request, batch_id: BatchId) -> RetriedRows:
     """From where they failed, after the waiting rows."""
     return RetriedRows(rows=await (await _batch(request, batch_id)).retry_failed())
+
+
+@router.post("/{batch_id}/fork", status_code=201, operation_id="fork_batch", summary="Fork the rows of a batch")
+@requires("operator")
+async def fork_batch(
+    request: Request, response: Response, batch_id: BatchId, body: BatchForkRequest | None = None
+) -> BatchSubmitted:
+    """A new batch, whose rows go on from the runs of the rows of this one, which stay as they are. Rows without a run
+    are left out. With an `id` the request can be repeated."""
+    refused = RefusedRows()
+    source = await _batch(request, batch_id)
+    batch = await client_of(request).fork_batch(
+        source.batch, on_bad=refused.add, **(body or BatchForkRequest()).model_dump()
+    )
+    return _submitted(response, batch, refused)
 
 
 @router.post("/{batch_id}/cancel", operation_id="cancel_batch", summary="Cancel a batch")

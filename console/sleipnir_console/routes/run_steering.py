@@ -46,7 +46,7 @@ class SkippedVisit(BaseModel):
     seq: int
 
 
-class ForkRequest(StrictModel):
+class ForkChangesRequest(StrictModel):
     """Where a fork begins, and what it has in the place of what its source has."""
 
     at: int | None = Field(
@@ -63,6 +63,11 @@ class ForkRequest(StrictModel):
     )
     overrides: dict[str, Values] | None = Field(default=None, description="As for a submission.")
     patches: Values | None = Field(default=None, description="As for a submission.")
+
+
+class ForkRequest(ForkChangesRequest):
+    """The fork of one run."""
+
     thread: str | None = Field(default=None, description="The fork is the next turn of this thread.")
 
 

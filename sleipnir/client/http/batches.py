@@ -13,7 +13,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sleipnir import waiting
-from sleipnir.batches.records import BatchInfo, ErrorGroup, RowResult
+from sleipnir.batches.records import BatchInfo, ErrorGroup, RowResult, RowState
+from sleipnir.batches.rollups import MOST_CELLS, BatchRowPage, EndedRows, RowGrid
 from sleipnir.batches.rows import PROMPT, BadRow, Row
 from sleipnir.client.batch import Batch, Given, OnBad, OnProgress, SubmittedRows
 from sleipnir.client.http.connections import (
@@ -32,6 +33,7 @@ from sleipnir.errors import AgentNotFound, BatchNotFound, StoreUnavailable, Usag
 
 if TYPE_CHECKING:
     from sleipnir.client.mass_requests import OnSteered
+    from sleipnir.runs.comparison import ComparisonPage
 
 SUBMIT_S: Final = 900.0
 _LINES: Final = "application/x-ndjson"
@@ -60,6 +62,30 @@ class HttpBatch(Batch):
     def errors(self) -> list[ErrorGroup]:
         """As Batch.errors."""
         return decoded(list[ErrorGroup], self._get("/errors"))
+
+    def rows(self, state: RowState | None = None, *, start: int = 0, limit: int = 50) -> BatchRowPage:
+        """As Batch.rows."""
+        query = {"state": state, "start": start, "limit": limit}
+        path = f"/batches/{part(self.id)}/rows"
+        return decoded(BatchRowPage, self._server.get(path, query, missing=BatchNotFound))
+
+    def grid(self, cells: int = MOST_CELLS) -> RowGrid:
+        """As Batch.grid."""
+        path = f"/batches/{part(self.id)}/grid"
+        return decoded(RowGrid, self._server.get(path, {"cells": cells}, missing=BatchNotFound))
+
+    def ended_rows(self, points: int = 60) -> list[EndedRows]:
+        """As Batch.ended_rows."""
+        path = f"/batches/{part(self.id)}/ended-rows"
+        return decoded(list[EndedRows], self._server.get(path, {"points": points}, missing=BatchNotFound))
+
+    def comparisons(self, other: Batch | str, *, start: int = 0, limit: int = 100) -> ComparisonPage:
+        """As Batch.comparisons."""
+        from sleipnir.runs.comparison import ComparisonPage
+
+        path = f"/batches/{part(self.id)}/compare/{part(other if isinstance(other, str) else other.id)}"
+        found = self._server.get(path, {"start": start, "limit": limit}, missing=BatchNotFound)
+        return decoded(ComparisonPage, found)
 
     def pause(self, *, timeout: float | None = None, on_progress: OnSteered | None = None) -> SteeredRuns:
         """As Batch.pause; `on_progress` is called once, at the end."""
@@ -186,8 +212,35 @@ def submit(
         found = of_json(server.upload(request, chunks))
     except StoreUnavailable as lost:
         raise StoreUnavailable(f"{lost}. Rows may be in batch {batch_id!r}: with this id it can be continued") from None
-    for row in found["bad_rows"]:
-        if on_bad is not None and not row["message"].startswith(_SENT_AS_BAD):
+    bad = [row for row in found["bad_rows"] if not row["message"].startswith(_SENT_AS_BAD)]
+    return _submitted(server, found, bad, on_bad, on_progress)
+
+
+def fork(
+    server: ServerConnections,
+    source: str,
+    body: Mapping[str, Any],
+    *,
+    on_bad: OnBad | None,
+    on_progress: OnProgress | None,
+) -> HttpBatch:
+    """Submit a batch of forks of the rows of `source`; `body` is that of the route. It is repeated with one id, so that
+    a lost answer makes no second batch."""
+    path, wanted = f"/batches/{part(source)}/fork", {**body, "id": body.get("id") or secrets.token_hex(6)}
+    request = ApiRequest("POST", path, None, wanted, repeats=True, missing=BatchNotFound, timeout_s=SUBMIT_S)
+    found = of_json(server.call(request))
+    return _submitted(server, found, found["bad_rows"], on_bad, on_progress)
+
+
+def _submitted(
+    server: ServerConnections,
+    found: Mapping[str, Any],
+    bad_rows: Iterable[Mapping[str, str]],
+    on_bad: OnBad | None,
+    on_progress: OnProgress | None,
+) -> HttpBatch:
+    for row in bad_rows:
+        if on_bad is not None:
             on_bad(BadRow(row["place"], row["message"]))
     done = SubmittedRows(found["added"], found["known"], found["bad"])
     if on_progress is not None:

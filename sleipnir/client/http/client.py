@@ -254,6 +254,18 @@ class _HttpCalls:
         }  # fmt: skip
         return batches.submit(self.server, query, rows, on_bad=on_bad, on_progress=on_progress)
 
+    def fork_batch(
+        self, batch: Batch | str, *, id: str | None = None, on_bad: Any = None, on_progress: Any = None, **given: Any
+    ) -> Batch:
+        """As Client.fork_batch. `on_bad` is called for the first 100 rows that are left out, `on_progress` once, at the
+        end."""
+        from sleipnir.client.http import batches
+
+        if given.get("agent") is not None:
+            given["agent"] = agent_name(given["agent"])
+        source = batch if isinstance(batch, str) else batch.id
+        return batches.fork(self.server, source, {**given, "id": id}, on_bad=on_bad, on_progress=on_progress)
+
     def open_batch(self, batch_id: str, *, namespace: str = ANY_NAMESPACE) -> Batch:
         """As Client.open_batch; which namespaces are seen is said by the token."""
         from sleipnir.client.http.batches import HttpBatch
