@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -285,13 +286,14 @@ class Batch:
             self._store, self.id, other if isinstance(other, str) else other.id, start, limit
         )
 
-    def errors(self) -> list[ErrorGroup]:
+    def errors(self, among: int | None = None) -> list[ErrorGroup]:
         """Why rows failed: grouped by node and cause (failure_text), the largest group first. Rows with other
-        messages than the first 1,000 are one group, with OTHER_MESSAGES."""
+        messages than the first 1,000 are one group, with OTHER_MESSAGES. `among`: only of so many failed rows, the
+        first ones; None: of all, which are read."""
         groups: dict[tuple[str | None, str], list[RowResult]] = {}
         counts: dict[tuple[str | None, str], int] = {}
         with self._store.errors():
-            for result in self._store.batches.failed(self.id):
+            for result in islice(self._store.batches.failed(self.id), among):
                 group = failure_of(result.error or "")
                 if group not in groups and len(groups) >= MOST_GROUPS:
                     group = (None, OTHER_MESSAGES)

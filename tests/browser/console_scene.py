@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sleipnir.access.records import ACCESS_ROLES
+from sleipnir.client.batch import Batch
 from sleipnir.client.client import Client
 from tests.console import Console, console_of
 from tests.processes import CALM, RedisServer, Stack, write_agent
@@ -78,6 +80,15 @@ def ask(state):
     return {"letter": "refunded " + str(answer["amount"])}
 
 
+def grade(state):
+    text = state["initial_prompt"]
+    if "unreadable" in text:
+        raise ValueError("clauses.7.cap: input should be a valid number (got 'tolv månaders avgift') " + HOSTILE)
+    if "missing" in text:
+        raise FileNotFoundError("404 for document " + text)
+    return {"letter": text + ": fine", "words": len(text)}
+
+
 def grow(state):
     return {"big": "x" * 10_000_000, "letter": "grown"}
 """.replace("HOSTILE", repr(HOSTILE))
@@ -113,6 +124,17 @@ nodes:
   report: {type: function, call: "steps.py:report", next: done}
   done: {type: end, output: "{{letter}}"}
 """
+GRADING = """
+name: contract-diff
+version: sleipnir/1
+description: Grades a contract.
+state:
+  id: {type: string}
+start: grade
+nodes:
+  grade: {type: function, call: "steps.py:grade", next: done}
+  done: {type: end, output: "{{letter}}"}
+"""
 READ = 'echo \'{"number": "2026-4471", "amount": 1249}\'\n'
 
 
@@ -126,6 +148,8 @@ class Scene:
     folder: Path
     """The agents, which the server knows by their names."""
     runs: dict[str, str] = field(default_factory=dict)
+    batches: dict[str, str] = field(default_factory=dict)
+    """The ids of batches by what they are."""
 
     @property
     def url(self) -> str:
@@ -153,13 +177,14 @@ def scene_of(redis: RedisServer, folder: Path) -> Iterator[Scene]:
             _fill(scene)
             _add_users(client)
             _add_schedules(scene)
+            _add_batches(scene)
             yield scene
 
 
 def _write(folder: Path) -> None:
     for name, graph in (
         ("invoice-intake", INVOICE), ("price-watch", FAILING), ("refund-desk", REFUND),
-        ("growing", GROWING), ("nightly-report", REPORT),
+        ("growing", GROWING), ("nightly-report", REPORT), ("contract-diff", GRADING),
     ):  # fmt: skip
         write_agent(folder / name, graph, steps_py=STEPS, scripts__read_sh=READ, scripts__book_sh=READ)
 
@@ -194,6 +219,25 @@ def _add_schedules(scene: Scene) -> None:
     scene.runs["scheduled"] = run.id
     closing = scene.client.schedule("month-end", agent, every="1d")
     closing.pause("audit week " + HOSTILE)
+
+
+def _add_batches(scene: Scene) -> None:
+    agent, client = scene.folder / "contract-diff", scene.client
+
+    def prompt_of(number: int) -> str:
+        return f"contract {number}" + (" unreadable" if number % 20 == 7 else " missing" if number % 50 == 31 else "")
+
+    def submitted(name: str, numbers: range, **options: Any) -> Batch:
+        rows = ({"prompt": prompt_of(number), "id": f"C-2026-{number:04}"} for number in numbers)
+        return client.batch(agent, rows, key="id", name=name, **options)
+
+    graded = submitted("contracts <b>november</b>", range(160))
+    again = client.batch(agent, [{"prompt": prompt_of(number) + " again"} for number in range(12)])
+    asking = submitted("contracts-december", range(40), canary=6, max_cost_usd=5)
+    for batch in (graded, again):
+        batch.wait(180)
+    wait_until(lambda: asking.info().state == "canary", "its canary rows are over", 120)
+    scene.batches |= {"graded": graded.id, "again": again.id, "canary": asking.id}
 
 
 def _add_users(client: Client) -> None:

@@ -29,7 +29,7 @@ PAGES = (
     "/agents/invoice-intake?tab=findings", "/agents/invoice-intake?tab=start", "/fleet", "/audit", "/audit?by=nobody",
     "/users", "/users/approver", "/new-user", "/me",
 )  # fmt: skip
-"""All kinds of pages; `@name` is a run of the scene."""
+"""All kinds of pages; `@name` is a run or a batch of the scene."""
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,8 @@ def log_in(page: Page, scene: Scene, user: str) -> None:
 
 
 def path_of(scene: Scene, path: str) -> str:
-    for name, run in scene.runs.items():
-        path = path.replace(f"@{name}", run)
+    for name, id in (scene.runs | scene.batches).items():
+        path = path.replace(f"@{name}", id)
     return path
 
 

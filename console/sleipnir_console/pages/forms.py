@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -29,6 +30,20 @@ def body_of(request: Request, model: type[Body], **given: Any) -> Body:
         return model(**{**typed, **given})
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
+
+
+def number_of(form: Mapping[str, str], name: str) -> int | float | None:
+    """The number in a field; None: it is empty. Raises HttpProblem for another text."""
+    text = form.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise HttpProblem("refused", f"{name} is a number, not {text!r:.60}")
+    return int(number) if number.is_integer() else number
 
 
 def refusal_of(request: Request, error: Exception) -> HttpProblem:

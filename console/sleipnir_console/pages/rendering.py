@@ -52,6 +52,7 @@ class NavigationLink:
 NAVIGATION: Final = (
     NavigationLink("/inbox", "inbox", "Inbox", is_main=True),
     NavigationLink("/runs", "runs", "Runs", is_main=True),
+    NavigationLink("/batches", "batches", "Batches", is_main=True),
     NavigationLink("/agents", "agents", "Agents", group="Build"),
     NavigationLink("/schedules", "clock", "Schedules", group="Triggers"),
     NavigationLink("/fleet", "fleet", "Fleet", group="System"),

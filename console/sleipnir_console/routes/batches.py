@@ -217,14 +217,20 @@ async def list_batches(request: Request, limit: Limit = 50, namespace: AskedName
 @requires("viewer")
 async def get_batch(request: Request, batch_id: BatchId) -> BatchDetail:
     """State, rows by state, usage, rate and forecast."""
-    return BatchDetail.of(await (await _batch(request, batch_id)).info())
+    return BatchDetail.of(await (await batch_of(request, batch_id)).info())
 
 
 @router.get("/{batch_id}/errors", operation_id="list_batch_errors", summary="Why rows failed")
 @requires("viewer")
-async def list_batch_errors(request: Request, batch_id: BatchId) -> list[ErrorGroup]:
-    """Grouped by node and cause, the largest group first."""
-    return await (await _batch(request, batch_id)).errors()
+async def list_batch_errors(
+    request: Request,
+    batch_id: BatchId,
+    among: Annotated[
+        int | None, Query(ge=1, le=MOST_INT, description="Only of so many failed rows, the first ones.")
+    ] = None,
+) -> list[ErrorGroup]:
+    """Grouped by node and cause, the largest group first. All failed rows are read, unless `among` says how many."""
+    return await (await batch_of(request, batch_id)).errors(among)
 
 
 @router.get("/{batch_id}/rows", operation_id="list_batch_rows", summary="Rows with their runs")
@@ -237,7 +243,7 @@ async def list_batch_rows(
     limit: Limit = 50,
 ) -> BatchRowPage:
     """In their order, from 0. A page may have fewer rows than asked for: `after` is null at the end."""
-    return await (await _batch(request, batch_id)).rows(state, start=start, limit=limit)
+    return await (await batch_of(request, batch_id)).rows(state, start=start, limit=limit)
 
 
 @router.get(
@@ -250,7 +256,7 @@ async def get_batch_grid(
     cells: Annotated[int, Query(ge=1, le=MOST_CELLS, description="At most so many.")] = MOST_CELLS,
 ) -> RowGrid:
     """A picture of a batch of any size. The worst is `failed`, then `active`, `cancelled`, `waiting`, `completed`."""
-    return await (await _batch(request, batch_id)).grid(cells)
+    return await (await batch_of(request, batch_id)).grid(cells)
 
 
 @router.get("/{batch_id}/ended-rows", operation_id="list_batch_ended_rows", summary="How many rows had ended when")
@@ -261,7 +267,7 @@ async def list_batch_ended_rows(
     points: Annotated[int, Query(ge=2, le=500, description="At most so many times.")] = 60,
 ) -> list[EndedRows]:
     """In order of time. Rates follow from the differences."""
-    return await (await _batch(request, batch_id)).ended_rows(points)
+    return await (await batch_of(request, batch_id)).ended_rows(points)
 
 
 @router.get(
@@ -277,8 +283,8 @@ async def compare_batches(
 ) -> ComparisonPage:
     """Rows with the same keys: those of the first batch, then those that only the other has. A page may be empty:
     `after` is null at the end."""
-    other = await _batch(request, other_batch_id)
-    return await (await _batch(request, batch_id)).comparisons(other.id, start=start, limit=limit)
+    other = await batch_of(request, other_batch_id)
+    return await (await batch_of(request, batch_id)).comparisons(other.id, start=start, limit=limit)
 
 
 @router.get("/{batch_id}/results", operation_id="read_batch_results", summary="The ended rows", responses=LINES)
@@ -292,7 +298,7 @@ async def read_batch_results(
 ) -> Response:
     """One JSON object per line, read as it is sent. A response that is cut off has no end of its last chunk: go on with
     `start`."""
-    batch = await _batch(request, batch_id)
+    batch = await batch_of(request, batch_id)
     await batch.info()
 
     async def results() -> AsyncIterator[dict[str, Any]]:
@@ -306,7 +312,7 @@ async def read_batch_results(
 @requires("operator")
 async def pause_batch(request: Request, batch_id: BatchId, body: BatchPauseRequest | None = None) -> PausedRows:
     """Active rows go on; with `timeout_s` they are paused too."""
-    batch = await _batch(request, batch_id)
+    batch = await batch_of(request, batch_id)
     steered = await batch.pause(timeout=(body or BatchPauseRequest()).timeout_s)
     return PausedRows(rows=steered.requested)
 
@@ -315,7 +321,7 @@ async def pause_batch(request: Request, batch_id: BatchId, body: BatchPauseReque
 @requires("operator")
 async def resume_batch(request: Request, batch_id: BatchId, body: BatchResumeRequest | None = None) -> BatchDetail:
     """Resume a batch that is paused, has run its canary rows, or is over its budget."""
-    batch = await _batch(request, batch_id)
+    batch = await batch_of(request, batch_id)
     await batch.resume(**(body or BatchResumeRequest()).model_dump())
     return BatchDetail.of(await batch.info())
 
@@ -324,7 +330,7 @@ async def resume_batch(request: Request, batch_id: BatchId, body: BatchResumeReq
 @requires("operator")
 async def set_batch_parallel(request: Request, batch_id: BatchId, body: ParallelRequest) -> BatchDetail:
     """Active rows go on."""
-    batch = await _batch(request, batch_id)
+    batch = await batch_of(request, batch_id)
     await batch.set_parallel(body.parallel)
     return BatchDetail.of(await batch.info())
 
@@ -333,7 +339,7 @@ async def set_batch_parallel(request: Request, batch_id: BatchId, body: Parallel
 @requires("operator")
 async def retry_failed_rows(request: Request, batch_id: BatchId) -> RetriedRows:
     """From where they failed, after the waiting rows."""
-    return RetriedRows(rows=await (await _batch(request, batch_id)).retry_failed())
+    return RetriedRows(rows=await (await batch_of(request, batch_id)).retry_failed())
 
 
 @router.post("/{batch_id}/fork", status_code=201, operation_id="fork_batch", summary="Fork the rows of a batch")
@@ -344,7 +350,7 @@ async def fork_batch(
     """A new batch, whose rows go on from the runs of the rows of this one, which stay as they are. Rows without a run
     are left out. With an `id` the request can be repeated."""
     refused = RefusedRows()
-    source = await _batch(request, batch_id)
+    source = await batch_of(request, batch_id)
     batch = await client_of(request).fork_batch(
         source.batch, on_bad=refused.add, **(body or BatchForkRequest()).model_dump()
     )
@@ -355,11 +361,11 @@ async def fork_batch(
 @requires("operator")
 async def cancel_batch(request: Request, batch_id: BatchId) -> CancelledBatch:
     """Start no more rows, and cancel active ones."""
-    return CancelledBatch(cancelled=await (await _batch(request, batch_id)).cancel())
+    return CancelledBatch(cancelled=await (await batch_of(request, batch_id)).cancel())
 
 
-async def _batch(request: Request, batch_id: str) -> AsyncBatch:
-    """Others than those of the namespaces that the caller may see are not there."""
+async def batch_of(request: Request, batch_id: str) -> AsyncBatch:
+    """The batch of that id or name. Others than those of the namespaces that the caller may see are not there."""
     own: str = request.app.state.namespace
     seen = ANY_NAMESPACE if caller_of(request).may("viewer", everywhere=True) else own
     return await client_of(request).open_batch(batch_id, namespace=seen)

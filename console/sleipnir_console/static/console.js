@@ -118,6 +118,20 @@
   });
   restore();
 
+  // The grid of a batch: a line is a link to its first row, a cell to its own.
+  document.addEventListener("click", (event) => {
+    const line = event.target.closest(".rowsgrid a");
+    if (!line || !event.clientX) return;
+    const box = line.ownerSVGElement.getBoundingClientRect();
+    const cell = Math.floor((event.clientX - box.left) / box.width * line.dataset.cells);
+    line.setAttribute("href", line.getAttribute("href").replace(/row=\d+/, `row=${Number(line.dataset.first) + cell * line.dataset.rows}`));
+  });
+  document.addEventListener("input", (event) => {
+    const number = byId(event.target.dataset.slides), slider = document.querySelector(`[data-slides="${event.target.id}"]`);
+    if (number) number.value = event.target.value;
+    if (slider) slider.value = event.target.value;
+  });
+
   // Keys. None acts while a field has the focus.
   const GO = { o: "/", i: "/inbox", r: "/runs", b: "/batches", f: "/failures", a: "/agents", l: "/fleet" };
   let going = 0;

@@ -59,9 +59,10 @@ class HttpBatch(Batch):
         """As Batch.info."""
         return decoded(BatchInfo, self._get("")["batch"])
 
-    def errors(self) -> list[ErrorGroup]:
+    def errors(self, among: int | None = None) -> list[ErrorGroup]:
         """As Batch.errors."""
-        return decoded(list[ErrorGroup], self._get("/errors"))
+        path = f"/batches/{part(self.id)}/errors"
+        return decoded(list[ErrorGroup], self._server.get(path, {"among": among}, missing=BatchNotFound))
 
     def rows(self, state: RowState | None = None, *, start: int = 0, limit: int = 50) -> BatchRowPage:
         """As Batch.rows."""
