@@ -21,7 +21,7 @@ PIECE_S: Final = 30.0
 """How long the next piece of a body may take: a client that sends nothing holds a connection for no longer."""
 BODY_S: Final = 120.0
 """How long a body with a limit may take in all: otherwise one byte a time would hold a connection for ever."""
-UNLIMITED: Final = re.compile(r"/api/v1/batches(/[^/]+/rows)?")
+UNLIMITED: Final = re.compile(r"/api/v1/batches(/[^/]+/rows)?|/new-batch")
 
 
 class BodyLimit:

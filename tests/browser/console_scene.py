@@ -232,7 +232,11 @@ def _add_batches(scene: Scene) -> None:
         return client.batch(agent, rows, key="id", name=name, **options)
 
     graded = submitted("contracts <b>november</b>", range(160))
-    again = client.batch(agent, [{"prompt": prompt_of(number) + " again"} for number in range(12)])
+    again = client.batch(
+        agent,
+        [{"prompt": f"contract {number} again", "id": f"C-2026-{number:04}"} for number in range(5, 12)],
+        key="id",
+    )
     asking = submitted("contracts-december", range(40), canary=6, max_cost_usd=5)
     for batch in (graded, again):
         batch.wait(180)

@@ -97,7 +97,7 @@ async def show_batch(
     failed_read = min(info.failed, MOST_FAILED)
     points = await batch.ended_rows(POINTS)
     path = f"/batches/{quote(info.id)}"
-    others = [each for each in await client.batches(200) if each.id != info.id and each.agent == info.agent]
+    others = [each for each in await client.batches(50) if each.id != info.id and each.agent == info.agent]
     may_steer = caller_of(request).may("operator")
     return render(
         request, "batch.html", title=_title(info, shown), info=info, state=shown, bar=bar, bar_words=in_words(bar),
@@ -162,8 +162,8 @@ def _chart(points: Sequence[EndedRows], info: BatchInfo) -> RateChart | None:
     """None: too few rows have ended to say a rate."""
     if points and info.started_ms is not None and info.started_ms < points[0].at_ms:
         points = [EndedRows(info.started_ms, 0), *points]
-    rates = rows_per_minute(points, BINS)
-    if not rates or len(points) < 3:
+    rates = rows_per_minute(points, min(BINS, len(points) // 2))
+    if len(rates) < 3:
         return None
     most = max(rates) or 1.0
     step = 100 / (len(rates) - 1)

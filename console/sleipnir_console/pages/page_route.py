@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from sleipnir_console.openai_errors import PATHS
 from sleipnir_console.origins import SAFE_METHODS
+from sleipnir_console.pages.uploaded_form import MULTIPART, UploadedForm
 from sleipnir_console.permissions import GuardedRoute
 from sleipnir_console.problems import HttpProblem
 
@@ -34,7 +35,7 @@ class PageRoute(GuardedRoute):
 
         async def answered(request: Request) -> Response:
             if request.method not in SAFE_METHODS:
-                request.state.form = await _form_of(request)
+                request.state.form = await self.read_form(request)
                 request.state.csrf = request.state.form.get("csrf", "")
             elif api_path is not None and _wants_json(request):
                 query = f"{'&' if '?' in api_path else '?'}{request.url.query}" if request.url.query else ""
@@ -43,6 +44,28 @@ class PageRoute(GuardedRoute):
             return response
 
         return answered
+
+    async def read_form(self, request: Request) -> Mapping[str, str]:
+        """The fields of the form that was sent. Raises HttpProblem for a body that is none."""
+        return await _form_of(request)
+
+
+class UploadRoute(PageRoute):
+    """A route of a form with a file, which is not read before who sends it is known to be allowed to."""
+
+    async def read_form(self, request: Request) -> Mapping[str, str]:
+        """The fields that come before the file."""
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != MULTIPART:
+            return await super().read_form(request)
+        request.state.upload = upload = UploadedForm(request)
+        return await upload.read_fields()
+
+
+def upload_of(request: Request) -> UploadedForm | None:
+    """The form with its file; None: it was sent without one."""
+    found: UploadedForm | None = getattr(request.state, "upload", None)
+    return found
 
 
 def same_as(api_path: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
