@@ -27,6 +27,9 @@ PAGES = (
     "/runs/@booked?tab=events", "/runs/@booked?tab=children", "/runs/zzzzzzzzzzzz", "/schedules", "/schedules/report",
     "/schedules/month-end", "/new-schedule", "/agents", "/agents/invoice-intake", "/agents/invoice-intake?tab=source",
     "/agents/invoice-intake?tab=findings", "/agents/invoice-intake?tab=start", "/fleet", "/audit", "/audit?by=nobody",
+    "/batches", "/batches?q=nothing", "/batches/@graded", "/batches/@graded?state=failed", "/batches/@canary",
+    "/batches/@canary?state=failed", "/batches/zzzzzzzzzzzz", "/new-batch", "/batches/@graded/compare/@again",
+    "/batches/@graded/compare/@again?start=160", "/runs/@failed/compare/@booked", "/runs/@failed/compare/@big",
     "/users", "/users/approver", "/new-user", "/me",
 )  # fmt: skip
 """All kinds of pages; `@name` is a run or a batch of the scene."""

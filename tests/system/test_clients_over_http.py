@@ -215,6 +215,17 @@ def test_a_batch_is_submitted_watched_and_read(client: Client) -> None:
     assert client.open_batch(name).id == batch.id
     assert batch.id in [each.id for each in client.batches()]
     assert batch.run_id(0) == results[0].run
+    page = batch.rows("completed", start=1)
+    assert [(row.row, row.key, row.info and row.info.status) for row in page.rows] == [(1, "z", "completed")]
+    assert (page.looked, page.after) == (1, None)
+    assert batch.grid().cells == ("completed", "completed")
+    assert batch.ended_rows()[-1].ended == 2
+    forks = client.fork_batch(batch, id=f"f-{type(client).__name__}", before="done", on_bad=bad.append)
+    assert forks.submitted is not None and forks.submitted.added == 2
+    assert forks.wait(WAIT_S).completed == 2
+    compared = batch.comparisons(forks, limit=1)
+    assert [(each.key, each.outcome) for each in compared.comparisons] == [("x", "same")]
+    assert compared.after == 1
     assert [each.is_over for each in batch.watch()] == [True]
 
 

@@ -25,7 +25,7 @@ Does: TypeAlias = Callable[[Request, AsyncBatch], Awaitable[str]]
 
 
 @dataclass(frozen=True)
-class FormField:
+class ActionField:
     """A field of the form of an action. `kind` is a type of `<input>`."""
 
     name: str
@@ -44,7 +44,7 @@ class BatchAction:
     means: str
     does: Does
     body: str | None = None
-    fields: tuple[FormField, ...] = ()
+    fields: tuple[ActionField, ...] = ()
     destroys: bool = False
 
 
@@ -87,14 +87,16 @@ def _numbers(request: Request, *names: str) -> dict[str, int | float]:
 
 
 _BUDGET: Final = (
-    FormField("max_cost_usd", "Cost limit in USD", hint="Empty: as it is. A batch that has used its budget needs more"),
+    ActionField(
+        "max_cost_usd", "Cost limit in USD", hint="Empty: as it is. A batch that has used its budget needs more"
+    ),
 )
 ACTIONS: Final[Mapping[str, BatchAction]] = {
     each.name: each
     for each in (
         BatchAction("pause", "Pause", "pause", "No more rows begin. Those under way go on.", _pause,
                     '{"timeout_s": 60}',
-                    (FormField("timeout_s", "Pause rows under way too, after so many seconds",
+                    (ActionField("timeout_s", "Pause rows under way too, after so many seconds",
                                hint="Empty: they go on. 0: at once"),)),
         BatchAction("resume", "Resume", "s-running", "Rows begin again, also after canary rows.", _resume,
                     '{"max_cost_usd": 100}', _BUDGET),
@@ -104,11 +106,11 @@ ACTIONS: Final[Mapping[str, BatchAction]] = {
         BatchAction("fork", "Fork", "fork",
                     "A new batch, whose rows go on from an earlier step of these. This one stays as it is.", _fork,
                     '{"before": "NODE", "failed": true}',
-                    (FormField("before", "Before the last visit of this node", hint="Empty: the last checkpoint"),
-                     FormField("name", "Name of the new batch"),
-                     FormField("model", "Model of all llm nodes", hint="Empty: as it is"),
-                     FormField("canary", "Canary rows", hint="So many rows run first; then it asks"),
-                     FormField("failed", "Only rows that failed", "checkbox"))),
+                    (ActionField("before", "Before the last visit of this node", hint="Empty: the last checkpoint"),
+                     ActionField("name", "Name of the new batch"),
+                     ActionField("model", "Model of all llm nodes", hint="Empty: as it is"),
+                     ActionField("canary", "Canary rows", hint="So many rows run first; then it asks"),
+                     ActionField("failed", "Only rows that failed", "checkbox"))),
         BatchAction("cancel", "Cancel batch", "stop",
                     "No more rows begin, and those under way are cancelled. It cannot be undone.", _cancel,
                     destroys=True),

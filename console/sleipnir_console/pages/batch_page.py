@@ -47,7 +47,7 @@ class RowLine:
 
 
 @dataclass(frozen=True)
-class RateChart:
+class RateLine:
     """Rows that ended a minute, as a line and its ground in a square of 100, and the times below it."""
 
     line: str
@@ -158,7 +158,7 @@ def _line(row: BatchRow, now_ms: int) -> RowLine:
     return RowLine(row, StateSummary("completed", "Completed", "its run has expired"), None)
 
 
-def _chart(points: Sequence[EndedRows], info: BatchInfo) -> RateChart | None:
+def _chart(points: Sequence[EndedRows], info: BatchInfo) -> RateLine | None:
     """None: too few rows have ended to say a rate."""
     if points and info.started_ms is not None and info.started_ms < points[0].at_ms:
         points = [EndedRows(info.started_ms, 0), *points]
@@ -172,7 +172,7 @@ def _chart(points: Sequence[EndedRows], info: BatchInfo) -> RateChart | None:
     line = "M" + "L".join(f"{x} {y}" for x, y in places)
     first, last = points[0].at_ms, points[-1].at_ms
     label = f"Rows a minute: {rates[-1]:,.0f} at the end, at most {most:,.0f}, from {_time(first)} to {_time(last)}"
-    return RateChart(line, f"{line}L100 100L0 100Z", (first, (first + last) // 2, last), label, most)
+    return RateLine(line, f"{line}L100 100L0 100Z", (first, (first + last) // 2, last), label, most)
 
 
 def _time(ms: int) -> str:
