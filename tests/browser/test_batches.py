@@ -33,7 +33,8 @@ FILE: FilePayload = {"name": "rows.csv", "mimeType": "text/csv", "buffer": ROWS}
 def comes(page: Page, selector: str, text: str, javascript: bool = True) -> None:
     """Wait until a part of the page has this text; without JavaScript the page is loaded again."""
     if not javascript:
-        wait_until(lambda: text in page.locator(selector).inner_text() or not page.reload(), f"{text!r} is there", 60)
+        part = page.locator(selector, has_text=text)
+        wait_until(lambda: part.count() or not page.reload(), f"{text!r} is there", 60)
     expect(page.locator(selector)).to_contain_text(text, timeout=60_000)
 
 
