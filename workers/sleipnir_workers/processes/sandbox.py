@@ -34,7 +34,7 @@ from typing import Literal, Protocol, TypeAlias
 from sleipnir.errors import EXHAUSTED, MachineFailed
 from sleipnir.local import launch
 from sleipnir_workers.execution.execution import ProcessLost, VisitLost
-from sleipnir_workers.processes import descendants, group_guard, warm_python
+from sleipnir_workers.processes import descendants, group_guard, shims, warm_python
 
 TICK_S = 0.1  # between checks whether the visit was lost: an Event and pipes cannot be waited for together
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
@@ -159,7 +159,7 @@ def run(
             if warm and stdin is None and (script := warm_python.warm_python.launch(argv, env, cwd, mark)):
                 with contextlib.suppress(warm_python.NotBegun):
                     return wait_for(script)
-            return wait_for(_ColdStart(argv, env, cwd, mark, events is not None, stdin))
+            return wait_for(_ColdStart(shims.without_shim(argv, env, cwd), env, cwd, mark, events is not None, stdin))
     except OSError as error:
         if error.errno == errno.E2BIG or error.filename in (cwd, str(cwd)):
             raise  # the visit's request is at fault, not the machine

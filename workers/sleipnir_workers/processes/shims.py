@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _SHIM = re.compile(rb"""^exec (?:"?[^"\n]*/)?(?:pyenv"? exec "\$program"|asdf"? exec "python3")""", re.MULTILINE)
@@ -35,6 +35,12 @@ def python3(env: Mapping[str, str], cwd: Path) -> str | None:
         return None
     variables = tuple(sorted((name, value) for name, value in env.items() if name.startswith(_VARIABLES)))
     return _chosen_program(program, str(_choosing_folder(cwd)), variables, _file_times(program, env, cwd))
+
+
+def without_shim(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Sequence[str]:
+    """The command that a shim called python3 would execute; `argv` if that is no such command."""
+    chosen = python3(env, cwd) if argv[0] == "python3" else None
+    return argv if chosen is None else [chosen, *argv[1:]]
 
 
 def is_shim(program: str) -> bool:

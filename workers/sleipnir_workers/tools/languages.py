@@ -22,7 +22,6 @@ from typing import Any, Final
 
 from sleipnir.tools import bash as bash_tools
 from sleipnir.tools.declaration import Declaration
-from sleipnir_workers.processes import shims
 
 RUNNERS: Final = Path(__file__).with_name("runners")
 PYTHON_RUNNER: Final = RUNNERS / "python_tool.py"
@@ -90,8 +89,6 @@ def bash(
 def python(declaration: Declaration, env: Mapping[str, str], cwd: Path) -> Start:
     """python3, the interpreter of the shebang, or that of a `.venv` in the working directory. Raises NoInterpreter."""
     program = _python_program(declaration.file, cwd / ".venv" / "bin" / "python3")
-    if program == ["python3"] and (chosen := shims.python3(env, cwd)) is not None:
-        program = [chosen]
     _need(program[0], env)
     return Start([*program, str(PYTHON_RUNNER)], _target(declaration))
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sleipnir_workers.execution.execution import VisitLost
+from sleipnir_workers.processes import warm_python
 from sleipnir_workers.tools import languages
 from sleipnir_workers.tools.call import CATALOG, answer
 from sleipnir_workers.tools.repeated_calls import PastCall
+from tests.integration.workers.shim_files import write_shim
 from tests.integration.workers.tools.places import Agent
 from tests.unit.workers import visits
 from tests.unit.workers.visits import PATH, When, is_gone, text_of
@@ -334,6 +337,17 @@ def test_the_return_value_of_a_python_function_is_the_result(agent: Agent, start
         assert agent.call("t", {"value": json.dumps(value)}).value == (
             value if not isinstance(value, str) else {"output": value}
         )
+
+
+def test_a_python_tool_behind_a_shim_starts_as_others_do(agent: Agent, tmp_path: Path, start_of_python: str) -> None:
+    shim, asked = write_shim(tmp_path / "shims")
+    agent.env["PATH"] = f"{shim.parent}{os.pathsep}{PATH}"
+    agent.has("tools.py", python("import os, sys\nreturn [os.getppid(), sys.executable]"))
+    places = [agent.call("t").value for _ in range(2)]
+    assert [executable for _, executable in places] == [sys.executable] * 2
+    assert asked.read_text() == "asked\n"
+    launchers = [launcher.pid for launcher in warm_python.warm_python.launchers()]
+    assert all((parent in launchers) == (start_of_python == "warm") for parent, _ in places)
 
 
 @pytest.mark.conformance("X08", "X10")
