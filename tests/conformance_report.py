@@ -72,7 +72,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("TT-", range(1, 8)),
     *_ids("RY-", range(1, 15)),
     *_ids("CA-", range(1, 14)),
-    *_ids("CB-", range(1, 11), 12, range(13, 16)),
+    *_ids("CB-", range(1, 16)),
     *_ids("VZ-", range(1, 5)),
     *_ids("TR-", range(1, 8)),
     *_ids("SX-", range(1, 7)),
@@ -84,6 +84,7 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("CO-", range(1, 8)),
     *_ids("SP-", range(1, 4)),
     *_ids("SE-", range(1, 8)),
+    *_ids("A2-", 2, 4),
     *_ids("CY", 1, 2, range(4, 15), range(16, 23), range(24, 27), range(30, 33), 35, range(37, 48), range(50, 57)),
     *_ids("CY", range(71, 74), 76, range(78, 81), range(83, 87), 89, 94, 96, 98),
 )
@@ -96,19 +97,21 @@ agents that they start (W, S11), agent nodes (G), knowledge bases (K, L07), buil
 conversation starters (T09). Of the groups M, O, X and Q every row holds for graph agents; Q02 in the sense that any llm
 node may list the tools that ask people, which no file declares.
 
-Of the second, these are left out. A later release brings events of checkpoints
-(CK-03). Rows of an engine that is one process (ST-10, FO-09, LM-06, LM-10, LM-11) are held in our sense of them; the
-docstrings of their tests say which that is. Some rows of savers
-have no form here, as the journal is the only place of checkpoints, and a step that cannot be stored has not happened
-(CK-05, CK-06, CK-10, IN-08, IN-11, SV-03 to SV-05, SV-08, SV-10); nor has a message that means a resumption (IN-09). A
-limit of super-steps is that of one call (CK-09). Callbacks come from plugins, the graph and its nodes,
-not from the state: CB-09 and TL-22 are held for those of the graph. Those of events of children (CB-11) come later:
-each event would need a visit of its own in the parent. Whether the text of a child is streamed is a matter of who
-watches (AG-20). A list of the agents below one at
-run time (SE-08) comes later. No event repeats a final text, as the end of a run has only its size, so none has a
-duplicate (EV-09). The mode `messages` gives texts in pieces; whole texts come only if they are asked for, because who
-prints both has each text twice (SM-10). The scheduler makes the events of tools, and does not read the responses of
-models, whose ids only workers know (TL-31).
+Of the second, these are left out. Events of checkpoints come to those who ask for the mode `checkpoints`, also
+without the other events of the lifecycle, because they have asked (CK-03). Rows of an engine that is one process
+(ST-10, FO-09, LM-06, LM-10, LM-11) are held in our sense of them; the docstrings of their tests say which that is. Some
+rows of savers have no form here, as the journal is the only place of checkpoints, and a step that cannot be stored has
+not happened (CK-05, CK-06, CK-10, IN-08, IN-11, SV-03 to SV-05, SV-08, SV-10); nor has a message that means a
+resumption (IN-09). A limit of super-steps is that of one call (CK-09). Callbacks come from plugins, the graph and its
+nodes, not from the state: CB-09 and TL-22 are held for those of the graph. Those of events of children (CB-11) see them
+once the child is over, as a parent that waits holds no worker. Whether the text of a child is streamed is a matter of
+who watches (AG-20). A list of the agents below one is read from its structure, not at run time (SE-08). No event
+repeats a final text, as the end of a run has only its size, so none has a duplicate (EV-09). The mode `messages` gives
+texts in pieces; whole texts come only if they are asked for, because who prints both has each text twice (SM-10). The
+scheduler makes the events of tools, and does not read the responses of models, whose ids only workers know (TL-31).
+Over A2A no events of the graph are sent, so there are none to filter or to let through (A2-01), a task is the place
+where a run goes on, without coordinates of checkpoints (A2-03), and the message of a task that failed has the error as
+text, without a code (A2-05).
 
 Of the third, these are left out: of skills what the application's configuration, workspaces and MCP servers have to do
 with them (CY33, CY34, CY36, CY48, CY49), memory (CY57 to CY66), workspaces with a configuration of their own (CY03,
@@ -181,7 +184,7 @@ class _Collector:
             return
         properties: list[tuple[str, Any]] = report.user_properties
         ids = [row for name, rows in properties if name == PROPERTY for row in rows]
-        test = report.nodeid.rpartition("/")[2].partition("[")[0]
+        test = report.nodeid.partition("[")[0].rpartition("/")[2]
         self.checklist.add(ids, test, report.outcome)
 
 

@@ -18,6 +18,7 @@ from sleipnir.graph import node_overrides
 from sleipnir.graph.model import Graph, LlmNode
 from sleipnir.graph.node_overrides import NodeOverrides
 from sleipnir.messages import VisitCall, VisitResult
+from sleipnir.runs.child_events import ReadVisits
 from sleipnir.runs.claims import Claim
 from sleipnir.runs.node_streams import NodeStreams
 from sleipnir_inprocess import executors  # noqa: F401
@@ -60,10 +61,11 @@ class AgentExecutor:
     open_emissions: OpenEmissions | None = None
     caching: VisitCache | None = None
     """None: nothing is cached."""
+    child_visits: ReadVisits | None = None
 
     def __call__(self, call: VisitCall, claim: Claim, lost: threading.Event) -> Executed:
         """The result of a visit, and the JSON texts that it writes. None: it was lost. Raises ProcessLost."""
-        execution = self._execution(call, claim, lost)
+        execution = replace(self._execution(call, claim, lost), child_visits=self.child_visits)
         if self.open_emissions is not None and _emits(execution):
             execution = replace(execution, emissions=self.open_emissions(execution))
         with executing_for(self.host), self._text_sink(execution) as sink:

@@ -31,6 +31,7 @@ from sleipnir.memory.store import MemoryRun, MemoryStore
 from sleipnir.memory.values import json_text
 from sleipnir.messages import RunStatus
 from sleipnir.runs.budgets import check_budget
+from sleipnir.runs.child_events import Visits
 from sleipnir.runs.execution_trace import MOST_DEPTH, MOST_STEPS, Trace, trace_of
 from sleipnir.runs.interrupts import text_of
 from sleipnir.runs.journal import StateFold
@@ -131,7 +132,13 @@ class AgentRun:
             self.id,
             self._graph_of,
             AgentExecutor(
-                self._agents, self._host, lambda: self._streams, self._open_text, self._emissions, self._caching
+                self._agents,
+                self._host,
+                lambda: self._streams,
+                self._open_text,
+                self._emissions,
+                self._caching,
+                self._child_visits,
             ),
             watch,
             self._begin,
@@ -166,6 +173,10 @@ class AgentRun:
                 is_failure = event.type == "visit_closed" and not event.data["ok"]
                 if mode in wanted or event.type == "run_ended" or is_failure:
                     yield StreamEvent(event.id, event.at_ms, event.type, event.data, mode)
+
+    def _child_visits(self, run: str) -> Visits:
+        record = self._store.runs.get(run)
+        return [] if record is None else [(step, texts.keys()) for step, texts in list(record.values.journal)]
 
     def _journal_tail(self, wanted: frozenset[StreamMode]) -> UnreadJournal | None:
         if wanted.isdisjoint(STEP_MODES):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sleipnir.graph.check_case import Case, Rule
-from sleipnir.graph.model import CallbackKind, NodeCallbacks, calls_back
+from sleipnir.graph.model import AgentNode, CallbackKind, NodeCallbacks, calls_back
 
 _CALLS: Sequence[tuple[CallbackKind, str]] = (
     ("model", "calls no model"),
@@ -30,6 +30,9 @@ def every_callback_has_something_to_run_around(case: Case) -> None:
                 message = f"'callbacks.{phase}' has no effect on {node.kind} node '{node_id}'"
                 hint = "Its calls have callbacks: `callbacks: {tool: {before: hooks.py:f}}`."
                 case.findings.error((*path, phase), message, hint)
+        if callbacks.agent_event and not isinstance(node, AgentNode):
+            message = f"'callbacks.agent_event' has no effect on {node.kind} node '{node_id}': it starts no agent"
+            case.findings.error((*path, "agent_event"), message, "Remove `agent_event`.")
 
 
 def no_graph_of_a_node_has_callbacks_of_its_runs(case: Case) -> None:

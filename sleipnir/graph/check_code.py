@@ -36,7 +36,7 @@ from sleipnir.graph.tools import names_of
 
 Role: TypeAlias = Literal[
     "Script", "Function", "Node function", "Mapper", "Reducer", "Model", "State class", "Exception",
-    "Before callback", "After callback", "Error callback",
+    "Before callback", "After callback", "Error callback", "Event callback",
     "Before-call callback", "After-call callback",
 ]  # fmt: skip
 
@@ -47,6 +47,7 @@ _GIVEN: Final = {
     "Before callback": ("the state and the node", "def {}(state, info):", 2),
     "After callback": ("four values", "def {}(state, info, result, error):", 4),
     "Error callback": ("three values", "def {}(state, info, error):", 3),
+    "Event callback": ("three values", "def {}(state, info, event):", 3),
     "Before-call callback": ("three values", "def {}(state, info, call):", 3),
     "After-call callback": ("five values", "def {}(state, info, call, result, error):", 5),
 }
@@ -55,6 +56,7 @@ _AROUND_NODES: Final[Mapping[CallbackPhase, Role]] = {
     "before": "Before callback",
     "after": "After callback",
     "error": "Error callback",
+    "agent_event": "Event callback",
 }
 _AROUND_CALLS: Final[Mapping[CallbackPhase, Role]] = {"before": "Before-call callback", "after": "After-call callback"}
 _AROUND_RUNS: Final[Mapping[CallbackPhase, Role]] = {"before": "Before callback", "after": "After callback"}

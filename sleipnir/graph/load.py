@@ -636,7 +636,7 @@ _SECTIONS: Mapping[str | int, str] = {
     "settings": "a mapping",
     "retry": "a retry policy, or a list of them",
     "cache": "a mapping, or true or false",
-    "callbacks": "a mapping of before, after, error, model, tool and agent",
+    "callbacks": "a mapping of before, after, error, agent_event, model, tool and agent",
     "limits": "a mapping",
     "agents": "a mapping with `a2a` per remote agent",
     "state": "a type, or a mapping, per key",

@@ -22,6 +22,8 @@ class NodeMiddleware:
     """(state, info, result, error)"""
     on_error: ClassVar[Callable[..., Any] | None] = None
     """(state, info, error)"""
+    agent_event: ClassVar[Callable[..., Any] | None] = None
+    """(state, info, event), for each event of the child of an agent node"""
     before_model: ClassVar[Callable[..., Any] | None] = None
     """(state, info, request)"""
     after_model: ClassVar[Callable[..., Any] | None] = None
@@ -42,7 +44,12 @@ _NODE: Final = {"before": "before", "after": "after", "error": "on_error"}
 _MODEL: Final = {"model.before": "before_model", "model.after": "after_model"}
 _TOOL: Final = {"tool.before": "before_tool", "tool.after": "after_tool"}
 _AGENT: Final = {"agent.before": "before_agent", "agent.after": "after_agent"}
-_OF_TYPES: Final[Mapping[str, Mapping[str, str]]] = {"llm": _NODE | _MODEL | _TOOL, "tools": _TOOL}
+_EVENTS: Final = {"agent_event": "agent_event"}
+_OF_TYPES: Final[Mapping[str, Mapping[str, str]]] = {
+    "llm": _NODE | _MODEL | _TOOL,
+    "tools": _TOOL,
+    "agent": _NODE | _EVENTS,
+}
 """By the type of a node, what can run around it: the functions of a middleware by their keys; others: _NODE."""
 
 
@@ -55,7 +62,7 @@ def named_callbacks(
     for key, given in (("before", before), ("after", after), ("error", on_error)):
         if given is not None:
             named[key] = [each for each in ([given] if callable(given) else given) if each is not None]
-    functions = _NODE | _MODEL | _TOOL | _AGENT if node_type is None else _OF_TYPES.get(node_type, _NODE)
+    functions = _NODE | _EVENTS | _MODEL | _TOOL | _AGENT if node_type is None else _OF_TYPES.get(node_type, _NODE)
     for key, name in functions.items():
         wrapping = [function for each in _listed(middleware) if (function := getattr(each, name)) is not None]
         if wrapping:

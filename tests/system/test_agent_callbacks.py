@@ -22,11 +22,18 @@ nodes:
     agent: child
     prompt: "{{word}}"
     state_updates: {answer: "{{output}}"}
-    callbacks: {before: "hooks.py:view", after: "hooks.py:answered"}
+    callbacks: {before: "hooks.py:view", after: "hooks.py:answered", agent_event: "hooks.py:heard"}
     next: done
   done: {type: end, output: "{{answer}} {{word}}"}
 """
 HOOKS = """
+from sleipnir import emit
+
+
+def heard(state, info, event):
+    emit("heard", [event["type"], event["data"].get("node"), event["data"].get("keys")])
+
+
 def view(state, info):
     state["word"] = state["word"] + " there"
 
@@ -47,6 +54,7 @@ WORK = """
 def work(state):
     return {"said": state["initial_prompt"] + "!"}
 """
+HEARD = [["visit_closed", "work", ["said"]], ["visit_closed", "done", []], ["run_ended", None, None]]
 MARKS = ("input changed: word by before hooks.py:view", "replaced by after hooks.py:answered")
 
 
@@ -93,6 +101,9 @@ def test_what_callbacks_of_an_agent_node_decided_counts_once(own: Stack, victim:
         assert committed(run) == {"ask": 1, "done": 1}
         [asked] = [step for step in run.history() if step.node == "ask"]
         assert asked.callbacks == MARKS
+        told = [event.data for event in run.stream(["custom"]) if event.type == "custom"]
+        last = max(each["attempt"] for each in told)
+        assert [each["payload"] for each in told if each["attempt"] == last] == HEARD
     assert (
         "agent, input changed: word by before hooks.py:view, replaced by after"
         in own.sleipnir("history", run.id).stdout

@@ -281,7 +281,7 @@ def without_token(graph: str) -> str:
     return json.dumps(data)
 
 
-@pytest.mark.conformance("EX-48", "EX-49")
+@pytest.mark.conformance("EX-48", "EX-49", "A2-02", "A2-04")
 def test_a_graph_of_another_deployment_asks_and_goes_on_from_its_checkpoint(
     own: Stack, client: Client, remote: RemoteAgent, console: Console, tmp_path: Path
 ) -> None:

@@ -146,7 +146,7 @@ class Graph(SkillKeys):
         around those of the node."""
         if self.callbacks is None and getattr(node, "callbacks", None) is None:
             return []
-        if not calls_back(node, kind):
+        if not calls_back(node, kind) or (phase == "agent_event" and not isinstance(node, AgentNode)):
             return []
         own: NodeCallbacks | None = getattr(node, "callbacks", None)
         of_graph = [] if self.callbacks is None else self.callbacks.of(phase, kind)

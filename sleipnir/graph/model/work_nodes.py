@@ -55,19 +55,21 @@ class CallCallbacks:
     after: list[str] | str = field(default_factory=list)
 
     def of(self, phase: CallbackPhase) -> list[str]:
-        return [] if phase == "error" else _listed(getattr(self, phase))
+        return _listed(getattr(self, phase)) if phase in ("before", "after") else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCallbacks:
     """Added: functions that run around a node (spec/graph-package.md F41), each `file.py:name` or
     `package.module:name`. `before` may change what the node sees, or give the result in the place of the node, `after`
-    another result or a failure, `error` sees each failure. `model` and `tool` run around the calls of the node. Only a
-    graph has those around a whole run (`agent`): `before` may give its output, `after` another one."""
+    another result or a failure, `error` sees each failure. `agent_event` sees the events of the child of an agent node.
+    `model` and `tool` run around the calls of the node. Only a graph has those around a whole run (`agent`): `before`
+    may give its output, `after` another one."""
 
     before: list[str] | str = field(default_factory=list)
     after: list[str] | str = field(default_factory=list)
     error: list[str] | str = field(default_factory=list)
+    agent_event: list[str] | str = field(default_factory=list)
     model: CallCallbacks | None = None
     tool: CallCallbacks | None = None
     agent: CallCallbacks | None = None
@@ -83,7 +85,7 @@ def _listed(named: list[str] | str) -> list[str]:
     return [named] if isinstance(named, str) else list(named)
 
 
-CallbackPhase: TypeAlias = Literal["before", "after", "error"]
+CallbackPhase: TypeAlias = Literal["before", "after", "error", "agent_event"]
 
 CallbackKind: TypeAlias = Literal["node", "model", "tool", "agent"]
 """What a callback runs around."""

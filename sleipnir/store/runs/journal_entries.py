@@ -52,6 +52,14 @@ class JournalEntries(RunConnection):
             header, newline, _ = element.partition("\n")
             yield Step.from_json(header), bool(newline)
 
+    def written_keys(self, run_id: str) -> Iterator[tuple[Step, Collection[str]]]:
+        """The steps of a run, each with the state keys that it wrote; read lazily, without values."""
+        from sleipnir.runs.journal import read_entry
+
+        for element in self._outline(run_id, None, 0):
+            step, texts = read_entry(element)
+            yield step, texts.keys()
+
     def past_texts(self, run_id: str, step: int) -> PastTexts:
         """The state as of a journal step. Raises RunNotFound for a run, or a source of it, that has expired, and
         RecordUnreadable."""

@@ -53,6 +53,10 @@ def replace(state, info, result, error): return {"answer": "not " + result["answ
 def mend(state, info, result, error): return {"answer": "mended"} if error else None
 def spoil(state, info, result, error): raise ValueError("spoilt")
 def note(state, info, error): ran(error)
+def heard(state, info, event):
+    ran(event["type"], event["data"].get("node"), event["data"].get("ok"), event["data"].get("status"))
+    state["word"] = "not written"
+def deaf(state, info, event): raise ValueError("of " + event["type"])
 """
 
 
@@ -154,6 +158,26 @@ def test_callbacks_of_the_graph_run_around_agent_nodes_too(tmp_path: Path) -> No
     assert called.ended == ("completed", "hello! hello")
     assert called.seen == ["('completed', 'hello!', {'answer': 'hello!'}, None)"]
     assert called.marks == []
+
+
+@pytest.mark.conformance("CB-11")
+def test_each_event_of_a_child_is_seen_once_it_is_over_and_before_after(tmp_path: Path) -> None:
+    node = "callbacks: {agent_event: ['hooks.py:deaf', 'hooks.py:heard'], after: 'hooks.py:see'}"
+    called = Called(tmp_path, node)
+    assert called.ended == ("completed", "hello! hello")
+    assert called.seen == [
+        "('visit_closed', 'work', True, None)",
+        "('visit_closed', 'done', True, None)",
+        "('run_ended', None, None, 'completed')",
+        "('completed', 'hello!', {'answer': 'hello!'}, None)",
+    ]
+    assert called.marks == []
+
+
+def test_the_events_of_a_child_that_failed_are_seen(tmp_path: Path) -> None:
+    called = Called(tmp_path, "", around(agent_event="heard"), word="fail")
+    assert called.ended[0] == "failed"
+    assert called.seen == ["('visit_closed', 'work', False, None)", "('run_ended', None, None, 'failed')"]
 
 
 SCENES = """

@@ -19,7 +19,7 @@ CODE += "def call(state, info, call): pass\n"
         (f"{FUNCTION}, callbacks: {{until: 'h.py:before'}}", "unknown key 'until'"),
         (
             f"{FUNCTION}, callbacks: 'h.py:before'",
-            "'callbacks' must hold a mapping of before, after, error, model, tool and agent",
+            "'callbacks' must hold a mapping of before, after, error, agent_event, model, tool and agent",
         ),
         (f"{FUNCTION}, callbacks: {{before: before}}", "'before' does not name a function"),
         (f"{FUNCTION}, callbacks: {{before: ['h.py:gone']}}", "gone"),
@@ -40,6 +40,11 @@ CODE += "def call(state, info, call): pass\n"
         ("type: llm, prompt: x, callbacks: {tool: {after: ['h.py:call']}}", "after-call callback 'call' takes 3"),
         (f"{FUNCTION}, callbacks: {{agent: {{before: 'h.py:before'}}}}", "'callbacks.agent' has no effect on function"),
         ("type: tools, tools: [], callbacks: {before: 'h.py:before'}", "'callbacks.before' has no effect on tools"),
+        (f"{FUNCTION}, callbacks: {{agent_event: 'h.py:call'}}", "'callbacks.agent_event' has no effect on function"),
+        (
+            "type: agent, agent: g, prompt: x, callbacks: {agent_event: 'h.py:before'}",
+            "event callback 'before' takes 2 arguments",
+        ),
         ("type: agent, agent: g, prompt: x, callbacks: {model: {}}", "'callbacks.model' has no effect on agent node"),
         ("type: graph, graph: g, callbacks: {}", "'callbacks' has no effect on a graph node"),
         ("type: router, callbacks: {}", "'callbacks' has no effect on a router node"),

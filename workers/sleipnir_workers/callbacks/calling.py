@@ -64,6 +64,24 @@ def call(
     return returned
 
 
+def tell(
+    callback: Callback, execution: Execution, info: NodeInfo, events: Sequence[Mapping[str, Any]]
+) -> Sequence[str]:
+    """Call it with the state, `info` and each of the events. Returns the errors of single calls. Raises NodeFailed,
+    VisitLost and MachineFailed."""
+    if execution.objects is None:
+        request = {"name": callback.name, "info": asdict(info), "arguments": [], "events": list(events)}
+        failures: list[str] = _asked(f"Callback '{callback.name}'", execution, request)["failures"]
+        return failures
+    failures = []
+    for event in events:
+        try:
+            call(callback, execution, info, [event])
+        except NodeFailed as error:
+            failures.append(str(error))
+    return failures
+
+
 def call_in_child(name: str, execution: Execution) -> Any:
     """What a function of the agent makes of the state, in a process without keys; JSON, or bytes. Raises NodeFailed,
     VisitLost and MachineFailed."""

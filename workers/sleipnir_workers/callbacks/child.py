@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +63,8 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     name = request["name"]
     function = objects_of(tuple(request["classes"]), folder).find(name) if request["classes"] else None
     function = function or python_call.function(name, folder)
+    if "events" in request:
+        return {"failures": _told(request, function, folder)}
     value = function(state, *(() if info is None else (info,)), *arguments)
     if inspect.iscoroutine(value):
         value.close()
@@ -77,3 +80,20 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         raise NodeFailed(f"{request['title']} left something that is not JSON: {problem}", "callback")
     json.dumps(left)  # what cannot be written is its failure, not that of the process
     return left
+
+
+def _told(request: dict[str, Any], function: Callable[..., Any], folder: Path) -> list[str]:
+    """Call an `agent_event` with each event. Returns what it raised."""
+    failures = []
+    for event in request["events"]:
+        try:
+            value = function(FunctionState(request["state"]), NodeInfo(**request["info"]), event)
+            if inspect.iscoroutine(value):
+                value.close()
+                raise NodeFailed(f"{request['title']} is async, but it is called as a plain function", "callback")
+        except (Exception, SystemExit) as error:
+            failure = (
+                error if isinstance(error, NodeFailed) else python_call.failure_of(request["title"], error, folder)
+            )
+            failures.append(str(failure))
+    return failures

@@ -15,6 +15,7 @@ from sleipnir.graph.model import FunctionNode, Graph, MapNode, Node, ScriptNode
 from sleipnir.messages import Role
 from sleipnir.python_graph.node_streams import NextItem, StreamItem
 from sleipnir.python_graph.objects import GraphObjects
+from sleipnir.runs.child_events import ReadVisits
 from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.visits import Item, Part
 from sleipnir_workers.execution.lazy_state import StoredState
@@ -149,7 +150,8 @@ class Execution:
     `failures` of the visit were retried before, and callbacks have changed what it sees (`input_changed`); only known
     where callbacks ask for it.
     `objects` are the Python objects of the graph, where they need no import; `observer` sees what functions return.
-    `callbacks` are those that run around it and around its calls (None: there are none).
+    `callbacks` are those that run around it and around its calls (None: there are none); `child_visits` reads what the
+    child of an agent node has done, for them.
     """
 
     run: str
@@ -186,6 +188,7 @@ class Execution:
     objects: GraphObjects | None = None
     observer: Observer | None = None
     callbacks: VisitCallbacks | None = None
+    child_visits: ReadVisits | None = None
 
     @property
     def directory(self) -> Path:

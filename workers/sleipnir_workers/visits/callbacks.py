@@ -1,12 +1,14 @@
 """The callbacks around an execution: `before`, `after` and `error` of plugins, of the graph and of the node.
 
-Rules. `before` runs once per visit, and once more per attempt if it has changed what the node sees: plugins, then the
-graph's, then the node's. What one returns is the result: the node is not executed, its cache is not asked, no `after`
-runs; one of a higher rank (plugin, node, graph) still runs and may return another. `error` sees each failed attempt,
-and changes nothing. `after`, plugins first, then the node's, sees the last outcome of the visit: a result, fresh or
-cached, or a failure that no policy retries. What it returns is the result from then on, unless one of a higher rank has
-returned one; what it raises fails the visit. What callbacks decided travels in the result's header. Without callbacks
-nothing happens here. Those around calls of models and tools run where the calls are made (callbacks/chain.py).
+Rules. `agent_event` sees each event of the child of an agent node once that is over, before `after` and `error`, and
+changes nothing. `before` runs once per visit, and once more per attempt if it has changed what the node sees: plugins,
+then the graph's, then the node's. What one returns is the result: the node is not executed, its cache is not asked, no
+`after` runs; one of a higher rank (plugin, node, graph) still runs and may return another. `error` sees each failed
+attempt, and changes nothing. `after`, plugins first, then the node's, sees the last outcome of the visit: a result,
+fresh or cached, or a failure that no policy retries. What it returns is the result from then on, unless one of a higher
+rank has returned one; what it raises fails the visit. What callbacks decided travels in the result's header. Without
+callbacks nothing happens here. Those around calls of models and tools run where the calls are made
+(callbacks/chain.py).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 import structlog
@@ -35,10 +38,11 @@ from sleipnir.graph.model import (
 from sleipnir.graph.plain import compact_json, first_not_json
 from sleipnir.graph.state import problem
 from sleipnir.messages import CACHE_HIT, INPUT_CHANGED, RESULT, Role, VisitResult
+from sleipnir.runs.child_events import events_of
 from sleipnir.runs.retry_rules import is_last
 from sleipnir.runs.run import changed
 from sleipnir_workers.callbacks import plugins
-from sleipnir_workers.callbacks.calling import CallbackResult, call
+from sleipnir_workers.callbacks.calling import CallbackResult, call, tell
 from sleipnir_workers.callbacks.chain import outranks
 from sleipnir_workers.execution.execution import Execution, VisitLost
 from sleipnir_workers.execution.lazy_state import StoredState
@@ -53,8 +57,13 @@ Run = Callable[[Execution], VisitResult | None]
 Cached = Callable[[Execution, Callable[[], VisitResult | None]], VisitResult | None]
 """VisitCache.result."""
 
+_EVENTS_AT_ONCE: Final = 100
+
 _PLACES: Final[Mapping[Role, tuple[tuple[CallbackKind, CallbackPhase], ...]]] = {
-    "node": (("node", "before"), ("node", "after"), ("node", "error"), ("model", "before"), ("model", "after")),
+    "node": (
+        *(("node", "before"), ("node", "after"), ("node", "error"), ("node", "agent_event")),
+        *(("model", "before"), ("model", "after")),
+    ),
     "turn": (("node", "before"), ("node", "after"), ("node", "error"), ("model", "before"), ("model", "after")),
     "tool": (("tool", "before"), ("tool", "after")),
 }
@@ -97,6 +106,7 @@ def _around_child(before: _Before, execution: Execution, run: Run) -> VisitResul
         child = json.loads(execution.talk.told)
         if isinstance(child, dict):
             own.info.context["child"] = {key: child.get(key) for key in ("run", "agent", "status", "output", "error")}
+            _tell_events(own, execution, child)
         return _After(own, execution).result(run(execution))
     result = run(execution)
     if result is None or not result.ok:
@@ -105,6 +115,24 @@ def _around_child(before: _Before, execution: Execution, run: Run) -> VisitResul
         first = {"values": result.delta[RESULT], "changed": before.changed, "removed": sorted(before.removed)}
         result = replace(result, delta={RESULT: first})
     return _with_marks(own, result)
+
+
+def _tell_events(own: VisitCallbacks, execution: Execution, child: Mapping[str, Any]) -> None:
+    """Call `agent_event` with each event of the child. A function that took too long is not called again. Raises
+    VisitLost, MachineFailed and StoreUnavailable."""
+    listening = list(own.of("node", "agent_event"))
+    if not listening or execution.child_visits is None:
+        return
+    told = events_of(child, execution.child_visits(child["run"]))
+    while listening and (events := list(islice(told, _EVENTS_AT_ONCE))):
+        for callback in list(listening):
+            try:
+                failures = tell(callback, execution, own.info, events)
+            except NodeFailed as error:
+                failures = [str(error)]
+                listening.remove(callback)
+            for failure in failures:
+                structlog.get_logger().warning("an event callback failed", callback=callback.name, error=failure)
 
 
 def _named(graph: Graph, node: Node, kind: CallbackKind, phase: CallbackPhase) -> list[Callback]:

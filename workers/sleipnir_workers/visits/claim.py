@@ -28,6 +28,7 @@ from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNo
 from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
 from sleipnir.messages import DEFINITION, Role, VisitCall, VisitResult
+from sleipnir.runs.child_events import Visits
 from sleipnir.runs.claims import Claim, ClaimRefused
 from sleipnir.runs.run import RunSpec, changed
 from sleipnir.settings import Settings
@@ -218,8 +219,13 @@ class Worker:
             with self.store.errors():
                 failures, input_changed = self.store.visits.tries(call)
                 execution = changed(execution, failures=failures, input_changed=input_changed)
+        execution = changed(execution, child_visits=self._child_visits)
         with self._with_emissions(execution, calls_back=True) as emitting:
             return callbacks.around(emitting, self.caching.result, run)
+
+    def _child_visits(self, run: str) -> Visits:
+        with self.store.errors():
+            yield from self.store.runs.written_keys(run)
 
     def _reads_bundle(self, call: VisitCall, node: Node) -> bool:
         """Whether the visit reads files of its bundle. A Python function reads them once per process, when loaded."""

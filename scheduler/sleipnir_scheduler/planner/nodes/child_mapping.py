@@ -84,7 +84,7 @@ def is_for_worker(graph: Graph, node: AgentNode) -> bool:
 
 
 def _calls_back(graph: Graph, node: AgentNode) -> bool:
-    return graph.has_callbacks(node, "after", "error")
+    return graph.has_callbacks(node, "after", "error", "agent_event")
 
 
 def given(context: Context, visit: Visit, node: AgentNode, made: FirstState | None) -> tuple[str, ChildSettings | None]:
