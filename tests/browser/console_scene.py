@@ -150,6 +150,8 @@ class Scene:
     runs: dict[str, str] = field(default_factory=dict)
     batches: dict[str, str] = field(default_factory=dict)
     """The ids of batches by what they are."""
+    jobs: dict[str, str] = field(default_factory=dict)
+    """The ids of jobs by what they are."""
 
     @property
     def url(self) -> str:
@@ -178,6 +180,7 @@ def scene_of(redis: RedisServer, folder: Path) -> Iterator[Scene]:
             _add_users(client)
             _add_schedules(scene)
             _add_batches(scene)
+            _add_jobs(scene)
             yield scene
 
 
@@ -242,6 +245,12 @@ def _add_batches(scene: Scene) -> None:
         batch.wait(180)
     wait_until(lambda: asking.info().state == "canary", "its canary rows are over", 120)
     scene.batches |= {"graded": graded.id, "again": again.id, "canary": asking.id}
+
+
+def _add_jobs(scene: Scene) -> None:
+    job = scene.client.jobs.submit("cancel", runs=[scene.runs["asking"]], why=HOSTILE)
+    scene.client.jobs.stop(job.id, "not this one " + HOSTILE)
+    scene.jobs["stopped"] = job.id
 
 
 def _add_users(client: Client) -> None:

@@ -30,9 +30,11 @@ PAGES = (
     "/batches", "/batches?q=nothing", "/batches/@graded", "/batches/@graded?state=failed", "/batches/@canary",
     "/batches/@canary?state=failed", "/batches/zzzzzzzzzzzz", "/new-batch", "/batches/@graded/compare/@again",
     "/batches/@graded/compare/@again?start=160", "/runs/@failed/compare/@booked", "/runs/@failed/compare/@big",
+    "/jobs", "/jobs/@stopped", "/new-job?action=fork&run=@failed", "/new-job?action=cancel&all=true",
+    "/new-job?action=retry&run=@booked", "/new-job?action=retry",
     "/users", "/users/approver", "/new-user", "/me",
 )  # fmt: skip
-"""All kinds of pages; `@name` is a run or a batch of the scene."""
+"""All kinds of pages; `@name` is a run, a batch or a job of the scene."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def log_in(page: Page, scene: Scene, user: str) -> None:
 
 
 def path_of(scene: Scene, path: str) -> str:
-    for name, id in (scene.runs | scene.batches).items():
+    for name, id in (scene.runs | scene.batches | scene.jobs).items():
         path = path.replace(f"@{name}", id)
     return path
 
@@ -154,9 +156,9 @@ def arrives(page: Page, url: str) -> None:
 def test_a_person_finds_the_failed_run_of_a_customer_and_sees_why(scene: Scene, open_page: Open) -> None:
     page = open_page("/runs")
     picture(page, "runs")
-    page.get_by_role("link", name="Failed 3").first.click()
+    page.get_by_role("link", name="Failed 14").first.click()
     arrives(page, f"{scene.url}/runs?status=failed")
-    expect(page.locator("tbody tr")).to_have_count(3)
+    expect(page.locator("tbody tr")).to_have_count(14)  # with 11 rows of a batch
     page.keyboard.press("/")
     page.keyboard.type("tag:region=emea")
     page.keyboard.press("Enter")

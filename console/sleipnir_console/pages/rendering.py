@@ -53,6 +53,7 @@ NAVIGATION: Final = (
     NavigationLink("/inbox", "inbox", "Inbox", is_main=True),
     NavigationLink("/runs", "runs", "Runs", is_main=True),
     NavigationLink("/batches", "batches", "Batches", is_main=True),
+    NavigationLink("/jobs", "jobs", "Jobs"),
     NavigationLink("/agents", "agents", "Agents", group="Build"),
     NavigationLink("/schedules", "clock", "Schedules", group="Triggers"),
     NavigationLink("/fleet", "fleet", "Fleet", group="System"),

@@ -20,7 +20,7 @@ from sleipnir_console.pages.page_route import PageRoute, next_page, same_as
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_search import may_be_run, parameters_of
 from sleipnir_console.pages.run_states import Colour, StateSummary, state_of
-from sleipnir_console.permissions import requires
+from sleipnir_console.permissions import caller_of, requires
 
 router = APIRouter(route_class=PageRoute)
 
@@ -56,6 +56,11 @@ COUNTED: Final[tuple[tuple[Colour, str, str, Parameters], ...]] = (
     ("failed", "failed", "failed", (("status", "failed"),)),
     ("cancelled", "cancelled", "cancelled", (("status", "cancelled"),)),
 )
+STEERING: Final = (
+    ("retry", "Retry", "retry"), ("fork", "Fork", "fork"), ("pause", "Pause", "pause"),
+    ("resume", "Resume", "s-running"), ("cancel", "Cancel", "stop"),
+)  # fmt: skip
+"""What can be asked of selected runs: action, button, icon."""
 FILTERS: Final[Mapping[str, str]] = {
     "agent": "agent", "version": "version", "tag": "tag", "batch": "batch", "thread": "thread", "parent": "parent",
     "node": "failed at", "text": "failed with", "fingerprint": "failure", "cost_min": "cost from",
@@ -140,6 +145,7 @@ async def show_runs(request: Request, asked: Annotated[AskedRunsPage, Query()]) 
         api=f"/api/v1{_path(given)}",
         now_ms=now_ms,
         clear="/runs",
+        steering=STEERING if caller_of(request).may("operator") else (),
     )  # fmt: skip
 
 

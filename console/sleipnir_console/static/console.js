@@ -118,6 +118,24 @@
   });
   restore();
 
+  // Selected runs are counted; the box in the head selects those of the page.
+  const picks = () => [...document.querySelectorAll("[data-pick]")];
+  const countPicks = () => {
+    const shown = byId("picked");
+    if (!shown) return;
+    const number = picks().filter((each) => each.checked).length;
+    shown.textContent = `${number} run${number === 1 ? "" : "s"} selected.`;
+    shown.hidden = number === 0;
+    byId("pick-page").hidden = false;
+    byId("pick-page").checked = number > 0 && number === picks().length;
+    byId("pick-page").indeterminate = number > 0 && number < picks().length;
+  };
+  document.addEventListener("change", (event) => {
+    if (event.target.id === "pick-page") for (const each of picks()) each.checked = event.target.checked;
+    countPicks();
+  });
+  countPicks();
+
   // The grid of a batch: a line is a link to its first row, a cell to its own.
   document.addEventListener("click", (event) => {
     const line = event.target.closest(".rowsgrid a");
