@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 HEADER: Final = "X-Request-ID"
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 MOST_SHOWN: Final = 300
+LINKS: Final = "/d/"
+"""What the paths of signed links begin with."""
 QUIET: Final = ("/api/v1/health/live", "/api/v1/health/ready")
 """Paths that probes ask every few seconds: logged at the level debug, unless they fail."""
 
@@ -48,7 +50,7 @@ class RequestLog:
             await self._app(scope, receive, stamped)
         finally:
             facts: dict[str, Any] = {
-                "request": request_id, "method": scope["method"], "path": scope["path"][:MOST_SHOWN],
+                "request": request_id, "method": scope["method"], "path": _shown(scope["path"]),
                 "status": status, "took_ms": round((time.monotonic() - began_s) * 1000, 1), "bytes": sent_bytes,
                 "client": (scope.get("client") or ("",))[0],
             }  # fmt: skip
@@ -57,6 +59,13 @@ class RequestLog:
                 facts["by"] = str(caller.by)
             log = structlog.get_logger()
             (log.debug if scope["path"] in QUIET and status < 500 else log.info)("request", **facts)
+
+
+def _shown(path: str) -> str:
+    """A path without the token of a signed link, which opens its question to who reads it."""
+    if path.startswith(LINKS):
+        path = f"{LINKS}[token]{'/answer' if path.endswith('/answer') else ''}"
+    return path[:MOST_SHOWN]
 
 
 def _request_id(scope: Scope) -> str:

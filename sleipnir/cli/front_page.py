@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "claim": ("sleipnir.cli.runs.gate_handling:claim", "Claim an open question of a run, or release it."),
         "assign": ("sleipnir.cli.runs.gate_handling:assign", "Say whose work an open question is."),
         "snooze": ("sleipnir.cli.runs.gate_handling:snooze", "Hide an open question from your work for some time."),
+        "link": ("sleipnir.cli.runs.gate_handling:link", "Make a signed link to an open question."),
         "signal": ("sleipnir.cli.runs.signals:signal", "Send an event to all runs that wait for it."),
         "signals": ("sleipnir.cli.runs.signals:signals", "List the events that were sent."),
     },

@@ -24,6 +24,7 @@ from sleipnir.client.access import Access
 from sleipnir.client.batch import Batch, Given
 from sleipnir.client.client import Client, Run
 from sleipnir.client.gate_inbox import GateInbox
+from sleipnir.client.gate_links import GateLinks
 from sleipnir.client.hooks import Hooks
 from sleipnir.client.jobs import Jobs
 from sleipnir.client.schedule import Schedule
@@ -252,6 +253,19 @@ class AsyncGateInbox:
     snooze = _coroutine(GateInbox.snooze)
 
 
+class AsyncGateLinks:
+    """Signed links to questions, as `GateLinks`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def _opened(self) -> GateLinks:
+        return (await self._client._opened()).gate_links
+
+    make = _coroutine(GateLinks.make)
+    opened = _coroutine(GateLinks.opened)
+
+
 class AsyncWebhooks:
     """Webhooks and their deliveries, as `Webhooks`."""
 
@@ -371,6 +385,11 @@ class AsyncClient:
     def jobs(self) -> AsyncJobs:
         """Requests to many runs, which a scheduler carries out."""
         return AsyncJobs(self)
+
+    @property
+    def gate_links(self) -> AsyncGateLinks:
+        """Signed links, each for one question and one person."""
+        return AsyncGateLinks(self)
 
     @property
     def hooks(self) -> AsyncHooks:

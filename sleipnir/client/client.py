@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from sleipnir.client.agent_judge import OnJudging
     from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
     from sleipnir.client.gate_inbox import GateInbox
+    from sleipnir.client.gate_links import GateLinks
     from sleipnir.client.hooks import Hooks
     from sleipnir.client.jobs import Jobs
     from sleipnir.client.mass_requests import OnSteered, SteeredRuns
@@ -165,6 +166,13 @@ class Client(Conversations):
         from sleipnir.client.gate_inbox import GateInbox
 
         return GateInbox(self.store, self.settings)
+
+    @property
+    def gate_links(self) -> GateLinks:
+        """Signed links, each for one question and one person."""
+        from sleipnir.client.gate_links import GateLinks
+
+        return GateLinks(self.store, self.settings, self.by)
 
     @property
     def webhooks(self) -> Webhooks:

@@ -63,13 +63,14 @@ class Webhooks:
         agent: str | None = None,
         namespace: str | None = None,
         tags: Mapping[str, str] | None = None,
+        links: bool = False,
         reason: str | None = None,
         by: str = "",
     ) -> NewWebhook:
         """A new webhook: what happens from now on is sent to `url`, as far as it is about `on` (`run_ended`,
         `gate_opened`, `gate_expiring`, `batch_done`, `budget_reached`), the agent, the namespace and all of the tags;
-        None:
-        about any. Raises UsageError for a name that is taken and for what is invalid, ConfigError without a key."""
+        None: about any. With `links`, deliveries about questions have signed links for their assignees: who receives
+        them can answer in their names. Raises UsageError for a name that is taken and for what is invalid, ConfigError without a key."""
         checked_name(name)
         url, on, tags = checked_url(url), checked_occasions(list(on)), checked_tags(tags)
         namespace = None if namespace is None else checked_namespace(namespace)
@@ -80,7 +81,18 @@ class Webhooks:
                 raise UsageError(f"there are {MOST_WEBHOOKS} webhooks, and there may be no more")
             now_ms = self._store.now_ms()
             webhook = Webhook(
-                name, url, on, token, keys.newest, now_ms, by or self._by, agent, namespace, tags, changed=_unique()
+                name,
+                url,
+                on,
+                token,
+                keys.newest,
+                now_ms,
+                by or self._by,
+                agent,
+                namespace,
+                tags,
+                changed=_unique(),
+                links=links,
             )
             self._store.webhooks.open(token, now_ms)
             entry = audit_text(
@@ -207,7 +219,7 @@ def _audited(webhook: Webhook) -> dict[str, Any]:
     """What the audit has of a webhook."""
     fields = {
         "url": webhook.url, "on": list(webhook.on), "agent": webhook.agent, "namespace": webhook.namespace,
-        "tags": dict(webhook.tags), "paused": webhook.paused is not None,
+        "tags": dict(webhook.tags), "paused": webhook.paused is not None, "links": webhook.links,
     }  # fmt: skip
     return {name: value for name, value in fields.items() if value not in (None, {}, False)}
 

@@ -411,13 +411,18 @@ def _data(fields: Mapping[str, str]) -> dict[str, Any]:
     return data
 
 
+MOST_ASSIGNEES: Final = 20
+"""People of a question who are named in a delivery."""
+
+
 def _asked(gate: Gate | None) -> dict[str, Any]:
     """What is asked, without the payload of an interrupt, which may be of any size."""
     if gate is None:
         return {}
     return {
         "node": gate.node, "kind": gate.kind, "question": gate.question[:MOST_TEXT], "options": list(gate.options)[:50],
-        "due_ms": gate.due_ms,
+        "due_ms": gate.due_ms, "attempt": gate.attempt,
+        "assignees": [] if gate.rules is None else list(gate.rules.assignees)[:MOST_ASSIGNEES],
     }  # fmt: skip
 
 

@@ -62,6 +62,7 @@ async def serve(settings: Settings, allowed: AddressGuard, keys: SigningKeys) ->
             name=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
             timeout_ms=int(settings.webhook_timeout_s * 1000),
             retry_ms=int(settings.webhook_retry_s * 1000),
+            console_url=settings.console_url,
         )
         structlog.get_logger().info("webhook sender starts", keys=list(keys.by_id), **settings.to_log())
         await _rounds(sender, stop)

@@ -20,6 +20,7 @@ from sleipnir import failpoints
 from sleipnir.errors import RecordUnreadable
 from sleipnir.store.store import Store
 from sleipnir.store.webhooks import TakenDelivery
+from sleipnir.webhook_sender.linked_body import linked_body
 from sleipnir.webhook_sender.request import ReceiverError, ReceiverResponse
 from sleipnir.webhooks import signatures
 from sleipnir.webhooks.records import Webhook, WebhookDelivery
@@ -57,10 +58,12 @@ class WebhookSender:
         timeout_ms: int,
         retry_ms: int,
         clock: Callable[[], int] | None = None,
+        console_url: str = "",
     ) -> None:
+        """`console_url` is the address of the console, for links to questions; empty: deliveries have none."""
         self._store, self._keys, self._receiver, self._name = store, keys, receiver, name
         self._timeout_ms, self._retry_ms = timeout_ms, retry_ms
-        self._now_ms = clock or store.now_ms
+        self._now_ms, self._console_url = clock or store.now_ms, console_url
         self._pool = ThreadPoolExecutor(STORE_THREADS, "store")
         self._tries: set[asyncio.Task[None]] = set()
         self._busy: Counter[str] = Counter()
@@ -142,7 +145,8 @@ class WebhookSender:
         """The delivery after a try, and the time."""
         secret = self._keys.secret(webhook.key, f"webhook {webhook.token}")
         assert secret is not None, "webhooks without a secret get no deliveries"
-        body, now_ms = delivery.body.encode(), await self._on_store(self._now_ms)
+        body = linked_body(webhook, delivery, self._keys, self._console_url).encode()
+        now_ms = await self._on_store(self._now_ms)
         headers = signatures.headers(secret, delivery.id, now_ms, body)
         code, problem, asked_s = None, None, 0
         try:

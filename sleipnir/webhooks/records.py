@@ -42,8 +42,8 @@ class WebhookPause:
 @dataclass(frozen=True)
 class Webhook:
     """A webhook. `token` tells it from others that had its name. `key` is the id of the key from which its secret is
-    derived. `agent`, `namespace` and `tags` bound what it is about; None: anything. `changed` is a random text that
-    each change replaces."""
+    derived. `agent`, `namespace` and `tags` bound what it is about; None: anything. With `links`, deliveries about
+    questions have signed links for those who are asked. `changed` is a random text that each change replaces."""
 
     name: str
     url: str
@@ -57,6 +57,7 @@ class Webhook:
     tags: Mapping[str, str] = field(default_factory=dict)
     paused: WebhookPause | None = None
     changed: str = ""
+    links: bool = False
     v: int = 1
 
 

@@ -107,6 +107,7 @@ ROWS: Mapping[str, Row] = {
     "release_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/release", 404),
     "assign_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/assign", 404, {"person": "anna"}),
     "snooze_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/snooze", 404, {"until_ms": None}),
+    "make_link": Row("admin", "POST", f"/gates/{NO_RUN}/1/link", 404, {"person": "anna"}),
     "answer_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/answer", 404, {"answer": "yes"}),
     "submit_batch": Row("operator", "POST", "/batches?agent=nobody", 415),
     "list_batches": Row("viewer", "GET", "/batches", 200),

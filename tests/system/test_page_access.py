@@ -64,6 +64,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "show_decisions": Row("viewer", "GET", "/decisions", 303),
     "show_decision": Row("viewer", "GET", f"/decisions/{NO_RUN}/1", 404),
     "send_answer": Row("approver", "POST", f"/decisions/{NO_RUN}/1/answer", 404),
+    "show_linked_decision": Row("public", "GET", "/d/none", 404),
+    "send_linked_answer": Row("public", "POST", "/d/none/answer", 404),
     "handle_decision": Row("approver", "POST", f"/decisions/{NO_RUN}/1/claim", 404),
     "steer_run": Row("operator", "POST", f"/runs/{NO_RUN}/cancel", 404),
     "show_schedules": Row("viewer", "GET", "/schedules", 200),

@@ -22,7 +22,7 @@ from sleipnir_console.pages.decision_page import Typed, closed_page, decision_pa
 from sleipnir_console.pages.gate_rows import path_of, question_of
 from sleipnir_console.pages.login_page import path_here
 from sleipnir_console.pages.markdown import title_of
-from sleipnir_console.pages.page_route import PageRoute, form_of, next_page
+from sleipnir_console.pages.page_route import PageRoute, form_of, link_of, next_page
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.permissions import requires
 from sleipnir_console.problems import HttpProblem, problem_of
@@ -59,7 +59,8 @@ async def send_answer(request: Request, run_id: RunId, gate: GateId) -> Response
             raise
         return await closed_page(request, run, gate, problem, _kept(form))
     answer, fields = _answer(found, form)
-    also = form.get("also", "")
+    linked = link_of(request)
+    also = form.get("also", "") if linked is None else ""  # a link is for its question alone
     typed = Typed(fields, form.get("words", ""), comment)
     if answer is None or any(field.problem for field in fields):
         return await _again(request, run, found, also, typed, "Some of what was typed cannot be read.", 422)
@@ -78,6 +79,8 @@ async def send_answer(request: Request, run_id: RunId, gate: GateId) -> Response
         return await closed_page(request, run, gate, closed, _kept(form))
     except UsageError as error:
         return await _again(request, run, found, also, typed, str(error), 422)
+    if linked is not None:
+        return next_page(linked)
     if not others:
         return next_page(path_here(form["next"]) if form.get("next") else path_of(found))
     outcomes = [Outcome(found, title_of(question_of(found)), "answered", True)]

@@ -21,7 +21,7 @@ from sleipnir_console.pages.decision_form import FormField, fields_of
 from sleipnir_console.pages.formats import json_text
 from sleipnir_console.pages.gate_rows import has_own_words, is_refusal, name_of, path_of, question_of, row_of
 from sleipnir_console.pages.markdown import markdown_html
-from sleipnir_console.pages.page_route import PageRoute, next_page, same_as
+from sleipnir_console.pages.page_route import PageRoute, link_of, next_page, same_as
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_page import ValueSummary
 from sleipnir_console.permissions import caller_of, requires
@@ -126,6 +126,7 @@ async def closed_page(
         title="Answered" if problem.type == "already-answered" else "Not open any more",
         run=run.id,
         gate=gate,
+        linked=link_of(request) is not None,
         problem=problem,
         typed=typed,
         now_ms=await client_of(request).now_ms(),
@@ -162,12 +163,13 @@ async def decision_page(
         typed=typed,
         me=caller.by.person.name,
         may=row.may,
-        may_handle=caller.may("approver"),
+        may_handle=caller.may("approver") and link_of(request) is None,
         expiry=await _expiry(run, gate),
         snoozes=SNOOZES,
         together=together,
         also=",".join(name_of(each) for each in together),
-        path=path_of(gate),
+        path=link_of(request) or path_of(gate),
+        linked=link_of(request) is not None,
         api=f"/api/v1/gates/{name_of(gate)}",
         sample=_sample(gate),
         now_ms=now_ms,

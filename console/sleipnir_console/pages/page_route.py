@@ -84,6 +84,16 @@ def form_of(request: Request) -> Mapping[str, str]:
     return found
 
 
+def be_linked(request: Request, path: str) -> None:
+    """Let a request be that of a signed link, whose page has this path."""
+    request.state.link = path
+
+
+def link_of(request: Request) -> str | None:
+    """The path of the page of a signed link; None: the request is that of a caller."""
+    return getattr(request.state, "link", None)
+
+
 def next_page(path: str) -> RedirectResponse:
     """After a form: the browser asks for the page, so that loading it again repeats nothing."""
     return RedirectResponse(path, 303)

@@ -91,8 +91,9 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
     """A page as a response. Each page gives its `title`."""
     caller: Caller | None = getattr(request.state, "caller", None)
     identity = caller.identity if caller is not None else None
+    is_linked = getattr(request.state, "link", None) is not None
     shown = {
-        "links": [link for link in NAVIGATION if caller is not None and link.is_for(caller)],
+        "links": [link for link in NAVIGATION if caller is not None and not is_linked and link.is_for(caller)],
         "path": request.url.path,
         "here": str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
         "origin": str(request.base_url).rstrip("/"),

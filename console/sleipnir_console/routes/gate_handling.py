@@ -10,12 +10,14 @@ from pydantic import BaseModel, Field
 
 from sleipnir.client.async_client import AsyncGateInbox, AsyncRun
 from sleipnir.client.gate_inbox import CLAIM_S, MOST_CLAIM_S
-from sleipnir.errors import AnswerRefused, GateClaimed, GateError
+from sleipnir.client.gate_links import LINK_S, MOST_LINK_S
+from sleipnir.errors import AnswerRefused, ConfigError, GateClaimed, GateError
 from sleipnir.runs.views import GateInfo
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
+from sleipnir_console.problems import HttpProblem
 from sleipnir_console.routes.gates import GateId, closed_problem, open_gate
-from sleipnir_console.strict_model import MOST_INT, RunId, StrictModel
+from sleipnir_console.strict_model import MOST_INT, Reason, RunId, StrictModel
 
 router = APIRouter(tags=["gates"], route_class=GuardedRoute)
 
@@ -47,6 +49,22 @@ class SnoozeRequest(StrictModel):
     until_ms: int | None = Field(ge=1, le=MOST_INT)
 
 
+class LinkRequest(StrictModel):
+    """For whom a link is, and for how long."""
+
+    person: str = Field(max_length=64, description="A user with a role in the namespace of the run.")
+    for_s: float = Field(LINK_S, ge=60, le=MOST_LINK_S, description="Seconds.")
+    reason: Reason = None
+
+
+class LinkView(BaseModel):
+    """A link: it is stored nowhere, and shown this once."""
+
+    url: str
+    person: str
+    until_ms: int
+
+
 async def _asked(request: Request, run_id: str, gate: str) -> tuple[AsyncRun, GateInfo, AsyncGateInbox]:
     client = client_of(request)
     run = await client.run(run_id)
@@ -61,6 +79,20 @@ async def _done(run: AsyncRun, seq: int, change: Awaitable[Any]) -> Any:
         raise
     except GateError as error:
         raise await closed_problem(run, seq, str(error)) from None
+
+
+@router.post("/gates/{run_id}/{gate}/link", status_code=201, operation_id="make_link", summary="Make a signed link")
+@requires("admin")
+async def make_link(request: Request, run_id: RunId, gate: GateId, body: LinkRequest) -> LinkView:
+    """It opens the page of the question for one person, without a login: who has it answers as that person, as far as
+    the person may."""
+    client = client_of(request)
+    found = await open_gate(await client.run(run_id), gate)
+    try:
+        made = await client.gate_links.make(found, body.person, for_s=body.for_s, reason=body.reason)
+    except ConfigError as error:
+        raise HttpProblem("refused", str(error)) from None
+    return LinkView(url=made.url, person=made.person, until_ms=made.until_ms)
 
 
 @router.post("/gates/{run_id}/{gate}/claim", operation_id="claim_gate", summary="Claim a question")

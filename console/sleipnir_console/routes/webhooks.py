@@ -30,6 +30,7 @@ class WebhookRequest(StrictModel):
     agent: str | None = Field(None, max_length=200)
     namespace: str | None = Field(None, max_length=63)
     tags: dict[str, str] = Field(default_factory=dict, max_length=16)
+    links: bool = Field(False, description="Deliveries about questions have signed links for their assignees.")
     reason: Reason = None
 
 
@@ -49,6 +50,7 @@ class WebhookView(BaseModel):
     agent: str | None
     namespace: str | None
     tags: dict[str, str]
+    links: bool
     created_ms: int
     created_by: str
     paused_by: str | None
@@ -68,6 +70,7 @@ class WebhookView(BaseModel):
             agent=webhook.agent,
             namespace=webhook.namespace,
             tags=dict(webhook.tags),
+            links=webhook.links,
             created_ms=webhook.created_ms,
             created_by=webhook.created_by,
             paused_by=webhook.paused.by if webhook.paused else None,

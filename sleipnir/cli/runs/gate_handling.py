@@ -10,7 +10,7 @@ from sleipnir.cli import exit_codes
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, Seconds, as_person, pass_options
 from sleipnir.cli.terminal import terminal
-from sleipnir.cli.terminal.render import moment
+from sleipnir.cli.terminal.render import moment, print_json
 from sleipnir.errors import GateError
 
 if TYPE_CHECKING:
@@ -96,6 +96,34 @@ def snooze(options: GlobalOptions, run_id: str, name: str | None, for_s: float, 
         _inbox(client, person).snooze(gate, until_ms)
     until = "is seen again" if until_ms is None else f"is snoozed until {moment(until_ms)}"
     terminal.note(f"question {gate.seq} of run {gate.run} {until}")
+    return exit_codes.COMPLETED
+
+
+@click.command()
+@_RUN
+@_GATE
+@click.option("--person", required=True, metavar="NAME", help="The user for whom it is.")
+@click.option(
+    "--for", "for_s", type=Seconds(min=60), default=259_200.0, show_default=True, help="How long it is valid."
+)
+@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
+@click.option("--json", "as_data", is_flag=True, help="Print JSON.")
+@pass_options
+def link(
+    options: GlobalOptions, run_id: str, name: str | None, person: str, for_s: float, reason: str | None, as_data: bool
+) -> int:
+    """Print a signed link that opens an open question of RUN in a browser, for one person and without a login.
+
+    Who has it answers as that person, as far as the person may. It ends with its time, when the user is disabled, and
+    with the key of webhooks. It needs SLEIPNIR_CONSOLE_URL. GATE is named as for `answer`.
+    """
+    with options.connected(workers=False) as client:
+        made = client.gate_links.make(_gate(client, run_id, name), person, for_s=for_s, reason=reason)
+    if as_data:
+        print_json({"url": made.url, "person": made.person, "until_ms": made.until_ms})
+    else:
+        click.echo(made.url)
+        terminal.note(f"for {made.person}, until {moment(made.until_ms)}")
     return exit_codes.COMPLETED
 
 

@@ -45,6 +45,7 @@ def webhooks() -> None:
     shell_complete=complete_tag,
     help="Only about runs with this tag; repeatable.",
 )
+@click.option("--links", is_flag=True, help="With signed links to questions for their assignees.")
 @REASON
 @_JSON
 @pass_options
@@ -56,12 +57,15 @@ def add(
     agent: str | None,
     namespace: str | None,
     tags: dict[str, str],
+    links: bool,
     reason: str | None,
     as_data: bool,
 ) -> None:
     """Send what happens to URL, and print the secret of its signatures. It is shown this once: it is not stored."""
     with options.connected(workers=False) as client:
-        made = client.webhooks.add(name, url, on, agent=agent, namespace=namespace, tags=tags, reason=reason)
+        made = client.webhooks.add(
+            name, url, on, agent=agent, namespace=namespace, tags=tags, links=links, reason=reason
+        )
         senders = client.webhooks.senders()
     if as_data:
         print_json({"secret": made.secret, **_to_data(made.info)})

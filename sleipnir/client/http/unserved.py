@@ -23,6 +23,7 @@ UNSERVED: Final[Mapping[str, str]] = {
     "Client.compare_batches": "the API compares a page of rows at a time: `Batch.comparisons`",
     "Client.definition": _DEFINITION,
     "Client.gate_inbox": _VIEWS,
+    "Client.gate_links": _VIEWS,
     "Client.hooks": _VIEWS,
     "Client.get_state": _CHECKPOINTS,
     "Client.get_state_history": _CHECKPOINTS,

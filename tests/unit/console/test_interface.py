@@ -58,7 +58,7 @@ def test_every_page_declares_a_permission() -> None:
     assert len(declared) == sum(len(router.routes) for router in PAGES)
     public = {
         "get_static_file", "show_login", "send_login", "choose_theme", "begin_provider_login", "finish_provider_login",
-        "leave_provider",
+        "leave_provider", "show_linked_decision", "send_linked_answer",
     }  # fmt: skip
     assert {name for name, permission in declared.items() if permission == "public"} == public
 
