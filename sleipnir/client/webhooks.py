@@ -70,7 +70,8 @@ class Webhooks:
         """A new webhook: what happens from now on is sent to `url`, as far as it is about `on` (`run_ended`,
         `gate_opened`, `gate_expiring`, `batch_done`, `budget_reached`), the agent, the namespace and all of the tags;
         None: about any. With `links`, deliveries about questions have signed links for their assignees: who receives
-        them can answer in their names. Raises UsageError for a name that is taken and for what is invalid, ConfigError without a key."""
+        them can answer in their names. Raises UsageError for a name that is taken and for what is invalid, ConfigError
+        without a key."""
         checked_name(name)
         url, on, tags = checked_url(url), checked_occasions(list(on)), checked_tags(tags)
         namespace = None if namespace is None else checked_namespace(namespace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
+import structlog
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
@@ -90,8 +91,11 @@ async def make_link(request: Request, run_id: RunId, gate: GateId, body: LinkReq
     found = await open_gate(await client.run(run_id), gate)
     try:
         made = await client.gate_links.make(found, body.person, for_s=body.for_s, reason=body.reason)
-    except ConfigError as error:
-        raise HttpProblem("refused", str(error)) from None
+    except ConfigError as error:  # the path of the key is for the log
+        structlog.get_logger().error("no links can be made", error=str(error))
+        raise HttpProblem(
+            "refused", "this server lacks a key of webhooks or SLEIPNIR_CONSOLE_URL: see its log"
+        ) from None
     return LinkView(url=made.url, person=made.person, until_ms=made.until_ms)
 
 

@@ -108,6 +108,7 @@ async def add_webhook(request: Request, body: WebhookRequest) -> NewWebhookView:
             agent=body.agent,
             namespace=body.namespace,
             tags=body.tags,
+            links=body.links,
             reason=body.reason,
         )
     except ConfigError as error:  # the key of this server: its path is for the log
