@@ -98,6 +98,7 @@ ROWS: Mapping[str, Row] = {
     "retry_run": Row("operator", "POST", f"/runs/{NO_RUN}/retry", 404),
     "skip_visit": Row("operator", "POST", f"/runs/{NO_RUN}/skip", 404, {"node": "a"}),
     "fork_run": Row("operator", "POST", f"/runs/{NO_RUN}/fork", 404),
+    "update_run_state": Row("operator", "POST", f"/runs/{NO_RUN}/update", 404, {"values": {}}),
     "rewind_run": Row("operator", "POST", f"/runs/{NO_RUN}/rewind", 404, {}),
     "list_gates": Row("viewer", "GET", "/gates", 200),
     "get_gate": Row("viewer", "GET", f"/gates/{NO_RUN}/1", 404),

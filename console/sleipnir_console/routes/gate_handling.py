@@ -93,9 +93,7 @@ async def make_link(request: Request, run_id: RunId, gate: GateId, body: LinkReq
         made = await client.gate_links.make(found, body.person, for_s=body.for_s, reason=body.reason)
     except ConfigError as error:  # the path of the key is for the log
         structlog.get_logger().error("no links can be made", error=str(error))
-        raise HttpProblem(
-            "refused", "this server lacks a key of webhooks or SLEIPNIR_CONSOLE_URL: see its log"
-        ) from None
+        raise HttpProblem("refused", "this server cannot make links: its log says why") from None
     return LinkView(url=made.url, person=made.person, until_ms=made.until_ms)
 
 

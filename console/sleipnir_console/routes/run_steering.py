@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -71,6 +71,18 @@ class ForkRequest(ForkChangesRequest):
     thread: str | None = Field(default=None, description="The fork is the next turn of this thread.")
 
 
+class UpdateRequest(StrictModel):
+    """Values of the state, and who has written them."""
+
+    values: Values = Field(description="By state key, in their JSON form.")
+    as_node: str | None = Field(default=None, description="As this node. Default: the one that wrote last.")
+    mode: Literal["reduce", "set"] = Field(
+        default="reduce", description="`set` replaces the values of keys with reducers."
+    )
+    at: int | None = Field(default=None, ge=0, le=MOST_INT, description="After this step. Default: the last one.")
+    thread: str | None = Field(default=None, description="The fork is the next turn of this thread.")
+
+
 @router.post("/cancel", status_code=202, operation_id="cancel_run", summary="Cancel a run")
 @requires("operator")
 async def cancel_run(request: Request, run_id: RunId) -> Response:
@@ -123,6 +135,17 @@ async def fork_run(
     """The source stays as it is. Nothing before the checkpoint runs again."""
     run = await client_of(request).run(run_id)
     fork = await run.fork(**(body or ForkRequest()).model_dump())
+    response.headers["Location"] = f"/api/v1/runs/{fork.id}"
+    return SubmittedRun(id=fork.id)
+
+
+@router.post("/update", status_code=201, operation_id="update_run_state", summary="Fork a run with other values")
+@requires("operator")
+async def update_run_state(request: Request, response: Response, run_id: RunId, body: UpdateRequest) -> SubmittedRun:
+    """The fork begins as if the node `as_node` had written the values, and stops before the next nodes until it is
+    resumed. This run stays as it is."""
+    run = await client_of(request).run(run_id)
+    fork = await run.update_state(body.values, body.as_node, mode=body.mode, at=body.at, thread=body.thread)
     response.headers["Location"] = f"/api/v1/runs/{fork.id}"
     return SubmittedRun(id=fork.id)
 

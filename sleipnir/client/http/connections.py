@@ -260,9 +260,13 @@ class ServerConnections:
         return connection.getresponse()
 
     def lines(self, request: ApiRequest) -> Iterator[bytes]:
-        """The lines of a response, as they come. Raises OSError or HTTPException when it is cut off."""
-        with self._opened(request, {}) as body:
-            yield from body.lines(None)
+        """The lines of a response, as they come. Raises OSError or HTTPException when it is cut off, and the error that
+        a refusal stands for."""
+        try:
+            with self._opened(request, {}) as body:
+                yield from body.lines(None)
+        except _StreamRefused as refused:
+            raise refused.error from None
 
     def upload(self, request: ApiRequest, chunks: Iterable[bytes]) -> bytes:
         """Send a body as it comes; the answer. Never repeated. Raises as `call`, and what the iterable raises."""

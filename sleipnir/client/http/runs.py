@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sleipnir import waiting
 from sleipnir.client.http.connections import ApiRequest, ServerConnections, StreamFrame, part
@@ -294,6 +294,18 @@ class HttpRun(Run):
         """As Run.fork; `agent` is a name. Not repeated: each request makes a fork."""
         return self._forked("/fork", tags, at=at, before=before, state=state, agent=agent, model=model,
                             overrides=overrides, patches=patches, thread=thread)  # fmt: skip
+
+    def update_state(
+        self,
+        values: Mapping[str, Any],
+        as_node: str | None = None,
+        *,
+        mode: Literal["reduce", "set"] = "reduce",
+        at: int | None = None,
+        thread: str | None = None,
+    ) -> Run:
+        """As Run.update_state. Not repeated: each request makes a fork."""
+        return self._forked("/update", None, values=dict(values), as_node=as_node, mode=mode, at=at, thread=thread)
 
     def rewind(
         self,

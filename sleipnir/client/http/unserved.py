@@ -48,7 +48,6 @@ UNSERVED: Final[Mapping[str, str]] = {
     "Run.graph": "the API has its drawing only: `GET /api/v1/runs/RUN/drawing`",
     "Run.past_steps": "the API has the steps of each run: `history` of its source has them",
     "Run.trace_lines": "the API has the trace as data: `trace`",
-    "Run.update_state": _CHECKPOINTS,
 }
 INSTEAD: Final = "A client of Redis has it (SLEIPNIR_REDIS_URL)"
 
