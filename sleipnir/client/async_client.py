@@ -465,6 +465,8 @@ class AsyncClient:
     run_count = _coroutine(Client.run_count)
     run_counts = _coroutine(Client.run_counts)
     failures = _coroutine(Client.failures)
+    discard_failures = _coroutine(Client.discard_failures)
+    reopen_failures = _coroutine(Client.reopen_failures)
     now_ms = _coroutine(Client.now_ms)
     agents = _coroutine(Client.agents)
     gates = _coroutine(Client.gates)

@@ -685,9 +685,30 @@ class Client(Conversations):
         version of an agent, with the same message but for numbers, ids and quoted values. `since_ms`: only groups in
         which a run failed since then. `runs(fingerprint=...)` lists the runs of a group. A namespace has at most 200
         groups in each partition; failures beyond are in groups with the fingerprint `other`."""
+        from sleipnir.client.discarding import with_notes
+
         with self.store.errors():
             wanted = self._filter(None, {"namespace": namespace})
-            return self.store.runs.failure_groups(wanted.namespace, agent, node, since_ms, limit)
+            groups = self.store.runs.failure_groups(wanted.namespace, agent, node, since_ms, limit)
+            return with_notes(self.store, wanted.namespace, groups)
+
+    def discard_failures(self, fingerprint: str, note: str, *, namespace: str | None = None) -> None:
+        """Note that the failures of a group up to now are dealt with, in all versions, and how: `failures` has this as
+        `discarded`, until another run fails so. The runs stay as they are. Raises UsageError if no failed run has this
+        fingerprint."""
+        from sleipnir.client.discarding import discard
+
+        of = checked_namespace(namespace or self.settings.namespace)
+        with self.store.errors():
+            discard(self.store, self.settings, of, fingerprint, note, self.by)
+
+    def reopen_failures(self, fingerprint: str, *, namespace: str | None = None) -> None:
+        """Take the note of `discard_failures` back. Safe to repeat."""
+        from sleipnir.client.discarding import discard
+
+        of = checked_namespace(namespace or self.settings.namespace)
+        with self.store.errors():
+            discard(self.store, self.settings, of, fingerprint, None, self.by)
 
     def pause_runs(
         self,

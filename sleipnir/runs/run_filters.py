@@ -187,12 +187,27 @@ class RunCounts:
         return sums
 
 
+MOST_NOTE: Final = 1_000
+"""Characters of the note with which failures are discarded."""
+
+
+@dataclass(frozen=True)
+class DiscardNote:
+    """That a person has dealt with the failures of a group up to `at_ms`, and what was done. `by` is the actor as
+    text."""
+
+    note: str
+    by: str
+    at_ms: int
+    v: int = 1
+
+
 @dataclass(frozen=True)
 class FailureGroup:
     """Failed runs that failed alike: the same `agent`, `version` (the beginning of the bundle's digest), failed `node`
     (None: unknown) and `message`, without numbers, ids and quoted values. `fingerprint` is the same for all versions;
     `first_ms` and `last_ms` are ends of runs, `runs` some of them, newest first. Runs that were retried or have
-    expired do not count."""
+    expired do not count. `discarded`: a person has dealt with it, and no run has failed so since."""
 
     fingerprint: str
     agent: str
@@ -203,3 +218,4 @@ class FailureGroup:
     first_ms: int
     last_ms: int
     runs: tuple[str, ...] = ()
+    discarded: DiscardNote | None = None

@@ -7,7 +7,7 @@ secret is its hash.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -15,6 +15,7 @@ from sleipnir.access.audit import MOST_ENTRIES, AuditEntry
 from sleipnir.access.records import LOGIN_MS, AccessToken, Login, User
 from sleipnir.decoding import decoded_object, read, read_text
 from sleipnir.errors import RecordUnreadable
+from sleipnir.runs.run_filters import DiscardNote
 from sleipnir.store.connect import Client, clock_ms, time_ms
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import record
@@ -209,6 +210,39 @@ class AccessRecords:
         key = self._keys.proof(digest)
         is_first = self._client.set(key, attempt, nx=True, px=PROOF_MS)
         return bool(is_first) or self._client.get(key) == attempt  # this one, whose first reply was lost
+
+    # Groups of failures.
+
+    def discard_notes(self, namespace: str, fingerprints: Collection[str]) -> dict[str, Stored[DiscardNote]]:
+        """The notes of groups of failures in a namespace, by fingerprint. One that cannot be read is left out."""
+        names = list(fingerprints)
+        if not names:
+            return {}
+        found = {}
+        texts = self._client.hmget(self._keys.discarded, [f"{namespace} {name}" for name in names])
+        for name, text in zip(names, texts, strict=True):
+            try:
+                if (stored := _stored(DiscardNote, text, "note on failures", name)) is not None:
+                    found[name] = stored
+            except RecordUnreadable:
+                continue
+        return found
+
+    def change_discard_note(
+        self,
+        namespace: str,
+        fingerprint: str,
+        was: Stored[DiscardNote] | None,
+        note: DiscardNote | None,
+        *,
+        ttl_ms: int,
+        entry: str,
+    ) -> bool:
+        """Store a note, or remove it. False: it has changed since."""
+        before, after = was.text if was else "", record(note) if note else ""
+        return self._change(
+            self._keys.discarded, f"{namespace} {fingerprint}", before, after, "", ttl_ms=ttl_ms, entry=entry
+        )
 
     # The audit.
 

@@ -216,6 +216,12 @@ class AccessKeys:
         deliveries are in webhook_keys.py."""
         return f"{self.tag}:webhooks"
 
+    @property
+    def discarded(self) -> str:
+        """HASH `namespace fingerprint` -> JSON (run_filters.DiscardNote) of groups of failures. Dies as long after the
+        last note as ended runs do."""
+        return f"{self.tag}:discarded"
+
     def logins(self, user: str) -> str:
         """HASH SHA-256 of the secret -> JSON (access.records.Login), about MOST_LOGINS at most. Dies LOGIN_MS after the
         last one began, or when all are revoked."""

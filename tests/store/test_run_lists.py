@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -355,6 +356,40 @@ def test_failures_are_grouped_by_message_without_what_differs(runs: Runs) -> Non
         assert client.runs(text="no such thing") == []
         assert {group.node for group in client.failures(node="b")} == {"b"}
         assert client.failures(agent="other") == client.failures(since_ms=first.last_ms + 10**6) == []
+
+
+def test_a_group_is_discarded_with_a_note_until_another_run_fails_so(runs: Runs) -> None:
+    runs.list_all()
+    runs.fail(runs.create(), "at node 'a': it broke")
+    with client_of(runs.store) as client:
+        [group] = client.failures()
+        assert group.discarded is None
+        client.discard_failures(group.fingerprint, " the provider was down ")
+        [noted] = client.failures()
+        assert noted.discarded is not None and noted.discarded.note == "the provider was down"
+        assert (noted.discarded.by, noted.discarded.at_ms >= group.last_ms) == (client.by, True)
+        with pytest.raises(UsageError, match="no failed run has the fingerprint 'none'"):
+            client.discard_failures("none", "x")
+        with pytest.raises(UsageError, match="no failed run"):
+            client.discard_failures(group.fingerprint, "x", namespace="other")
+        for note in ("", " ", "x" * 1_001):
+            with pytest.raises(UsageError, match="1 to 1,000 characters"):
+                client.discard_failures(group.fingerprint, note)
+        client.reopen_failures(group.fingerprint)
+        client.reopen_failures(group.fingerprint)
+        assert client.failures()[0].discarded is None
+        entries = [entry for entry in client.access.audit() if entry.on == f"failures {group.fingerprint}"]
+        assert [(entry.what, entry.reason) for entry in entries] == [
+            ("failures discarded", "the provider was down"), ("failures reopened", None),
+        ]  # fmt: skip
+        client.discard_failures(group.fingerprint, "again")
+        keys = runs.store.keys.access
+        assert 0 < runs.store._client.pttl(keys.discarded) <= max(3_600_000, runs.store._retention_ms)
+        stored = runs.store.access.discard_notes("default", [group.fingerprint])[group.fingerprint]
+        older = replace(stored.value, at_ms=group.last_ms - 1)
+        change = runs.store.access.change_discard_note
+        assert change("default", group.fingerprint, stored, older, ttl_ms=60_000, entry="")
+        assert client.failures()[0].discarded is None, "a run has failed since"
 
 
 def test_groups_of_failures_are_bounded(runs: Runs) -> None:

@@ -74,6 +74,8 @@ ROWS: Mapping[str, Row] = {
     "count_runs": Row("viewer", "GET", "/runs/count", 200),
     "get_run_standings": Row("viewer", "GET", "/runs/standings", 200),
     "list_failures": Row("viewer", "GET", "/failures", 200),
+    "discard_failures": Row("operator", "POST", "/failures/none/discard", 422, {"note": "known"}),
+    "reopen_failures": Row("operator", "POST", "/failures/none/reopen", 204),
     **{
         name: Row("viewer", "GET", f"/runs/{NO_RUN}{path}", 404)
         for name, path in {

@@ -178,6 +178,16 @@ class _HttpCalls:
         query = {"agent": agent, "node": node, "since_ms": since_ms, "limit": _page(limit), "namespace": namespace}
         return decoded(list[FailureGroup], self.server.get("/failures", query))
 
+    def discard_failures(self, fingerprint: str, note: str, *, namespace: str | None = None) -> None:
+        """As Client.discard_failures."""
+        body = {"note": note, **({} if namespace is None else {"namespace": namespace})}
+        self._post(f"/failures/{part(fingerprint)}/discard", body, repeats=True)
+
+    def reopen_failures(self, fingerprint: str, *, namespace: str | None = None) -> None:
+        """As Client.reopen_failures."""
+        body = {} if namespace is None else {"namespace": namespace}
+        self._post(f"/failures/{part(fingerprint)}/reopen", body, repeats=True)
+
     def compare(self, run_a: Run | str, run_b: Run | str, *, judge: Any = None, on_judging: Any = None) -> Comparison:
         """As Client.compare, without a judge."""
         from sleipnir.runs.comparison import Comparison
