@@ -53,6 +53,7 @@ from sleipnir_console.pages import (
     static_files,
     users_page,
 )
+from sleipnir_console.pages.run_journals import RunJournals
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.request_log import RequestLog
 from sleipnir_console.routes import (
@@ -166,6 +167,7 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
         app.include_router(router)
     app.state.agents = AgentPreparation(settings, packs=False)
     app.state.answers = AnswerSlots()
+    app.state.journals = RunJournals()
     app.state.mcp = McpEndpoint(settings, is_stopping)
     app.router.routes.append(Route(PATH, endpoint=app.state.mcp, include_in_schema=False))
     # The last one added is the outermost.

@@ -221,14 +221,16 @@ class Run(Answering):
         with self._store.errors():
             yield from lines_of(self._store.records, self.id, children=children)
 
-    def trace(self, *, depth: int = 16, limit: int = 10_000) -> Trace:
+    def trace(self, *, depth: int = 16, limit: int = 10_000, after: int | None = None) -> Trace:
         """What its visits did, what opened each of them, and the same of `depth` levels of runs below it: one step for
-        each visit, at most `limit` in all (`is_cut` then). Raises RunNotFound."""
+        each visit, at most `limit` in all (`is_cut` then). With `after` only visits that ended after this step of its
+        journal, and live ones: what opened the first of them is then not known. Raises RunNotFound."""
         from sleipnir.client.traces import StoredRuns
         from sleipnir.runs.execution_trace import trace_of
 
         with self._store.errors():
-            return trace_of(StoredRuns(self._store), self.id, depth=depth, limit=limit)
+            source = StoredRuns(self._store, None if after is None else {self.id: after})
+            return trace_of(source, self.id, depth=depth, limit=limit)
 
     def trace_lines(self, *, depth: int = 3, limit: int = 100) -> Iterator[str]:
         """The trace as lines that draw a tree, as `sleipnir trace` prints it: of each run `limit` steps. Read lazily.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from sleipnir.client.pinned_graph import pinned_graph
@@ -15,8 +16,9 @@ from sleipnir.store.store import Store
 class StoredRuns:
     """The runs of a deployment, as a TraceSource."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, after: Mapping[str, int] | None = None) -> None:
+        """`after`: of these runs only the journal steps after this one are read."""
+        self._store, self._after = store, after or {}
 
     def info(self, run_id: str) -> RunInfo:
         return self._store.runs.info(run_id)
@@ -37,4 +39,8 @@ class StoredRuns:
             return None
 
     def entries(self, run_id: str, until: int | None = None) -> Iterator[tuple[Step, Mapping[str, str]]]:
-        return self._store.runs.written(run_id, until)
+        after = self._after.get(run_id)
+        if after is None:
+            return self._store.runs.written(run_id, until)
+        entries = self._store.runs.written_after(run_id, after + 1)
+        return itertools.takewhile(lambda entry: until is None or entry[0].step < until, entries)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from sleipnir.client.async_client import AsyncRun
+from sleipnir.errors import UsageError
 from sleipnir.runs.views import RunInfo
 from sleipnir_console.permissions import Permission
 
@@ -53,7 +54,10 @@ async def _retry(run: AsyncRun, form: Form) -> str:
 
 
 async def _fork(run: AsyncRun, form: Form) -> str:
-    return (await run.fork(before=form.get("before", "").strip() or None)).id
+    at = form.get("at", "")
+    if at and not (at.isascii() and at.isdigit() and len(at) < 16):
+        raise UsageError(f"{at[:40]!r} is no step of a run")
+    return (await run.fork(at=int(at) if at else None, before=form.get("before", "").strip() or None)).id
 
 
 ACTIONS: Final[Mapping[str, RunAction]] = {

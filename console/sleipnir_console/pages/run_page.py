@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -12,69 +12,47 @@ from fastapi import APIRouter, Path, Query, Request
 from markupsafe import Markup
 from starlette.responses import Response
 
-from sleipnir.client.async_client import AsyncRun
-from sleipnir.errors import RecordUnreadable, RunNotFound, UsageError
+from sleipnir.client.async_client import AsyncClient, AsyncRun
+from sleipnir.errors import RunNotFound, SleipnirError, StoreUnavailable, UsageError
 from sleipnir.graph.draw import page_svg
 from sleipnir.graph.model import Graph
-from sleipnir.runs.execution_trace import TraceStep
+from sleipnir.runs.run_filters import ANY_NAMESPACE, PageOfRuns
 from sleipnir.runs.run_progress import progress_of
-from sleipnir.runs.views import LateResult, RunInfo, StepInfo
+from sleipnir.runs.views import RunInfo, StepInfo
 from sleipnir_console.connection import client_of
-from sleipnir_console.pages.formats import json_text
 from sleipnir_console.pages.gate_rows import path_of
 from sleipnir_console.pages.page_route import PageRoute, form_of, next_page, same_as
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_actions import ACTIONS, actions_of
-from sleipnir_console.pages.run_states import StateSummary, state_of, state_of_visit
+from sleipnir_console.pages.run_states import state_of
+from sleipnir_console.pages.shown_values import ValueChange, ValueSummary, changes_of
 from sleipnir_console.pages.timeline import timeline_of
+from sleipnir_console.pages.visit_pane import Part, input_of, selected, visit_summary
 from sleipnir_console.permissions import caller_of, requires
 from sleipnir_console.problems import HttpProblem
 from sleipnir_console.strict_model import RunId
 
 router = APIRouter(route_class=PageRoute)
 
-MOST_STEPS: Final = 4_000
-"""The journal steps that the graph shows: the last ones."""
-MOST_VISITS: Final = 1_000
-MOST_EVENTS: Final = 500
-MOST_VALUE: Final = 4_000
+MOST_IN_TIMELINE: Final = 1_000
+"""The journal steps that a timeline shows: the last ones up to the chosen one."""
+AT_ONCE: Final = 500
+"""Events in a page."""
+MOST_CHILDREN: Final = 100
 MOST_DRAWN: Final = 300
+FROM_NOW: Final = 500
+"""A run with more steps is followed from now on: the events that are stored of it say nothing new to its page."""
 
-Tab: TypeAlias = Literal["timeline", "events", "state", "children"]
-
-
-@dataclass(frozen=True)
-class ValueSummary:
-    """A value of the state: the beginning of its text, and the length of all of it, in characters."""
-
-    name: str
-    text: str
-    chars: int
-
-    @classmethod
-    def of(cls, name: str, value: Any) -> ValueSummary:
-        text = json_text(value)
-        return cls(name, text[:MOST_VALUE], len(text))
-
-    @property
-    def is_cut(self) -> bool:
-        return self.chars > len(self.text)
-
-    @property
-    def is_short(self) -> bool:
-        """Whether it has room in a line."""
-        return self.chars <= 100 and "\n" not in self.text
+Tab: TypeAlias = Literal["timeline", "events", "state", "children", "log", "download"]
 
 
 @dataclass(frozen=True)
-class VisitSummary:
-    """The visit that the page shows. `steps` are its entries in the journal, one for each attempt that ended."""
+class StateSummaryAt:
+    """The state after a step, and what that step has changed."""
 
-    step: TraceStep
-    state: StateSummary
-    steps: Sequence[StepInfo]
-    late: Sequence[LateResult]
-    output: Sequence[ValueSummary]
+    step: int
+    values: Sequence[ValueSummary]
+    changes: Sequence[ValueChange]
 
 
 @router.get("/runs/{run_id}", operation_id="show_run")
@@ -87,8 +65,13 @@ async def show_run(
     node: Annotated[str | None, Query(max_length=500)] = None,
     visit: Annotated[int | None, Query(ge=0)] = None,
     step: Annotated[int | None, Query(ge=0)] = None,
+    part: Part = "output",
+    opened: Annotated[int | None, Query(ge=0)] = None,
+    before: Annotated[int | None, Query(ge=0)] = None,
+    after: Annotated[str | None, Query(max_length=120)] = None,
 ) -> Response:
-    """The page of a run. `node` or `visit` choose the visit that is shown, `step` the state."""
+    """The page of a run. `node` or `visit` choose the visit that is shown, `part` what of it, `step` the state,
+    `opened` the rows of the timeline that are in no group, `before` the visits or events, `after` the children."""
     client = client_of(request)
     run = await client.run(run_id)
     if run.id != run_id:
@@ -96,19 +79,26 @@ async def show_run(
     info, now_ms = await run.info(), await client.now_ms()
     if info.unreadable is not None:
         raise HttpProblem("unreadable-record", info.unreadable)
-    trace = await run.trace(depth=0, limit=MOST_VISITS)
+    is_timeline = tab == "timeline"
+    steps = await request.app.state.journals.steps(run, info.step)
+    until, begin = _window(steps, info.step, visit, before)
+    trace = await run.trace(depth=0, limit=2 * MOST_IN_TIMELINE, after=begin) if is_timeline else None
+    own = [] if trace is None else [each for each in trace.steps if (each.journal_step or until) <= until]
     gates = [] if info.is_final else await run.gates()
-    own = [each for each in trace.steps if each.run == run.id]
-    steps = await run.history(after=max(0, info.step - MOST_STEPS) or None, limit=2 * MOST_STEPS)
-    shown = _selected(own, node, visit)
-    people = frozenset(each.seq for each in info.visits if each.reason.code == "person")
+    shown = selected(own, node, visit)
+    if visit is not None and shown is None and is_timeline:
+        raise HttpProblem("not-found", f"the run has no visit {visit}")
     graph = await _graph(run)
     drawing = None
     if graph is not None and len(graph.nodes) <= MOST_DRAWN:
-        selected = node or (shown.node if shown is not None else None)
-        drawing = await asyncio.to_thread(_drawing, graph, info, steps, now_ms, selected)
-    late = await run.late_results()
+        mark = node or (shown.node if shown is not None else None)
+        drawing = await asyncio.to_thread(_drawing, graph, *_at(info, steps, step), now_ms, mark)
+    children = await _children(client, run, after if tab == "children" else None, has=bool(own) or tab == "children")
+    people = frozenset(each.seq for each in info.visits if each.reason.code == "person")
     state = state_of(info, now_ms)
+    late = await run.late_results() if shown is not None else []
+    caller = caller_of(request)
+    end = info.step + 1 if before is None else before
     values: dict[str, Any] = {
         "info": info,
         "state": state,
@@ -116,21 +106,31 @@ async def show_run(
         "gates": [gate for gate in gates if gate.run == run.id],
         "child_gates": [gate for gate in gates if gate.run != run.id],
         "drawing": drawing,
-        "timeline": timeline_of(own, people, shown.seq if shown is not None else None, now_ms),
-        "is_cut": trace.is_cut,
-        "visit": None if shown is None else _shown_visit(shown, info, steps, late, now_ms),
+        "timeline": timeline_of(
+            own, people, shown.seq if shown is not None else None, now_ms,
+            children={each.id: each for each in children}, opened=opened,
+        ),
+        "timeline_from": begin,
+        "timeline_until": until,
+        "visit": None if shown is None else visit_summary(shown, info, steps, late, own, now_ms),
+        "given": await input_of(run, graph, shown, own) if shown is not None and part == "input" else None,
+        "part": part,
         "asked_node": node if shown is None else None,
-        "steps": steps[-MOST_EVENTS:],
+        "events": [each for each in steps if end - AT_ONCE <= each.step < end],
+        "first_event": max(0, end - AT_ONCE),
         "step_count": info.step,
         "tab": tab,
         "output": ValueSummary.of("output", await run.output() or "") if info.status == "completed" else None,
-        "actions": [each for each in actions_of(info) if caller_of(request).may(each.permission)],
-        "children": await _children(run) if tab == "children" else [],
-        "chosen_step": info.step if step is None else step,
-        "values": await _values(run, info, step) if tab == "state" else [],
+        "actions": [each for each in actions_of(info) if caller.may(each.permission)],
+        "may_steer": caller.may("operator"),
+        "children": children,
+        "child_state": lambda child: state_of(child, now_ms),
+        "chosen_step": info.step if step is None else min(step, info.step),
+        "at": await _state_at(run, info, step) if tab == "state" else None,
         "path_of": lambda **chosen: _path_of(run.id, chosen),
         "gate_path": path_of,
         "api": f"/api/v1/runs/{run.id}",
+        "events_path": _events_path(run.id, info, now_ms),
     }  # fmt: skip
     title = f"{state.word}: {run.id}, {info.agent}"
     return render(request, "run.html", title=title, now_ms=now_ms, **values)
@@ -147,16 +147,41 @@ async def steer_run(
     return next_page(f"/runs/{shown}")
 
 
+def _window(steps: Sequence[StepInfo], last: int, visit: int | None, before: int | None) -> tuple[int, int]:
+    """The journal steps of the timeline: the last one, and the one after which it begins. They contain the visit that
+    was asked for."""
+    until = last if before is None else min(last, max(0, before - 1))
+    if visit is not None and before is None:
+        ended = next((each.step for each in reversed(steps) if each.seq == visit and each.role == "node"), None)
+        if ended is not None and ended <= last - MOST_IN_TIMELINE:
+            until = min(last, ended + MOST_IN_TIMELINE // 2)
+    return until, max(0, until - MOST_IN_TIMELINE)
+
+
 def _path_of(run_id: str, chosen: dict[str, Any]) -> str:
     query = urlencode({name: value for name, value in chosen.items() if value is not None})
     return f"/runs/{quote(run_id)}" + (f"?{query}" if query else "")
 
 
+def _events_path(run_id: str, info: RunInfo, now_ms: int) -> str:
+    path = f"/api/v1/runs/{run_id}/events?mode=updates&mode=events&mode=messages"
+    return path if info.step <= FROM_NOW else f"{path}&after={now_ms}-0%3A/0-0%3A0"
+
+
 async def _graph(run: AsyncRun) -> Graph | None:
     try:
         return await run.graph()
-    except (RunNotFound, RecordUnreadable):  # it expires after its run
+    except StoreUnavailable:
+        raise
+    except SleipnirError:  # it expires after its run
         return None
+
+
+def _at(info: RunInfo, steps: Sequence[StepInfo], step: int | None) -> tuple[RunInfo, Sequence[StepInfo]]:
+    """The run as it was after a step: nothing was live of what is known to have ended later."""
+    if step is None or step >= info.step:
+        return info, steps
+    return replace(info, visits=()), [each for each in steps if each.step <= step]
 
 
 def _drawing(graph: Graph, info: RunInfo, steps: Sequence[StepInfo], now_ms: int, selected: str | None) -> Markup:
@@ -165,46 +190,20 @@ def _drawing(graph: Graph, info: RunInfo, steps: Sequence[StepInfo], now_ms: int
     return Markup(page_svg(graph, progress=progress_of(info, steps, now_ms), links=links, selected=selected))
 
 
-def _selected(steps: Sequence[TraceStep], node: str | None, visit: int | None) -> TraceStep | None:
-    """The visit that was asked for; else one that waits, then one that failed, then the last one."""
-    if visit is not None:
-        found = next((each for each in steps if each.seq == visit), None)
-        if found is None:
-            raise HttpProblem("not-found", f"the run has no visit {visit}")
-        return found
-    if node is not None:
-        return max((each for each in steps if each.node == node), key=lambda each: each.seq, default=None)
-    return max(steps, key=lambda each: (each.is_live, each.status == "failed", each.seq), default=None)
+async def _children(client: AsyncClient, run: AsyncRun, after: str | None, *, has: bool) -> PageOfRuns:
+    """A page of the runs that it has started, newest first: whoever sees a run sees those below it."""
+    if not has:
+        return PageOfRuns()
+    return await client.runs(MOST_CHILDREN, parent=run.id, namespace=ANY_NAMESPACE, after=after)
 
 
-def _shown_visit(
-    step: TraceStep, info: RunInfo, steps: Sequence[StepInfo], late: Sequence[LateResult], now_ms: int
-) -> VisitSummary:
-    live = next((each for each in info.visits if each.seq == step.seq), None)
-    if live is not None and not info.is_final:
-        state = state_of_visit(live, now_ms)
-    elif step.status == "completed":
-        state = StateSummary("completed", "Completed", "from the cache" if step.cached else "")
-    elif step.status == "failed":
-        state = StateSummary("failed", "Failed")
-    else:
-        state = StateSummary("cancelled", "Not ended", f"the run is {info.status}")
-    return VisitSummary(
-        step,
-        state,
-        [each for each in steps if each.seq == step.seq and each.part is None],
-        [each for each in late if each.seq == step.seq],
-        [ValueSummary.of(name, value) for name, value in step.output.items()],
-    )
-
-
-async def _children(run: AsyncRun) -> list[tuple[str, str, RunInfo | None]]:
-    return [(child.id, child.agent, child.info) for child in (await run.tree()).children]
-
-
-async def _values(run: AsyncRun, info: RunInfo, step: int | None) -> list[ValueSummary]:
+async def _state_at(run: AsyncRun, info: RunInfo, step: int | None) -> StateSummaryAt:
+    chosen = info.step if step is None else step
     try:
-        state = await run.state() if step is None or step >= info.step else await run.state_at(step)
+        state: Mapping[str, Any] = await run.state() if chosen >= info.step else await run.state_at(chosen)
+        difference = await run.state_difference(chosen - 1, chosen) if 0 < chosen <= info.step else None
     except UsageError as error:
         raise HttpProblem("refused", str(error)) from None
-    return [ValueSummary.of(name, state[name]) for name in sorted(state)]
+    except RunNotFound as error:  # of a fork, whose source has expired
+        raise HttpProblem("not-found", str(error)) from None
+    return StateSummaryAt(chosen, ValueSummary.of_all(state), [] if difference is None else changes_of(difference))

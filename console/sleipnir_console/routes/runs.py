@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import APIRouter, Header, Query, Request
@@ -19,6 +21,7 @@ from sleipnir.runs.views import LateResult, Lineage, RunInfo, RunTree, StepInfo
 from sleipnir_console.asked_runs import AskedPage, AskedRuns, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.drawing import SVG, drawing
+from sleipnir_console.json_lines import LINES, JsonLines
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.strict_model import MOST_INT, AgentName, Limit, RunId, StrictModel, Values
 
@@ -206,10 +209,26 @@ async def get_run_trace(
     run_id: RunId,
     depth: Annotated[int, Query(ge=0, le=16, description="Levels of runs below.")] = 16,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Visits in all.")] = 1_000,
+    after: Annotated[
+        int | None, Query(ge=0, le=MOST_INT, description="Only visits that ended after this step, and live ones.")
+    ] = None,
 ) -> Trace:
     """One step for each visit, of the run and of those below it."""
     run = await client_of(request).run(run_id)
-    return await run.trace(depth=depth, limit=limit)
+    return await run.trace(depth=depth, limit=limit, after=after)
+
+
+@router.get("/{run_id}/export", operation_id="export_run", summary="All that is stored of a run", responses=LINES)
+@requires("operator")
+async def export_run(request: Request, run_id: RunId, children: bool = False) -> Response:
+    """Lines of JSON, as `sleipnir export` writes them, with `children` also all runs below. Values are not masked."""
+    run = await client_of(request).run(run_id)
+
+    async def lines() -> AsyncIterator[Any]:
+        async for line in run.export(children=children):
+            yield json.loads(line)
+
+    return JsonLines(lines(), request.app.state.is_stopping)
 
 
 @router.get("/{run_id}/tree", operation_id="get_run_tree", summary="A run and the runs below it")

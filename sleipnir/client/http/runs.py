@@ -128,11 +128,11 @@ class HttpRun(Run):
                 break
         return found
 
-    def trace(self, *, depth: int = 16, limit: int = 10_000) -> Trace:
+    def trace(self, *, depth: int = 16, limit: int = 10_000, after: int | None = None) -> Trace:
         """As Run.trace."""
         from sleipnir.runs.execution_trace import Trace
 
-        return decoded(Trace, self._get("/trace", depth=depth, limit=limit))
+        return decoded(Trace, self._get("/trace", depth=depth, limit=limit, after=after))
 
     def late_results(self) -> list[LateResult]:
         """As Run.late_results."""

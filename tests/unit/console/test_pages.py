@@ -8,14 +8,16 @@ import pytest
 from jinja2 import UndefinedError
 
 from sleipnir.runs.execution_trace import TraceStep
+from sleipnir.runs.state_differences import StateDifference
 from sleipnir.runs.views import Reason, ReasonCode, RunInfo, VisitInfo
 from sleipnir_console.pages import formats
 from sleipnir_console.pages.login_page import path_here
 from sleipnir_console.pages.rendering import templates
 from sleipnir_console.pages.run_search import may_be_run, parameters_of
 from sleipnir_console.pages.run_states import WORDS, state_of
+from sleipnir_console.pages.shown_values import MOST_CHANGED_LINES, changes_of, diff_lines
 from sleipnir_console.pages.static_files import FOLDER, files, url_of
-from sleipnir_console.pages.timeline import MOST_ROWS, Axis, timeline_of
+from sleipnir_console.pages.timeline import OPENED, Axis, timeline_of
 
 NOW = 1_795_473_244_000
 
@@ -123,9 +125,50 @@ def test_a_long_timeline_keeps_what_is_live_failed_or_selected() -> None:
     steps[450] = step(450, 450, 450, 451, status="failed")
     steps[470] = step(470, 470, 470, None)
     timeline = timeline_of(steps, frozenset(), 480, 1_000)
-    assert (len(timeline.rows), timeline.left_out) == (MOST_ROWS, 300)
-    assert {450, 470, 480} <= {row.seq for row in timeline.rows}
+    assert [(row.label, row.rows, row.first) for row in timeline.rows] == [
+        ("n0 to n449", 450, 0), ("n450", 1, 0), ("n451 to n469", 19, 451), ("n470", 1, 0), ("n471 to n479", 9, 471),
+        ("n480", 1, 0), ("n481 to n499", 19, 481),
+    ]  # fmt: skip
+    assert timeline.left_out == 0
+    opened = timeline_of(steps, frozenset(), None, 1_000, opened=40)
+    assert {f"n{number}" for number in range(40, 40 + OPENED)} <= {row.label for row in opened.rows}
     assert timeline_of([], frozenset(), None, 0).rows == ()
+
+
+def test_the_items_of_a_map_are_one_group_and_a_loop_is_few_bars() -> None:
+    above = [step(0, 0, 0, 9_000, type="map")]
+    items = [step(seq, seq, seq, seq + 1, node="work", parent="r/0", item=seq) for seq in range(1, 5_001)]
+    timeline = timeline_of([*above, *items], frozenset(), None, 10_000)
+    assert [(row.label, row.rows, row.depth) for row in timeline.rows] == [("n0", 1, 0), ("work 1 to 5000", 5_000, 1)]
+    loop = [step(seq, seq, seq, seq + 1, node="n1") for seq in range(5_000)]
+    [row] = timeline_of(loop, frozenset(), None, 10_000).rows
+    assert row.visits == 5_000
+    assert len(row.bars) < 500
+
+
+def test_runs_that_a_visit_has_started_are_rows_below_it() -> None:
+    steps = [step(1, 0, 0, 100, runs=("c1", "gone")), step(2, 100, 100, None)]
+    child = RunInfo("c1", "helper", "failed", 10, started_ms=20, ended_ms=90, error="no")
+    rows = timeline_of(steps, frozenset(), None, 200, children={"c1": child}).rows
+    assert [(row.label, row.run, row.depth, row.colour) for row in rows] == [
+        ("n1", None, 0, "completed"), ("helper", "c1", 1, "failed"), ("n2", None, 0, "running"),
+    ]  # fmt: skip
+
+
+def test_what_a_step_changed_is_lines_that_are_removed_and_added() -> None:
+    before = "\n".join(f"line {number}" for number in range(40))
+    lines = diff_lines(before, before.replace("line 20\n", "line twenty\n"))
+    assert [(line.kind, line.text) for line in lines] == [
+        ("cut", "18 equal lines"), ("same", "line 18"), ("same", "line 19"), ("del", "line 20"), ("add", "line twenty"),
+        ("same", "line 21"), ("same", "line 22"),
+    ]  # fmt: skip
+    difference = StateDifference({"a": (1, 2)}, {"b": {"x": "<b>"}}, {"c": "old"})
+    assert [(each.name, each.what, [line.kind for line in each.lines]) for each in changes_of(difference)] == [
+        ("a", "changed", ["del", "add"]), ("b", "added", ["add", "add", "add"]), ("c", "removed", ["del"]),
+    ]  # fmt: skip
+    [long] = changes_of(StateDifference({}, {"big": "x\n" * 9_000}, {}))
+    assert long.is_cut
+    assert len(long.lines) <= MOST_CHANGED_LINES + 1
 
 
 def test_templates_escape_and_refuse_what_is_not_given() -> None:
