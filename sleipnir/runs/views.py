@@ -229,6 +229,8 @@ class RunInfo:
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     namespace: str = "default"
     tags: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    """The digest of the bundle of its agent; empty: not known."""
 
     parked: Parked | None = None
     """Why it is parked, if a scheduler cannot read or plan part of it."""
@@ -264,6 +266,14 @@ class RunInfo:
     def with_reasons(self, reason_of: Callable[[VisitInfo], Reason]) -> RunInfo:
         """The same run with other reasons for its visits."""
         return replace(self, visits=tuple(replace(visit, reason=reason_of(visit)) for visit in self.visits))
+
+
+@dataclass(frozen=True)
+class DefinitionText:
+    """The text of the graph.yaml or config.yaml that a run is pinned to."""
+
+    file: str
+    text: str
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ ROWS: Mapping[str, Row] = {
             "list_run_gates": "/gates",
         }.items()
     },
+    "export_run": Row("operator", "GET", f"/runs/{NO_RUN}/export", 404),
     "cancel_run": Row("operator", "POST", f"/runs/{NO_RUN}/cancel", 404),
     "pause_run": Row("operator", "POST", f"/runs/{NO_RUN}/pause", 404),
     "resume_run": Row("operator", "POST", f"/runs/{NO_RUN}/resume", 404),

@@ -56,6 +56,18 @@
   document.addEventListener("htmx:afterRequest", show);
   connect();
 
+  // A chat: what was sent is no draft any more; the newest is in sight; Control and Enter send.
+  const say = document.querySelector("form.say"), message = byId("message");
+  if (say) {
+    const mine = [...document.querySelectorAll(".bubble.user p")].pop(), key = `draft ${say.dataset.draft}`;
+    try {
+      const [, draft] = JSON.parse(sessionStorage.getItem(key) || "[]").find(([name]) => name === "message") || [];
+      if (draft && mine && draft.trim().startsWith(mine.textContent.trim())) sessionStorage.removeItem(key);
+    } catch { /* it was not kept */ }
+    message.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) say.requestSubmit(byId("send")); });
+    say.scrollIntoView({ block: "end" });
+  }
+
   // The step that is shown: by the slider, and by the arrow keys.
   const slider = byId("step");
   if (slider) {

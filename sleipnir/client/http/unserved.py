@@ -42,7 +42,7 @@ UNSERVED: Final[Mapping[str, str]] = {
     "Client.warnings": _DEFINITION,
     "Client.webhooks": _VIEWS,
     "Run.checkpoint": "`history` says of each step whether it is a checkpoint",
-    "Run.export": _RECORDS,
+    "Run.export": "its lines come from `GET /api/v1/runs/RUN/export`",
     "Run.get_state": _CHECKPOINTS,
     "Run.get_state_history": _CHECKPOINTS,
     "Run.graph": "the API has its drawing only: `GET /api/v1/runs/RUN/drawing`",

@@ -249,6 +249,7 @@ def _info(
         overrides=submitted.of_nodes,
         namespace=submitted.namespace,
         tags=submitted.tags or {},
+        version=submitted.bundle,
         stopped_by=record_["stopped_by"] if status == "completed" else None,
         failed_visits=NO_FAILED_VISITS if failed is None else read_text(FailedVisits, failed, "failed visits", run_id),
         cached_visits=whole_number(record_["cached"]) or 0,
