@@ -168,6 +168,12 @@ def packed_part(signature: tuple[tuple[str, int, int], ...], graph: Graph) -> tu
 def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> Graph:
     """The graph of an agent's bundle; for a name of agent_names.py that part of it. Raises BundleError if it has no
     definition or is invalid, GraphError if its definition does not load."""
+    name, text = definition_in(packed, agent, unpacked_bytes=unpacked_bytes)
+    return part_for(load_graph(text, name, folder_of(agent)), agent)
+
+
+def definition_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> tuple[str, str]:
+    """The name and the text of the file that defines an agent, from its bundle. Raises BundleError as `graph_in`."""
     definitions: dict[str, bytes] = {}
     for name, _, content in _members(packed, unpacked_bytes):
         if name in (GRAPH_FILE, CONFIG_FILE):
@@ -178,7 +184,7 @@ def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_B
             break
     for name in (GRAPH_FILE, CONFIG_FILE):
         if name in definitions:
-            return part_for(load_graph(_decoded(definitions[name], name, agent), name, folder_of(agent)), agent)
+            return name, _decoded(definitions[name], name, agent)
     raise BundleError(f"the bundle of agent {agent!r} has neither a {GRAPH_FILE} nor a {CONFIG_FILE}")
 
 

@@ -148,6 +148,7 @@ class AsyncRun:
     trace = _coroutine(Run.trace)
     trace_lines = _iterator(Run.trace_lines)
     graph = _coroutine(Run.graph)
+    source = _coroutine(Run.source)
     late_results = _coroutine(Run.late_results)
     execution_errors = _coroutine(Run.execution_errors)
     state = _coroutine(Run.state)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.client.answering import Answering
 from sleipnir.client.gate_person import role_of
 from sleipnir.client.missing_processes import missing_among
-from sleipnir.errors import RunNotFound, UsageError
+from sleipnir.errors import BundleError, RunNotFound, UsageError
 from sleipnir.messages import RunStatus
 from sleipnir.runs.handling import VoiceCount
 from sleipnir.runs.views import (
     DEFAULT_MODES,
+    DefinitionText,
     GateInfo,
     LateResult,
     Lineage,
@@ -248,6 +249,18 @@ class Run(Answering):
 
         with self._store.errors():
             return pinned_graph(self._store, self._store.runs.spec(self.id))
+
+    def source(self) -> DefinitionText:
+        """The text of the definition of the run, independent of its agent's current folder. Raises BundleError if it is
+        no longer in Redis."""
+        from sleipnir.agents.bundle import definition_in
+
+        with self._store.errors():
+            spec = self._store.runs.spec(self.id)
+            packed = self._store.bundles.get(spec.bundle)
+            if packed is None:
+                raise BundleError(f"bundle {spec.bundle[:12]} of agent {spec.agent!r} is not in Redis any more")
+            return DefinitionText(*definition_in(packed, spec.agent))
 
     def late_results(self) -> list[LateResult]:
         """Refused results, which arrived when their visit had ended or belonged to another attempt; oldest first."""

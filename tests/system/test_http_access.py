@@ -86,6 +86,7 @@ ROWS: Mapping[str, Row] = {
             "compare_run_states": "/state/difference?first=0&second=1",
             "get_run_tree": "/tree",
             "get_run_lineage": "/lineage",
+            "get_run_source": "/source",
             "list_late_results": "/late-results",
             "list_execution_errors": "/execution-errors",
             "draw_run": "/drawing",

@@ -17,7 +17,7 @@ from sleipnir.runs.execution_trace import Trace
 from sleipnir.runs.run_filters import RunCounts
 from sleipnir.runs.run_progress import progress_of
 from sleipnir.runs.state_differences import StateDifference
-from sleipnir.runs.views import LateResult, Lineage, RunInfo, RunTree, StepInfo
+from sleipnir.runs.views import DefinitionText, LateResult, Lineage, RunInfo, RunTree, StepInfo
 from sleipnir_console.asked_runs import AskedPage, AskedRuns, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.drawing import SVG, drawing
@@ -245,6 +245,14 @@ async def get_run_lineage(request: Request, run_id: RunId, limit: Limit = 20) ->
     """The runs that it was forked from, and the forks of all of them."""
     run = await client_of(request).run(run_id)
     return await run.lineage(limit=limit)
+
+
+@router.get("/{run_id}/source", operation_id="get_run_source", summary="The definition of a run")
+@requires("viewer")
+async def get_run_source(request: Request, run_id: RunId) -> DefinitionText:
+    """The text of the graph.yaml or config.yaml that it is pinned to, whatever its agent's folder has now."""
+    run = await client_of(request).run(run_id)
+    return await run.source()
 
 
 @router.get("/{run_id}/late-results", operation_id="list_late_results", summary="Results that were refused")

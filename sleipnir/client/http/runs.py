@@ -19,6 +19,7 @@ from sleipnir.errors import GateError, RunNotFound, UsageError
 from sleipnir.runs.handling import VoiceCount
 from sleipnir.runs.views import (
     DEFAULT_MODES,
+    DefinitionText,
     GateInfo,
     LateResult,
     Lineage,
@@ -133,6 +134,10 @@ class HttpRun(Run):
         from sleipnir.runs.execution_trace import Trace
 
         return decoded(Trace, self._get("/trace", depth=depth, limit=limit, after=after))
+
+    def source(self) -> DefinitionText:
+        """As Run.source."""
+        return decoded(DefinitionText, self._get("/source"))
 
     def late_results(self) -> list[LateResult]:
         """As Run.late_results."""
