@@ -47,7 +47,7 @@ OPENS_MS = 2_000
 def test_a_person_walks_through_the_steps_of_a_run_and_forks_one(scene: Scene, open_page: Open) -> None:
     run = scene.runs["booked"]
     page = open_page(f"/runs/{run}", user="operator")
-    page.locator("#steps input").fill("2")
+    page.locator("#step").fill("2")
     arrives(page, f"{scene.url}/runs/{run}?tab=state&step=2")
     expect(page.get_by_role("group", name="What changed in kind")).to_contain_text("invoice")
     expect(page.locator(".sleipnir .unreached", has_text="approve")).to_be_visible()

@@ -21,7 +21,7 @@ from sleipnir.messages import RunStatus
 from sleipnir.runs.cards import tag_of
 from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
-from sleipnir_console.pages.agent_versions import MOST_RUNS, NOW, AgentVersion, difference_of, versions_of
+from sleipnir_console.pages.agent_history import MOST_RUNS, NOW, VersionSummary, difference_of, versions_of
 from sleipnir_console.pages.decision_form import FormField, answer_of_form, fields_of, filled
 from sleipnir_console.pages.forms import REFUSALS, body_of, refusal_of, typed
 from sleipnir_console.pages.page_route import PageRoute, form_of, next_page, same_as
@@ -190,7 +190,7 @@ async def _page(
     if tab == "graph" and graph is not None and len(graph.nodes) <= MOST_DRAWN:
         drawing = await asyncio.to_thread(_drawing, graph)
     fields = [] if graph is None else _fields(graph)
-    client, versions, difference = client_of(request), list[AgentVersion](), None
+    client, versions, difference = client_of(request), list[VersionSummary](), None
     if tab == "versions":
         versions = await versions_of(client, name, seen_namespace(request, None))
         first, second = compared

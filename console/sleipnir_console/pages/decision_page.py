@@ -23,7 +23,7 @@ from sleipnir_console.pages.gate_rows import has_own_words, is_refusal, name_of,
 from sleipnir_console.pages.markdown import markdown_html
 from sleipnir_console.pages.page_route import PageRoute, link_of, next_page, same_as
 from sleipnir_console.pages.rendering import render
-from sleipnir_console.pages.shown_values import ValueSummary
+from sleipnir_console.pages.value_summary import ValueSummary
 from sleipnir_console.permissions import caller_of, requires
 from sleipnir_console.problems import HttpProblem
 from sleipnir_console.routes.gates import GateId, open_gate

@@ -49,7 +49,7 @@ MOST_DRAWN: Final = 300
 
 
 @dataclass(frozen=True)
-class ChatMessage:
+class SpeechSummary:
     """What was said: by `user`, by the `assistant`, or by a `tool`. `run` is the run that said it, if that is known,
     `state` its state. `chars` is the length of all of the text."""
 
@@ -60,13 +60,13 @@ class ChatMessage:
     state: StateSummary | None = None
 
     @classmethod
-    def of(cls, role: str, value: Any, run: str | None = None, state: StateSummary | None = None) -> ChatMessage:
+    def of(cls, role: str, value: Any, run: str | None = None, state: StateSummary | None = None) -> SpeechSummary:
         text = json_text(value)
         return cls(role, text[:MOST_TEXT], len(text), run, state)
 
 
 @dataclass(frozen=True)
-class ChatQuestion:
+class QuestionSummary:
     """A question of a run, with what answers it here. `may`: whether the caller may."""
 
     gate: GateInfo
@@ -77,15 +77,15 @@ class ChatQuestion:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class ConversationSummary:
     """A conversation as the page shows it: `said` the oldest first, `left_out` messages before these. `live` is the run
     that goes on, `newest` the last one."""
 
-    said: Sequence[ChatMessage] = ()
+    said: Sequence[SpeechSummary] = ()
     left_out: int = 0
     newest: RunInfo | None = None
     live: RunInfo | None = None
-    questions: Sequence[ChatQuestion] = field(default=())
+    questions: Sequence[QuestionSummary] = field(default=())
 
 
 @router.get("/playground/{agent}", operation_id="show_playground")
@@ -169,62 +169,65 @@ async def _page(
     )
 
 
-async def _of_session(request: Request, client: AsyncClient, agent: str, session: str, now_ms: int) -> Conversation:
+async def _of_session(
+    request: Request, client: AsyncClient, agent: str, session: str, now_ms: int
+) -> ConversationSummary:
     """What a session keeps, and the run that has it now."""
     info = await client.session(agent, session)
     if info is None:
-        return Conversation()
+        return ConversationSummary()
     messages = await client.said(agent, session)
     said = [each for message in messages[-MOST_MESSAGES:] for each in _messages(message)]
     left_out = info.dropped + max(0, len(messages) - MOST_MESSAGES)
     live = await _info(client, info.run) if info.run is not None else None
-    if live is None:
-        return Conversation(said, left_out)
+    if live is None:  # sessions do not say which run was the last one: it is looked for among the newest of the agent
+        runs = await client.runs(MOST_LISTED, agents=[agent])
+        return ConversationSummary(said, left_out, next((each for each in runs if each.session == session), None))
     if live.is_final:  # failed or cancelled: it has added nothing
         said += await _turn(client, live, now_ms) if live.status != "completed" else []
-        return Conversation(said, left_out, live)
+        return ConversationSummary(said, left_out, live)
     said += await _turn(client, live, now_ms)
-    return Conversation(said, left_out, live, live, await _questions(request, client, live))
+    return ConversationSummary(said, left_out, live, live, await _questions(request, client, live))
 
 
-async def _of_thread(request: Request, client: AsyncClient, agent: str, name: str, now_ms: int) -> Conversation:
+async def _of_thread(request: Request, client: AsyncClient, agent: str, name: str, now_ms: int) -> ConversationSummary:
     """The last runs of a thread, each a message and its output."""
     runs = await client.thread_runs(agent, name, MOST_TURNS)
     said = [each for info in reversed(runs) for each in await _turn(client, info, now_ms)]
     if not runs:
-        return Conversation()
+        return ConversationSummary()
     left_out = 2 * max(0, runs[-1].turn - 1)
     live = next((info for info in reversed(runs) if not info.is_final), None)
     questions = await _questions(request, client, live) if live is not None else ()
-    return Conversation(said, left_out, runs[0], live, questions)
+    return ConversationSummary(said, left_out, runs[0], live, questions)
 
 
-async def _turn(client: AsyncClient, info: RunInfo, now_ms: int) -> list[ChatMessage]:
+async def _turn(client: AsyncClient, info: RunInfo, now_ms: int) -> list[SpeechSummary]:
     """The message that a run was given, and what it said to it."""
     run = await client.run(info.id)
     try:
         prompt = (await run.state_at(0)).get("initial_prompt", "")
     except (RunNotFound, UsageError):
         prompt = ""
-    found = [ChatMessage.of("user", prompt)] if prompt else []
+    found = [SpeechSummary.of("user", prompt)] if prompt else []
     if info.status == "completed":
-        return [*found, ChatMessage.of("assistant", await run.output() or "", info.id)]
+        return [*found, SpeechSummary.of("assistant", await run.output() or "", info.id)]
     if info.is_final:
-        return [*found, ChatMessage.of("assistant", info.error or "", info.id, state_of(info, now_ms))]
+        return [*found, SpeechSummary.of("assistant", info.error or "", info.id, state_of(info, now_ms))]
     return found
 
 
-def _messages(message: Mapping[str, Any]) -> list[ChatMessage]:
+def _messages(message: Mapping[str, Any]) -> list[SpeechSummary]:
     """A message in the format for models, as it is shown."""
     role, content = str(message.get("role", "")), message.get("content")
     found = []
     if role in ("user", "assistant") and content:
-        found.append(ChatMessage.of(role, _text(content)))
+        found.append(SpeechSummary.of(role, _text(content)))
     for call in message.get("tool_calls") or ():
         function = call.get("function", {}) if isinstance(call, Mapping) else {}
-        found.append(ChatMessage.of("tool", f"{function.get('name')}({function.get('arguments', '')})"))
+        found.append(SpeechSummary.of("tool", f"{function.get('name')}({function.get('arguments', '')})"))
     if role == "tool":
-        found.append(ChatMessage.of("tool", _text(content or "")))
+        found.append(SpeechSummary.of("tool", _text(content or "")))
     return found
 
 
@@ -244,10 +247,10 @@ async def _info(client: AsyncClient, run_id: str) -> RunInfo | None:
         return None
 
 
-async def _questions(request: Request, client: AsyncClient, info: RunInfo) -> list[ChatQuestion]:
+async def _questions(request: Request, client: AsyncClient, info: RunInfo) -> list[QuestionSummary]:
     run = await client.run(info.id)
     return [
-        ChatQuestion(
+        QuestionSummary(
             gate, markdown_html(question_of(gate)), path_of(gate), is_for(gate, caller_of(request)),
             has_own_words(gate) and gate.schema is None,
         )

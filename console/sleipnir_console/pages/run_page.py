@@ -25,9 +25,9 @@ from sleipnir_console.pages.page_route import PageRoute, form_of, next_page, sam
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_actions import ACTIONS, actions_of
 from sleipnir_console.pages.run_states import state_of
-from sleipnir_console.pages.shown_values import ValueChange, ValueSummary, changes_of
 from sleipnir_console.pages.timeline import timeline_of
-from sleipnir_console.pages.visit_pane import Part, input_of, selected, visit_summary
+from sleipnir_console.pages.value_summary import ValueChange, ValueSummary, changes_of
+from sleipnir_console.pages.visit_summary import Part, input_of, selected, visit_summary
 from sleipnir_console.permissions import caller_of, requires
 from sleipnir_console.problems import HttpProblem
 from sleipnir_console.strict_model import RunId
@@ -47,7 +47,7 @@ Tab: TypeAlias = Literal["timeline", "events", "state", "children", "log", "down
 
 
 @dataclass(frozen=True)
-class StateSummaryAt:
+class StepSummary:
     """The state after a step, and what that step has changed."""
 
     step: int
@@ -197,7 +197,7 @@ async def _children(client: AsyncClient, run: AsyncRun, after: str | None, *, ha
     return await client.runs(MOST_CHILDREN, parent=run.id, namespace=ANY_NAMESPACE, after=after)
 
 
-async def _state_at(run: AsyncRun, info: RunInfo, step: int | None) -> StateSummaryAt:
+async def _state_at(run: AsyncRun, info: RunInfo, step: int | None) -> StepSummary:
     chosen = info.step if step is None else step
     try:
         state: Mapping[str, Any] = await run.state() if chosen >= info.step else await run.state_at(chosen)
@@ -206,4 +206,4 @@ async def _state_at(run: AsyncRun, info: RunInfo, step: int | None) -> StateSumm
         raise HttpProblem("refused", str(error)) from None
     except RunNotFound as error:  # of a fork, whose source has expired
         raise HttpProblem("not-found", str(error)) from None
-    return StateSummaryAt(chosen, ValueSummary.of_all(state), [] if difference is None else changes_of(difference))
+    return StepSummary(chosen, ValueSummary.of_all(state), [] if difference is None else changes_of(difference))

@@ -15,9 +15,9 @@ from sleipnir_console.pages.login_page import path_here
 from sleipnir_console.pages.rendering import templates
 from sleipnir_console.pages.run_search import may_be_run, parameters_of
 from sleipnir_console.pages.run_states import WORDS, state_of
-from sleipnir_console.pages.shown_values import MOST_CHANGED_LINES, changes_of, diff_lines
 from sleipnir_console.pages.static_files import FOLDER, files, url_of
 from sleipnir_console.pages.timeline import OPENED, Axis, timeline_of
+from sleipnir_console.pages.value_summary import MOST_CHANGED_LINES, changes_of, diff_lines
 
 NOW = 1_795_473_244_000
 

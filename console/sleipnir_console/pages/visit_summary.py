@@ -13,7 +13,7 @@ from sleipnir.graph.template import TemplateError, render_lenient, render_typed
 from sleipnir.runs.execution_trace import TraceStep
 from sleipnir.runs.views import LateResult, RunInfo, StepInfo, VisitInfo
 from sleipnir_console.pages.run_states import StateSummary, state_of_visit
-from sleipnir_console.pages.shown_values import ValueSummary
+from sleipnir_console.pages.value_summary import ValueSummary
 
 Part: TypeAlias = Literal["output", "input", "log"]
 

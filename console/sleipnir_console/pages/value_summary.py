@@ -47,7 +47,7 @@ class ValueSummary:
 
 
 @dataclass(frozen=True)
-class DiffLine:
+class ChangedLine:
     """A line of two texts side by side: only in the first, only in the second, in both, or how many are left out."""
 
     kind: LineKind
@@ -61,7 +61,7 @@ class ValueChange:
 
     name: str
     what: Literal["added", "changed", "removed"]
-    lines: Sequence[DiffLine]
+    lines: Sequence[ChangedLine]
     is_cut: bool
 
 
@@ -80,25 +80,25 @@ def _change(name: str, what: Literal["added", "changed", "removed"], before: Any
     return ValueChange(name, what, diff_lines(first[:MOST_VALUE], second[:MOST_VALUE]), is_cut)
 
 
-def diff_lines(first: str, second: str) -> list[DiffLine]:
+def diff_lines(first: str, second: str) -> list[ChangedLine]:
     """What distinguishes two texts, with AROUND lines around each change, and MOST_CHANGED_LINES at most."""
     found = list(_diff_lines(first.splitlines(), second.splitlines()))
     if len(found) <= MOST_CHANGED_LINES:
         return found
-    return [*found[:MOST_CHANGED_LINES], DiffLine("cut", f"{len(found) - MOST_CHANGED_LINES:,} more lines")]
+    return [*found[:MOST_CHANGED_LINES], ChangedLine("cut", f"{len(found) - MOST_CHANGED_LINES:,} more lines")]
 
 
-def _diff_lines(first: Sequence[str], second: Sequence[str]) -> Iterator[DiffLine]:
+def _diff_lines(first: Sequence[str], second: Sequence[str]) -> Iterator[ChangedLine]:
     matcher = difflib.SequenceMatcher(None, first, second, autojunk=len(first) + len(second) > 2_000)
     seen = 0
     for group in matcher.get_grouped_opcodes(AROUND):
         left_out = group[0][1] - seen
         if left_out > 0:
-            yield DiffLine("cut", f"{left_out:,} equal line{'s' if left_out > 1 else ''}")
+            yield ChangedLine("cut", f"{left_out:,} equal line{'s' if left_out > 1 else ''}")
         for tag, begin, end, other_begin, other_end in group:
             if tag == "equal":
-                yield from (DiffLine("same", line) for line in first[begin:end])
+                yield from (ChangedLine("same", line) for line in first[begin:end])
             else:
-                yield from (DiffLine("del", line) for line in first[begin:end])
-                yield from (DiffLine("add", line) for line in second[other_begin:other_end])
+                yield from (ChangedLine("del", line) for line in first[begin:end])
+                yield from (ChangedLine("add", line) for line in second[other_begin:other_end])
         seen = group[-1][2]

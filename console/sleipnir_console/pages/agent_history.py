@@ -14,7 +14,7 @@ from typing import Final
 from sleipnir.client.async_client import AsyncClient
 from sleipnir.errors import BundleError, RunNotFound
 from sleipnir.runs.views import RunInfo
-from sleipnir_console.pages.shown_values import DiffLine, diff_lines
+from sleipnir_console.pages.value_summary import ChangedLine, diff_lines
 
 MOST_RUNS: Final = 200
 MOST_VERSIONS: Final = 20
@@ -26,7 +26,7 @@ NOW: Final = "now"
 
 
 @dataclass(frozen=True)
-class AgentVersion:
+class VersionSummary:
     """A version. `runs` is the number of its stored runs; `completed`, `failed` and `cost_usd` (the median of those
     that called a model) are of the `seen` newest ones. `newest` is the last of them."""
 
@@ -54,11 +54,11 @@ class VersionDifference:
 
     first: str
     second: str
-    lines: Sequence[DiffLine] = ()
+    lines: Sequence[ChangedLine] = ()
     problem: str = ""
 
 
-async def versions_of(client: AsyncClient, agent: str, namespace: str | None) -> list[AgentVersion]:
+async def versions_of(client: AsyncClient, agent: str, namespace: str | None) -> list[VersionSummary]:
     """The versions among the newest runs of an agent, the one used last first."""
     by_version: dict[str, list[RunInfo]] = {}
     for info in await client.runs(MOST_RUNS, agents=[agent], children=True, namespace=namespace):
@@ -69,7 +69,7 @@ async def versions_of(client: AsyncClient, agent: str, namespace: str | None) ->
         count = await client.run_count(version=version, namespace=namespace)
         costs = [run.usage.cost_usd for run in runs if run.usage.calls and run.usage.cost_usd is not None]
         found.append(
-            AgentVersion(
+            VersionSummary(
                 version, int(count), count.is_exact, len(runs),
                 sum(run.status == "completed" for run in runs), sum(run.status == "failed" for run in runs),
                 statistics.median(costs) if costs else None, runs[-1].created_ms, runs[0].created_ms, runs[0].id,
@@ -79,7 +79,7 @@ async def versions_of(client: AsyncClient, agent: str, namespace: str | None) ->
 
 
 async def difference_of(
-    client: AsyncClient, versions: Sequence[AgentVersion], first: str, second: str, now: str
+    client: AsyncClient, versions: Sequence[VersionSummary], first: str, second: str, now: str
 ) -> VersionDifference:
     """What distinguishes the definition of `second` from that of `first`; each is a version, or NOW, whose text is
     `now`."""
