@@ -108,6 +108,16 @@ def _seconds_or_zero(given: Any) -> float:
     return _seconds(given, may_be_zero=True)
 
 
+def _amount(given: Any) -> float:
+    try:
+        number = float(given)
+    except (ValueError, TypeError, OverflowError):
+        number = math.nan
+    if isinstance(given, bool) or not math.isfinite(number) or number <= 0:
+        raise ValueError("must be an amount in USD of more than 0")
+    return number
+
+
 def _namespace(given: Any) -> str:
     if not isinstance(given, str) or not NAMESPACE.fullmatch(given):
         raise ValueError("must be 1 to 63 letters, digits, '.', '_' and '-', a letter or a digit first")
@@ -231,6 +241,9 @@ class Settings:
     """The maximum size of the cached results of one node; those that expire first make room."""
     cache_retention_s: float = _setting(30 * 24 * 3600.0, _seconds)
     """How long a cached result is kept at most, also without a `ttl`."""
+    daily_budget_usd: float | None = _setting(None, _amount)
+    """What all runs of a namespace may cost in a day (UTC), for the overview of the console: nothing is held because of
+    it. Unset: no figure is compared."""
     gate_overdue_s: float = _setting(24 * 3600.0, _seconds)
     """Questions to people that have been open for longer are overdue."""
     audit_retention_s: float = _setting(365 * 24 * 3600.0, _seconds)

@@ -103,6 +103,7 @@ class Instance:
             "advance": (self._apply, 0.0),
             "ownership": (self._own, 0.0),
             "announce": (self._announce, 5.0),
+            "throughput": (self._publish_throughput, 5.0),
             "reaper": (self._reap, 0.5),
             "timers": (lambda: timers.run_once(self._store.partitions, self.ownership.epochs), 0.25),
             "schedules": (lambda: self._schedules.run_once(self.ownership.epochs, self.ownership.held), 0.25),
@@ -124,6 +125,7 @@ class Instance:
             self._archiver.close()
         try:
             with self._store.errors():
+                self._publish_throughput()
                 self.ownership.give_back()
                 self._store.fleet.leave(scheduler=self.ownership.instance)
             log.info("scheduler stopped")
@@ -152,6 +154,12 @@ class Instance:
         if self._archiver is not None:
             facts["archive"] = asdict(self._archiver.state)
         self._store.fleet.announce_scheduler(self.ownership.instance, facts, self._store.now_ms())
+
+    def _publish_throughput(self) -> None:
+        minutes, hours = self.tally.throughput.changed(self.tally.clock.now_ms())
+        if minutes:
+            self._store.throughput.write(self.ownership.instance, minutes, hours)
+            self.tally.throughput.stored(minutes)
 
     def _reap(self) -> None:
         generation, watch = self.watch.run_once(), self.watch

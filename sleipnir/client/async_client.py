@@ -473,6 +473,7 @@ class AsyncClient:
     gates = _coroutine(Client.gates)
     gate_count = _coroutine(Client.gate_count)
     limits = _coroutine(Client.limits)
+    throughput = _coroutine(Client.throughput)
     pause_runs = _coroutine(Client.pause_runs)
     resume_runs = _coroutine(Client.resume_runs)
     pause_all = _coroutine(Client.pause_all)

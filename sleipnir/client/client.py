@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from sleipnir.runs.cached_results import CacheUse
     from sleipnir.runs.comparison import Comparison
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
+    from sleipnir.runs.throughput import Throughput
     from sleipnir.schedules.records import Overlap
 
 PREFIX_LENGTH = 6
@@ -680,16 +681,19 @@ class Client(Conversations):
         since_ms: int | None = None,
         limit: int = 50,
         namespace: str | None = None,
+        fingerprint: str | None = None,
     ) -> list[FailureGroup]:
         """The failed runs in groups that failed alike, those that failed last first: at the same node of the same
         version of an agent, with the same message but for numbers, ids and quoted values. `since_ms`: only groups in
-        which a run failed since then. `runs(fingerprint=...)` lists the runs of a group. A namespace has at most 200
-        groups in each partition; failures beyond are in groups with the fingerprint `other`."""
+        which a run failed since then. `fingerprint`: only this failure, in all versions. `runs(fingerprint=...)` lists
+        the runs of a group. A namespace has at most 200 groups in each partition; failures beyond are in groups with
+        the fingerprint `other`."""
         from sleipnir.client.discarding import with_notes
 
         with self.store.errors():
             wanted = self._filter(None, {"namespace": namespace})
-            groups = self.store.runs.failure_groups(wanted.namespace, agent, node, since_ms, limit)
+            read = self.store.runs.failure_groups
+            groups = read(wanted.namespace, agent, node, since_ms, limit, fingerprint=fingerprint)
             return with_notes(self.store, wanted.namespace, groups)
 
     def discard_failures(self, fingerprint: str, note: str, *, namespace: str | None = None) -> None:
@@ -861,6 +865,13 @@ class Client(Conversations):
         """How many questions are open, also those whose answers are on their way."""
         with self.store.errors():
             return self.store.runs.gate_count(run_queries.one_namespace(namespace, self.settings.namespace))
+
+    def throughput(self, *, namespace: str | None = None) -> Throughput:
+        """What the deployment has committed in the last hour and day: visits a second, the times of hops, ended and
+        failed runs, cost. Of the same cost for any number of runs. `namespace` as that of `runs`."""
+        with self.store.errors():
+            of = run_queries.one_namespace(namespace, self.settings.namespace)
+            return self.store.throughput.read(of, self.settings.daily_budget_usd)
 
     def pause_all(self, by: str | None = None, reason: str | None = None) -> None:
         """Pause the deployment: no visit starts on any worker until `resume_all`, including runs submitted later.

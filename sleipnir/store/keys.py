@@ -134,6 +134,16 @@ class Keys:
         renews its own entry; any instance removes silent ones."""
         return f"{self.prefix}:instances"
 
+    def throughput_minute(self, minute: int) -> str:
+        """HASH scheduler instance -> JSON (runs.throughput) of what it committed in a minute since the epoch. Dies two
+        hours after the last write."""
+        return f"{self.prefix}:throughput:minute:{minute}"
+
+    def throughput_hour(self, hour: int) -> str:
+        """HASH scheduler instance -> JSON (runs.throughput) of what it committed in an hour since the epoch. Dies 49
+        hours after the last write."""
+        return f"{self.prefix}:throughput:hour:{hour}"
+
     @property
     def workers(self) -> str:
         """HASH worker name -> JSON views.WorkerInfo. The janitor drops silent ones."""

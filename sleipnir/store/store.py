@@ -25,6 +25,7 @@ hooks       what other programs tell us
 webhooks    commits: what webhooks are about; senders: deliver it; clients: the log
 garbage     `gc`: remains of missing runs
 generations restarts, restores and fail-overs of Redis, and steps of its clock
+throughput  schedulers: what was committed in each minute; clients: the figures of an overview
 fleet       announced processes, and the broker's queues if it is a Redis
 
 The first four move runs from their submission to their end. `runs` and `partitions` are packages, with a module for
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from sleipnir.store.signals import Signals
     from sleipnir.store.slots import Slots
     from sleipnir.store.threads import Threads
+    from sleipnir.store.throughput import ThroughputHistory
     from sleipnir.store.visits import Visits
     from sleipnir.store.webhooks import WebhookQueues
 
@@ -276,6 +278,12 @@ class Store:
         from sleipnir.store.hooks import HookRecords
 
         return HookRecords(self._client, self.keys, self.access)
+
+    @_Part
+    def throughput(self) -> ThroughputHistory:
+        from sleipnir.store.throughput import ThroughputHistory
+
+        return ThroughputHistory(self._client, self.keys)
 
     @_Part
     def garbage(self) -> Garbage:

@@ -22,7 +22,8 @@ AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-
 VIOLATIONS = """axe.run().then(found => found.violations.map(
     each => each.id + ": " + each.nodes.slice(0, 3).map(node => node.html.slice(0, 200)).join(" | ")))"""
 PAGES = (
-    "/login", "/menu", "/runs", "/runs?status=failed&agent=price-watch", "/runs?tag=customer%3Dnobody",
+    "/login", "/menu", "/", "/failures", "/failures?last=1h&agent=nobody", "/failures?text=account", "/runs",
+    "/runs?status=failed&agent=price-watch", "/runs?tag=customer%3Dnobody",
     "/runs/@asking", "/runs/@failed", "/runs/@booked", "/runs/@paused", "/runs/@big?tab=state",
     "/runs/@booked?tab=events", "/runs/@booked?tab=children", "/runs/@booked?tab=state&step=2", "/runs/@booked?tab=log",
     "/runs/@booked?tab=download", "/runs/@booked?visit=2&part=input", "/runs/@asking?part=log",
@@ -98,7 +99,7 @@ def log_in(page: Page, scene: Scene, user: str) -> None:
     page.get_by_label("User").fill(user)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
-    expect(page).to_have_url(f"{scene.url}/runs")
+    expect(page).to_have_url(f"{scene.url}/")
 
 
 def path_of(scene: Scene, path: str) -> str:

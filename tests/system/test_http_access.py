@@ -153,6 +153,7 @@ ROWS: Mapping[str, Row] = {
     "list_queues": Row("viewer", "GET", "/queues", 200),
     "list_workers": Row("viewer", "GET", "/workers", 200),
     "list_limits": Row("viewer", "GET", "/limits", 200),
+    "get_throughput": Row("viewer", "GET", "/throughput", 200),
     "list_cached_results": Row("viewer", "GET", "/cache", 200),
     "clear_cache": Row("operator", "DELETE", "/cache", 200, everywhere=True),
     "send_signal": Row("operator", "POST", "/signals", 200, {"name": "paid"}),

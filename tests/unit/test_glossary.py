@@ -58,7 +58,7 @@ PROGRAMMING = words_of("""
 """)
 """Last words of names that are English or a programmer's, and no nouns of Sleipnir's own."""
 
-DRAWING = words_of("arrow axis colour curve layout mermaid outline palette svg dot tick timeline")
+DRAWING = words_of("arrow axis chart colour curve layout mermaid outline palette svg dot tick timeline")
 
 FORMATS = words_of("amqp bsp celeryconfig dag gc github kb markdown openapi pdf ps python rag spreadsheet typescript")
 """Formats, protocols, programs and commands."""

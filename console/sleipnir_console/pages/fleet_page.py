@@ -95,8 +95,8 @@ async def show_fleet(request: Request) -> Response:
     client = client_of(request)
     health, held, limits = await client.health(), await client.held(), await client.limits()
     workers = sorted((_worker(each, health.now_ms) for each in health.workers), key=_by_trouble)
-    queues = [_queue(name, health) for name in queue_names(health)]
-    bounds = [row for use in limits for row in _bounds(use)]
+    queues = [queue_of(name, health) for name in queue_names(health)]
+    bounds = [row for use in limits for row in bounds_of(use)]
     return render(
         request, "fleet.html", title=f"{len(workers)} workers: fleet", health=health, held=held,
         workers=workers[:MOST_WORKERS], worker_count=len(workers), slots=_slots(health.workers), queues=queues,
@@ -155,7 +155,8 @@ def findings_of(health: Health, queues: Sequence[QueueRow]) -> list[FleetFinding
     return found
 
 
-def _queue(name: str, health: Health) -> QueueRow:
+def queue_of(name: str, health: Health) -> QueueRow:
+    """A queue, and what its live workers can do."""
     serving = [worker for worker in health.workers if name in worker.queues]
     length, oldest_ms = health.queues.get(name, 0), health.oldest_ms.get(name)
     stopped: Mapping[str, str] = {each.name: each.stopped[name] for each in health.workers if name in each.stopped}
@@ -187,7 +188,8 @@ def _by_trouble(row: WorkerRow) -> tuple[int, str]:
     return ({"failed": 0, "waiting": 1}.get(row.state.colour, 2), row.worker.name)
 
 
-def _bounds(use: LimitUse) -> list[LimitRow]:
+def bounds_of(use: LimitUse) -> list[LimitRow]:
+    """A row for each bound that a limit has."""
     limit = use.limit
     holders = [permit.holder.partition("/")[0] for permit in use.slots]
     return [

@@ -50,10 +50,12 @@ class NavigationLink:
 
 
 NAVIGATION: Final = (
+    NavigationLink("/", "overview", "Overview", is_main=True),
     NavigationLink("/inbox", "inbox", "Inbox", is_main=True),
     NavigationLink("/runs", "runs", "Runs", is_main=True),
     NavigationLink("/batches", "batches", "Batches", is_main=True),
     NavigationLink("/jobs", "jobs", "Jobs"),
+    NavigationLink("/failures", "failures", "Failures"),
     NavigationLink("/agents", "agents", "Agents", group="Build"),
     NavigationLink("/schedules", "clock", "Schedules", group="Triggers"),
     NavigationLink("/fleet", "fleet", "Fleet", group="System"),

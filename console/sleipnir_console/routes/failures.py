@@ -41,12 +41,15 @@ async def list_failures(
         int | None, Query(ge=0, le=MOST_INT, description="Only groups in which a run failed since then.")
     ] = None,
     namespace: Annotated[str | None, Query(description="`*` for all; default: that of the server.")] = None,
+    fingerprint: Annotated[str | None, Query(description="Only this failure, in all versions.")] = None,
     limit: Limit = 50,
 ) -> list[FailureGroup]:
     """The same message at the same node of the same version of an agent, but for numbers, ids and quoted values. The
     runs of a group are those with its `fingerprint`."""
     seen = seen_namespace(request, namespace)
-    return await client_of(request).failures(agent=agent, node=node, since_ms=since_ms, limit=limit, namespace=seen)
+    return await client_of(request).failures(
+        agent=agent, node=node, since_ms=since_ms, limit=limit, namespace=seen, fingerprint=fingerprint
+    )
 
 
 @router.post("/{fingerprint}/discard", status_code=204, operation_id="discard_failures", summary="Note what was done")

@@ -11,7 +11,9 @@ from starlette.responses import Response
 from sleipnir.models.limits import LimitUse
 from sleipnir.runs.run import Hold
 from sleipnir.runs.signals import SignalInfo, SignalReceipt
+from sleipnir.runs.throughput import Throughput
 from sleipnir.runs.views import WorkerInfo
+from sleipnir_console.asked_runs import AskedNamespace, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.strict_model import AgentName, Limit, Reason, StrictModel
@@ -97,6 +99,14 @@ async def list_limits(request: Request) -> list[LimitUse]:
     """Requests and tokens of the last minute, held permits, and waiting callers, of the limits in the server's
     limits.yaml."""
     return await client_of(request).limits()
+
+
+@router.get("/throughput", operation_id="get_throughput", summary="Visits a second, hops, ended runs, cost")
+@requires("viewer")
+async def get_throughput(request: Request, namespace: AskedNamespace = None) -> Throughput:
+    """What the schedulers have committed in the last hour and day, as of some seconds ago. Visits and hops are those of
+    all namespaces."""
+    return await client_of(request).throughput(namespace=seen_namespace(request, namespace))
 
 
 @router.get("/cache", operation_id="list_cached_results", summary="Cached results by node")

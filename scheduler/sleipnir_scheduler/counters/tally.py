@@ -18,6 +18,7 @@ from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions.commits import Commit
 from sleipnir.store.partitions.entries import Entry
 from sleipnir_scheduler.counters.series import Counter, Histogram
+from sleipnir_scheduler.counters.throughput import ThroughputCounter
 
 
 class RedisTime:
@@ -39,6 +40,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.clock = RedisTime()
+        self.throughput = ThroughputCounter()
         self.runs_started = Counter(
             "sleipnir_runs_started_total", "Runs that were taken in, children included.", "agent"
         )
@@ -129,12 +131,13 @@ class Tally:
     def applied(self, commit: Commit) -> None:
         """Count an applied commit."""
         run, after, event = commit.run, commit.after, commit.entry.event
-        lag_ms = self.clock.now_ms() - commit.entry.at_ms
+        now_ms = self.clock.now_ms()
+        lag_ms = now_ms - commit.entry.at_ms
         self.entries.add(type(event).__name__.lower(), "applied")
         ended: int | None = None
         if isinstance(event, Resulted):
             self.hops.observe(lag_ms, "commit")
-            self._resulted(run, after, event, commit.entry.at_ms)
+            self._resulted(run, after, event, commit.entry.at_ms, now_ms)
             ended = event.seq
         elif isinstance(event, Submitted | TurnReached):
             self.hops.observe(lag_ms, "accept")
@@ -145,10 +148,11 @@ class Tally:
         for step in (write.step for write in commit.transition.writes):
             if step.seq is not None and step.seq != ended:
                 self.visits.add(step.kind, step.role, "ok" if step.ok else "failed")
+                self.throughput.visit(now_ms)
         if (failed := after.failed_visits.own - run.failed_visits.own) > 0:  # a child's are counted as its agent's
             self.failed_visits.add(run.spec.agent, by=failed)
         if after.status != run.status:
-            self._changed(run, after, commit.transition)
+            self._changed(run, after, commit.transition, now_ms)
 
     def dropped(self, entry: Entry) -> None:
         """Count a dropped entry."""
@@ -156,25 +160,34 @@ class Tally:
         if isinstance(entry.event, Resulted):
             self.late_results.add("commit")
 
-    def _resulted(self, run: RunView, after: RunView, event: Resulted, delivered_ms: int) -> None:
+    def _resulted(self, run: RunView, after: RunView, event: Resulted, delivered_ms: int, now_ms: float) -> None:
         visit, header = run.frontier.get(event.seq), event.header
         if visit is None:  # its run could not be planned, and has failed
             return
         if visit.attempt == 1:  # the queue time of later attempts is not known
             self.hops.observe(header.started_ms - visit.opened_ms, "queue")
             self.queue_wait.observe(header.started_ms - visit.opened_ms, str(visit.queue))
+            waited_ms = max(0, header.started_ms - visit.opened_ms)
+            self.throughput.hop(now_ms, waited_ms + max(0.0, now_ms - delivered_ms))
         self.hops.observe(delivered_ms - header.started_ms, "execute")
         self.visit_time.observe(header.took_ms, visit.kind)
-        self.visits.add(visit.kind, visit.role, outcome(run, after, event))
+        outcome_ = outcome(run, after, event)
+        self.visits.add(visit.kind, visit.role, outcome_)
+        if outcome_ in ("ok", "failed"):
+            self.throughput.visit(now_ms)
         if found := cache_outcome(header):
             self.cache.add(run.spec.agent, found)
         if header.usage:
             self._used(header.usage)
+            if cost_usd := header.usage.get("cost_usd"):
+                self.throughput.cost(now_ms, run.spec.namespace, cost_usd)
 
-    def _changed(self, run: RunView, after: RunView, transition: Transition) -> None:
+    def _changed(self, run: RunView, after: RunView, transition: Transition, now_ms: float) -> None:
         self.runs_changed.add(run.spec.agent, after.status)
+        if after.is_final and after.spec.parent is None:
+            self.throughput.ended(now_ms, after.spec.namespace, is_failed=after.status == "failed")
         if after.is_final and after.started_ms:
-            ended_ms = transition.ended_ms or self.clock.now_ms()
+            ended_ms = transition.ended_ms or now_ms
             self.run_time.observe(ended_ms - after.started_ms, after.spec.agent, after.status)
 
     def _used(self, usage: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sleipnir.runs.cached_results import CacheUse
     from sleipnir.runs.comparison import Comparison
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
+    from sleipnir.runs.throughput import Throughput
 
 _OF_RUNS: Final = frozenset(
     (
@@ -173,9 +174,11 @@ class _HttpCalls:
         since_ms: int | None = None,
         limit: int = 50,
         namespace: str | None = None,
+        fingerprint: str | None = None,
     ) -> list[FailureGroup]:
         """As Client.failures, up to 500."""
         query = {"agent": agent, "node": node, "since_ms": since_ms, "limit": _page(limit), "namespace": namespace}
+        query["fingerprint"] = fingerprint
         return decoded(list[FailureGroup], self.server.get("/failures", query))
 
     def discard_failures(self, fingerprint: str, note: str, *, namespace: str | None = None) -> None:
@@ -426,6 +429,12 @@ class _HttpCalls:
         from sleipnir.models.limits import LimitUse
 
         return decoded(list[LimitUse], self.server.get("/limits"))
+
+    def throughput(self, *, namespace: str | None = None) -> Throughput:
+        """As Client.throughput. The budget is that of the server."""
+        from sleipnir.runs.throughput import Throughput
+
+        return decoded(Throughput, self.server.get("/throughput", {"namespace": namespace}))
 
     def signal(self, name: str, data: Any = None, *, id: str | None = None) -> SignalReceipt:
         """As Client.signal."""

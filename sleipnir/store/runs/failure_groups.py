@@ -37,10 +37,12 @@ class FailureGroups(RunLists):
         since_ms: int | None = None,
         limit: int = 50,
         runs: int = 3,
+        fingerprint: str | None = None,
     ) -> list[FailureGroup]:
         """The groups of failed runs with the latest ends, with the ids of some runs of each. Raises RecordUnreadable
         if one that it meets is damaged."""
-        chosen = dict(islice(self._newest_groups(namespace, {"agent": agent, "node": node}, since_ms or 0), limit))
+        wanted = {"agent": agent, "node": node}
+        chosen = dict(islice(self._newest_groups(namespace, wanted, since_ms or 0, fingerprint), limit))
         samples = self._some_runs(namespace, list(chosen), runs)
         return [
             FailureGroup(
@@ -51,13 +53,16 @@ class FailureGroups(RunLists):
         ]  # fmt: skip
 
     def _newest_groups(
-        self, namespace: str, wanted: Mapping[str, str | None], since_ms: int
+        self, namespace: str, wanted: Mapping[str, str | None], since_ms: int, fingerprint: str | None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """The groups with these values, over all partitions, the latest first; decoded one by one."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.hgetall(self._keys.of_partition(partition).failures(namespace))
         replies: list[dict[str, str]] = pipe.execute()
+        if fingerprint is not None:
+            begin = f"{fingerprint}:"
+            replies = [{name: each for name, each in groups.items() if name.startswith(begin)} for groups in replies]
         for field, value in wanted.items():
             if value is not None:
                 has_it = _test_of(field, value)

@@ -1,22 +1,15 @@
-"""The first page: where `/` leads; and the menu of narrow screens."""
+"""The menu of narrow screens."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from sleipnir_console.pages.page_route import PageRoute, next_page
+from sleipnir_console.pages.page_route import PageRoute
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.permissions import requires
 
 router = APIRouter(route_class=PageRoute)
-
-
-@router.get("/", operation_id="show_start")
-@requires("user")
-async def show_start(request: Request) -> Response:
-    """The runs."""
-    return next_page("/runs")
 
 
 @router.get("/menu", operation_id="show_menu")
