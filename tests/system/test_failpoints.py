@@ -92,7 +92,7 @@ OF_ACCESS = {"change_access", "login_attempt"}  # tests/store/test_access.py
 OF_STREAMS = {"stream_write"}  # tests/system/test_node_streams.py
 OF_WEBHOOKS = {"webhook_add", "webhook_take", "webhook_tried"}  # tests/system/test_webhooks.py
 NO_SCRIPTS = {"publish", "ack"}
-ONLY_READ = {"outline", "places"}
+ONLY_READ = {"batch_cells", "outline", "places"}
 LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool"}  # tests/store/test_limits.py
 
 both_sides = pytest.mark.parametrize("side", ["before", "after"])
