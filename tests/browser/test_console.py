@@ -7,6 +7,7 @@ CONSOLE_SCREENSHOTS=docs/images writes the pictures of the documentation.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,8 @@ def test_every_page_is_accessible_and_fits(scene: Scene, open_page: Open, theme:
 
 
 def test_hostile_content_is_shown_as_text(scene: Scene, open_page: Open) -> None:
-    page = open_page("/runs")
-    expect(page.get_by_text("customer=<b>bold</b> & co")).to_be_visible()
+    page = open_page("/runs?agent=price-watch&agent=invoice-intake")
+    expect(page.get_by_text("customer=<b>bold</b> & co").first).to_be_visible()
     for path in PAGES:
         page.goto(scene.url + path_of(scene, path))
         assert page.evaluate("window.hacked") is None, path
@@ -345,7 +346,7 @@ def test_an_operator_pauses_resumes_and_cancels(scene: Scene, open_page: Open, j
 def test_a_viewer_has_no_buttons(scene: Scene, open_page: Open) -> None:
     page = open_page("/runs/@asking", user="viewer")
     expect(page.locator("#run-state")).to_be_visible()
-    expect(page.locator("details.act")).to_have_count(0)
+    expect(page.locator("details.act")).to_have_text([re.compile("Compare")])  # which changes nothing
 
 
 def test_the_theme_is_kept(scene: Scene, open_page: Open) -> None:

@@ -51,7 +51,9 @@ def planted(scene: Scene) -> str:
     """A run with hostile texts everywhere; its id, when it asks."""
     agent = write_agent(scene.folder / NAME, GRAPH, steps_py=STEPS)
     run = scene.client.submit(agent, HOSTILE + RIGHT_TO_LEFT, tags={"of": HOSTILE}, thread="one")
-    failing = scene.client.submit(scene.folder / "price-watch", HOSTILE, tags={"of": RIGHT_TO_LEFT})
+    failing = scene.client.submit(
+        scene.folder / "price-watch", HOSTILE, tags={"of": RIGHT_TO_LEFT.replace("\u202e", "")}
+    )
     batch = scene.client.batch(scene.folder / "nightly-report", [{"prompt": HOSTILE}], name=HOSTILE[:60])
     failing.wait(60)
     wait_until(run.gates, "it asks", 60)

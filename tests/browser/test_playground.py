@@ -86,7 +86,7 @@ def test_a_message_is_sent_and_a_question_answered_without_javascript(
     expect(page).to_have_url(f"{scene.url}/playground/bell-desk/plain")
     scene.client.run(run.run).wait(60)
     page.reload()
-    expect(page.locator(".bubble.assistant")).to_contain_text("sent: You said")
+    expect(page.locator(".bubble.assistant:not([hidden])")).to_contain_text("sent: You said")
     send(page, " ")
     expect(page.get_by_role("alert")).to_contain_text("there is no message")
 

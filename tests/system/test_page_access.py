@@ -70,6 +70,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "steer_run": Row("operator", "POST", f"/runs/{NO_RUN}/cancel", 404),
     "show_failures": Row("viewer", "GET", "/failures", 200),
     "show_failure_group": Row("viewer", "GET", "/failures/none", 404),
+    "send_discard": Row("operator", "POST", "/failures/none/discard", 422),
+    "send_reopen": Row("operator", "POST", "/failures/none/reopen", 303),
     "show_schedules": Row("viewer", "GET", "/schedules", 200),
     "show_new_schedule": Row("operator", "GET", "/new-schedule", 200),
     "send_new_schedule": Row("operator", "POST", "/new-schedule", 422),

@@ -7,20 +7,29 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
+from sleipnir.jobs.records import JobAction
 from sleipnir.runs.run_filters import FailureGroup
 from sleipnir.runs.views import RunInfo
 from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
-from sleipnir_console.pages.page_route import PageRoute, next_page, same_as
+from sleipnir_console.pages.forms import body_of
+from sleipnir_console.pages.page_route import PageRoute, form_of, next_page, same_as
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_states import StateSummary
 from sleipnir_console.pages.runs_page import FilterLink
-from sleipnir_console.permissions import requires
+from sleipnir_console.permissions import caller_of, requires
 from sleipnir_console.problems import HttpProblem
+from sleipnir_console.routes.failures import (
+    DiscardRequest,
+    Fingerprint,
+    ReopenRequest,
+    discard_failures,
+    reopen_failures,
+)
 from sleipnir_console.strict_model import StrictModel
 
 router = APIRouter(route_class=PageRoute)
@@ -65,13 +74,22 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class GroupDetail:
-    """A group with everything that is shown of it. `others` are the same failure in other versions."""
+    """A group with all that is shown of it. `others` are the same failure in other versions, `filters` choose its
+    runs."""
 
     group: FailureGroup
     sample: RunInfo | None
     runs: Sequence[RunInfo]
     others: Sequence[FailureGroup]
-    list_path: str
+    filters: Sequence[tuple[str, str]]
+
+    @property
+    def list_path(self) -> str:
+        return f"/runs?{urlencode(self.filters)}"
+
+    def job_path(self, action: JobAction) -> str:
+        """The page that counts its runs before a job asks them."""
+        return f"/new-job?{urlencode([('action', action), ('all', 'true'), *self.filters])}"
 
 
 @router.get("/failures", operation_id="show_failures")
@@ -91,7 +109,7 @@ async def show_failures(request: Request, asked: Annotated[AskedFailures, Query(
 @same_as("/failures?fingerprint={fingerprint}")
 async def show_failure_group(
     request: Request,
-    fingerprint: Annotated[str, Path(max_length=100)],
+    fingerprint: Fingerprint,
     asked: Annotated[AskedFailures, Query()],
 ) -> Response:
     """One group: of a version, or of the one that failed last."""
@@ -103,6 +121,27 @@ async def show_failure_group(
             "not-found", "No failed run has this failure any more: its runs were retried, or have expired."
         )
     return await _page(request, asked, await _groups(request, asked), await _shown(request, group), is_one=True)
+
+
+@router.post("/failures/{fingerprint}/discard", operation_id="send_discard")
+@requires("operator")
+async def send_discard(request: Request, fingerprint: Fingerprint) -> Response:
+    """Notes what was done about a group."""
+    await discard_failures(request, fingerprint, body_of(request, DiscardRequest))
+    return _group_again(request, fingerprint)
+
+
+@router.post("/failures/{fingerprint}/reopen", operation_id="send_reopen")
+@requires("operator")
+async def send_reopen(request: Request, fingerprint: Fingerprint) -> Response:
+    """Takes the note of a group back."""
+    await reopen_failures(request, fingerprint, ReopenRequest())
+    return _group_again(request, fingerprint)
+
+
+def _group_again(request: Request, fingerprint: str) -> Response:
+    version = form_of(request).get("version", "")
+    return next_page(_path(f"/{quote(fingerprint, safe='')}", [("version", version)] if version else []))
 
 
 async def _groups(request: Request, asked: AskedFailures) -> list[FailureGroup]:
@@ -128,7 +167,7 @@ async def _shown(request: Request, group: FailureGroup) -> GroupDetail:
     versions = await client.failures(fingerprint=group.fingerprint, limit=MOST_VERSIONS, namespace=namespace)
     pairs = [("status", "failed"), ("fingerprint", group.fingerprint), ("version", group.version), ("children", "true")]
     others = [each for each in versions if each.version != group.version]
-    return GroupDetail(group, runs[0] if runs else None, runs, others, f"/runs?{urlencode(pairs)}")
+    return GroupDetail(group, runs[0] if runs else None, runs, others, pairs)
 
 
 async def _page(
@@ -148,7 +187,7 @@ async def _page(
         if shown else None,
         spans=spans, last=asked.last, kept=asked.pairs(), now_ms=now_ms,
         chips=[FilterLink(name, value, _path("", asked.pairs(name))) for name, value in asked.pairs("last")],
-        back=_path("", asked.pairs()),
+        back=_path("", asked.pairs()), may_steer=caller_of(request).may("operator"),
         api=f"/api/v1/failures{f'?fingerprint={quote(shown.group.fingerprint)}' if shown and is_one else ''}",
     )  # fmt: skip
 

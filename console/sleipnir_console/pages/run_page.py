@@ -131,6 +131,7 @@ async def show_run(
         "gate_path": path_of,
         "api": f"/api/v1/runs/{run.id}",
         "events_path": _events_path(run.id, info, now_ms),
+        "live_path": _path_of(run.id, {**request.query_params, **({} if shown is None else {"visit": shown.seq})}),
     }  # fmt: skip
     title = f"{state.word}: {run.id}, {info.agent}"
     return render(request, "run.html", title=title, now_ms=now_ms, **values)
