@@ -85,12 +85,12 @@ class Throughput:
     """What the schedulers have committed, by Redis' clock, as of some seconds ago.
 
     `minutes` are the last 60 whole minutes, the oldest first. `visits_per_s` is of the last whole minute and the
-    current one, `visits_hour` of the last 60 minutes, and the percentiles of hops are of the last five minutes; None:
-    no visit was claimed. These, and `visits` and hops of the minutes, are of all namespaces. `ended_day`, `failed_day`
-    and the costs are of the asked namespace: runs that ended since `day_since_ms`, about 24 hours ago, without child
-    runs, and how many of them failed, and the known cost of visits since midnight UTC. `daily_budget_usd` is
-    SLEIPNIR_DAILY_BUDGET_USD; None: it is not set. `is_complete` False: a record was written by another release, and
-    does not count."""
+    current one, `visits_hour` of the last 60 and the current one, and the percentiles of hops are of the last five
+    minutes; None: no visit was claimed. These, and `visits` and hops of the minutes, are of all namespaces.
+    `ended_day`, `failed_day` and the costs are of the asked namespace: runs that ended since `day_since_ms`, about 24
+    hours ago, without child runs, and how many of them failed, and the known cost of visits since midnight UTC.
+    `daily_budget_usd` is SLEIPNIR_DAILY_BUDGET_USD; None: it is not set. `is_complete` False: a record was written by
+    another release, and does not count."""
 
     now_ms: int
     minutes: tuple[ThroughputPoint, ...]
@@ -174,7 +174,7 @@ def throughput_of(
             for number, each in shown
         ),
         visits_per_s=(shown[-1][1].visits + current.visits) / elapsed_s,
-        visits_hour=sum(each.visits for _, each in shown),
+        visits_hour=sum(each.visits for _, each in shown) + current.visits,
         hop_p50_ms=recent.percentile_ms(0.5),
         hop_p99_ms=recent.percentile_ms(0.99),
         day_since_ms=(hour - HOURS + 1) * HOUR_MS,

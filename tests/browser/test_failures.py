@@ -1,4 +1,5 @@
-"""Failures in a real browser: see what failed alike, note what was done about it, retry its runs by a job.
+"""The overview and failures in a real browser: from what needs a person to what failed alike, a note on what was done
+about it, and a job that retries its runs.
 
 CONSOLE_SCREENSHOTS=docs/images writes the pictures of the documentation.
 """
@@ -22,6 +23,15 @@ from tests.browser.test_console import (  # noqa: F401 fixtures
 )
 
 
+def test_the_overview_leads_to_what_needs_a_person(scene: Scene, open_page: Open) -> None:
+    page = open_page("/", user="operator")
+    expect(page.locator("#figs")).to_contain_text("Visits a second")
+    expect(page.locator("#needs")).to_contain_text("ConnectionRefusedError")
+    picture(page, "overview")
+    page.locator("#needs li", has_text="ConnectionRefusedError").get_by_role("link").click()
+    expect(page.locator("#group-facts")).to_contain_text("3")
+
+
 @pytest.mark.parametrize("javascript", [True, False])
 def test_a_group_of_failures_is_discarded_with_a_note_and_reopened(
     scene: Scene, open_page: Open, javascript: bool
@@ -35,6 +45,10 @@ def test_a_group_of_failures_is_discarded_with_a_note_and_reopened(
         picture(page, "failures")
     page.locator("form.card").get_by_role("button", name="Discard").click()
     expect(page.locator("#group-note")).to_contain_text("the shop <b>was</b> closed")
+    group = page.url
+    page.goto(f"{scene.url}/")
+    expect(page.locator("#needs")).not_to_contain_text("ConnectionRefusedError")
+    page.goto(group)
     page.locator("summary", has_text="Reopen").click()
     page.locator("form.card").get_by_role("button", name="Reopen").click()
     expect(page.locator("#group-note")).to_have_count(0)

@@ -164,6 +164,8 @@ def _gate_needs(gates: GateCounts, oldest: GateInfo | None, now_ms: int) -> Iter
 
 def _failure_needs(groups: Sequence[FailureGroup], now_ms: int) -> Iterator[Need]:
     for group in groups[:MOST_GROUPS]:
+        if group.discarded is not None:
+            continue
         where = f" at {group.node}" if group.node else ""
         yield Need(
             "failed", f"{_number(group.count, 'run')} failed{where}",

@@ -96,7 +96,7 @@ def test_the_figures_of_an_overview() -> None:
     assert len(found.minutes) == 60
     assert found.minutes[-1].visits == 60
     assert found.visits_per_s == 1.0
-    assert found.visits_hour == 60
+    assert found.visits_hour == 90
     assert found.hop_p50_ms is not None and 6.7 < found.hop_p50_ms < 9.6
     assert found.hop_p99_ms is not None and 53 < found.hop_p99_ms < 77
     assert (found.ended_day, found.failed_day, found.cost_today_usd) == (10, 3, 2.0)
