@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sleipnir.runs.comparison import ComparedRun, compared
 from sleipnir_console.pages import comparisons
-from sleipnir_console.pages.comparisons import DiffLine, FactRow
+from sleipnir_console.pages.comparisons import FactRow
+from sleipnir_console.pages.text_difference import ChangedLine
 
 A = ComparedRun(
     "a", "completed", "one\ntwo", tokens=1_000, cost_usd=0.5, took_ms=2_000, path=("x", "y"), visits=2,
@@ -36,12 +37,12 @@ def test_a_title_says_what_differs() -> None:
 
 def test_paths_and_texts_have_signs() -> None:
     assert comparisons.path_difference(A, B).lines == (
-        DiffLine("same", "x"), DiffLine("add", "z"), DiffLine("same", "y"),
+        ChangedLine("same", "x"), ChangedLine("add", "z"), ChangedLine("same", "y"),
     )  # fmt: skip
     found = comparisons.text_difference("\n".join(map(str, range(20))), "\n".join(map(str, range(19))))
     assert found.lines == (
-        DiffLine("gap", "16 that are in both"), DiffLine("same", "16"), DiffLine("same", "17"), DiffLine("same", "18"),
-        DiffLine("del", "19"),
+        ChangedLine("cut", "17 equal lines"), ChangedLine("same", "17"), ChangedLine("same", "18"),
+        ChangedLine("del", "19"),
     )  # fmt: skip
     assert comparisons.text_difference("same", "same").is_same
     assert not found.is_same
@@ -52,7 +53,7 @@ def test_the_keys_of_the_state_that_differ_are_named() -> None:
     assert [(each.name, each.words) for each in found] == [
         ("gone", "only in the first"), ("n", "differs"), ("new", "only in the second"),
     ]  # fmt: skip
-    assert found[1].difference.lines == (DiffLine("del", "1"), DiffLine("add", "2"))
+    assert found[1].difference.lines == (ChangedLine("del", "1"), ChangedLine("add", "2"))
 
 
 def test_very_long_texts_are_cut() -> None:

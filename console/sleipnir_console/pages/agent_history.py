@@ -14,7 +14,7 @@ from typing import Final
 from sleipnir.client.async_client import AsyncClient
 from sleipnir.errors import BundleError, RunNotFound
 from sleipnir.runs.views import RunInfo
-from sleipnir_console.pages.value_summary import ChangedLine, diff_lines
+from sleipnir_console.pages.text_difference import ChangedLine, changed_lines
 
 MOST_RUNS: Final = 200
 MOST_VERSIONS: Final = 20
@@ -95,4 +95,5 @@ async def difference_of(
                 texts.append((await (await client.run(run)).source()).text)
             except (BundleError, RunNotFound) as error:
                 return VersionDifference(first, second, problem=str(error))
-    return VersionDifference(first, second, diff_lines(*(text[:MOST_TEXT] for text in texts)))
+    before, after = (text[:MOST_TEXT].splitlines() for text in texts)
+    return VersionDifference(first, second, changed_lines(before, after))

@@ -3,32 +3,19 @@ signs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from sleipnir.runs.comparison import ComparedRun, Comparison
 from sleipnir_console.pages.formats import cost, count, duration, json_text
+from sleipnir_console.pages.text_difference import ChangedLine, changed_lines
 
 MOST_LINES: Final = 400
-"""Lines of each side that are compared: more would take long, and nobody reads them."""
+"""Lines of each side that are compared."""
 MOST_CHARS: Final = 20_000
-MOST_LINE: Final = 500
-CONTEXT: Final = 3
 MOST_KEYS: Final = 200
 MOST_VISITS: Final = 1_000
-
-LineKind: TypeAlias = Literal["same", "del", "add", "gap"]
-"""In both; only in `a`; only in `b`; so many lines that are in both are not shown."""
-
-
-@dataclass(frozen=True)
-class DiffLine:
-    """A line of a difference."""
-
-    kind: LineKind
-    text: str
 
 
 @dataclass(frozen=True)
@@ -45,12 +32,12 @@ class FactRow:
 class TextDifference:
     """What differs in a text. `is_cut`: only the beginning was compared."""
 
-    lines: Sequence[DiffLine]
+    lines: Sequence[ChangedLine]
     is_cut: bool
 
     @property
     def is_same(self) -> bool:
-        return all(line.kind in ("same", "gap") for line in self.lines)
+        return not self.lines
 
 
 @dataclass(frozen=True)
@@ -103,15 +90,17 @@ def changed_in_words(comparison: Comparison) -> str:
 
 def text_difference(a: str | None, b: str | None) -> TextDifference:
     """Two texts by their lines."""
-    sides = [(text or "")[:MOST_CHARS].splitlines()[:MOST_LINES] for text in (a, b)]
+    first, second = ((text or "")[:MOST_CHARS].splitlines()[:MOST_LINES] for text in (a, b))
     is_cut = any(len(text or "") > MOST_CHARS or (text or "").count("\n") > MOST_LINES for text in (a, b))
-    return TextDifference(tuple(_lines(*sides)), is_cut)
+    return TextDifference(changed_lines(first, second, 2 * MOST_LINES), is_cut)
 
 
 def path_difference(a: ComparedRun, b: ComparedRun) -> TextDifference:
     """The nodes of two runs, in the order of their visits."""
-    sides = [list(side.path[:MOST_VISITS]) for side in (a, b)]
-    return TextDifference(tuple(_lines(*sides)), any(side.visits > MOST_VISITS for side in (a, b)))
+    first, second = (side.path[:MOST_VISITS] for side in (a, b))
+    return TextDifference(
+        changed_lines(first, second, 2 * MOST_LINES), any(side.visits > MOST_VISITS for side in (a, b))
+    )
 
 
 def state_differences(comparison: Comparison) -> list[KeyDifference]:
@@ -126,24 +115,3 @@ def state_differences(comparison: Comparison) -> list[KeyDifference]:
           for name, value in list(state.removed.items())[:MOST_KEYS]),
     ]  # fmt: skip
     return sorted(found, key=lambda each: each.name)[:MOST_KEYS]
-
-
-def _lines(a: Sequence[str], b: Sequence[str]) -> Iterator[DiffLine]:
-    for tag, first_a, last_a, first_b, last_b in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        if tag == "equal":
-            yield from _context(a[first_a:last_a], is_first=first_a == 0, is_last=last_a == len(a))
-        else:
-            yield from (DiffLine("del", line[:MOST_LINE]) for line in a[first_a:last_a])
-            yield from (DiffLine("add", line[:MOST_LINE]) for line in b[first_b:last_b])
-
-
-def _context(lines: Sequence[str], *, is_first: bool, is_last: bool) -> Iterator[DiffLine]:
-    """Lines that are in both: some beside a difference, and how many are left out."""
-    before, after = 0 if is_first else CONTEXT, 0 if is_last else CONTEXT
-    left_out = len(lines) - before - after
-    if left_out <= 1:
-        yield from (DiffLine("same", line[:MOST_LINE]) for line in lines)
-        return
-    yield from (DiffLine("same", line[:MOST_LINE]) for line in lines[:before])
-    yield DiffLine("gap", f"{count(left_out)} that are in both")
-    yield from (DiffLine("same", line[:MOST_LINE]) for line in lines[len(lines) - after :])

@@ -16,8 +16,9 @@ from sleipnir_console.pages.rendering import templates
 from sleipnir_console.pages.run_search import may_be_run, parameters_of
 from sleipnir_console.pages.run_states import WORDS, state_of
 from sleipnir_console.pages.static_files import FOLDER, files, url_of
+from sleipnir_console.pages.text_difference import MOST_CHANGED_LINES, changed_lines
 from sleipnir_console.pages.timeline import OPENED, Axis, timeline_of
-from sleipnir_console.pages.value_summary import MOST_CHANGED_LINES, changes_of, diff_lines
+from sleipnir_console.pages.value_summary import changes_of
 
 NOW = 1_795_473_244_000
 
@@ -157,7 +158,7 @@ def test_runs_that_a_visit_has_started_are_rows_below_it() -> None:
 
 def test_what_a_step_changed_is_lines_that_are_removed_and_added() -> None:
     before = "\n".join(f"line {number}" for number in range(40))
-    lines = diff_lines(before, before.replace("line 20\n", "line twenty\n"))
+    lines = changed_lines(before.splitlines(), before.replace("line 20\n", "line twenty\n").splitlines())
     assert [(line.kind, line.text) for line in lines] == [
         ("cut", "18 equal lines"), ("same", "line 18"), ("same", "line 19"), ("del", "line 20"), ("add", "line twenty"),
         ("same", "line 21"), ("same", "line 22"),
