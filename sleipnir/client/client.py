@@ -687,11 +687,13 @@ class Client(Conversations):
         version of an agent, with the same message but for numbers, ids and quoted values. `since_ms`: only groups in
         which a run failed since then. `fingerprint`: only this failure, in all versions. `runs(fingerprint=...)` lists
         the runs of a group. A namespace has at most 200 groups in each partition; failures beyond are in groups with
-        the fingerprint `other`."""
+        the fingerprint `other`. Raises UsageError for the namespace `*`: groups are of one."""
         from sleipnir.client.discarding import with_notes
 
         with self.store.errors():
             wanted = self._filter(None, {"namespace": namespace})
+            if wanted.namespace == ANY_NAMESPACE:
+                raise UsageError("failures are grouped in each namespace: name one")
             read = self.store.runs.failure_groups
             groups = read(wanted.namespace, agent, node, since_ms, limit, fingerprint=fingerprint)
             return with_notes(self.store, wanted.namespace, groups)

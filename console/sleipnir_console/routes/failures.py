@@ -40,7 +40,10 @@ async def list_failures(
     since_ms: Annotated[
         int | None, Query(ge=0, le=MOST_INT, description="Only groups in which a run failed since then.")
     ] = None,
-    namespace: Annotated[str | None, Query(description="`*` for all; default: that of the server.")] = None,
+    namespace: Annotated[
+        str | None,
+        Query(description="Default: that of the server. Others need a role in `*`. `*` is refused."),
+    ] = None,
     fingerprint: Annotated[str | None, Query(description="Only this failure, in all versions.")] = None,
     limit: Limit = 50,
 ) -> list[FailureGroup]:
