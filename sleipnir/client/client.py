@@ -668,9 +668,11 @@ class Client(Conversations):
 
     def run_counts(self, *, namespace: str | None = None, children: bool = False, rows: bool = True) -> RunCounts:
         """The numbers of runs by status and reason, and the age of the oldest of each: for an overview. Of the same
-        cost for any number of runs."""
+        cost for any number of runs. Raises UsageError for the namespace `*`: `run_count` counts in all."""
         with self.store.errors():
             wanted = self._filter(None, {"namespace": namespace, "children": children, "rows": rows})
+            if wanted.namespace == ANY_NAMESPACE:
+                raise UsageError("the numbers of all statuses are of one namespace: name one, or count with filters")
             return self.store.runs.count_standings(wanted.namespace, wanted.kinds)
 
     def failures(

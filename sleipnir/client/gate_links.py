@@ -3,7 +3,8 @@
     made = client.gate_links.make(gate, "ann", for_s=86_400)
     print(made.url)
 
-Whoever has a link answers that question as its person. It gives no right that the person does not have.
+A person who has a link answers that question in the name of its person. It gives no right that this person does not
+have.
 """
 
 from __future__ import annotations

@@ -358,6 +358,8 @@ def test_failures_are_grouped_by_message_without_what_differs(runs: Runs) -> Non
         assert client.failures(agent="other") == client.failures(since_ms=first.last_ms + 10**6) == []
         with pytest.raises(UsageError, match="name one"):
             client.failures(namespace="*")
+        with pytest.raises(UsageError, match="name one"):
+            client.run_counts(namespace="*")
 
 
 def test_a_group_is_discarded_with_a_note_until_another_run_fails_so(runs: Runs) -> None:

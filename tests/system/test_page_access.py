@@ -202,6 +202,14 @@ def test_another_namespace_is_not_there(console: Console, name: str) -> None:
     assert "there is nothing here that you may see" in answer.text
 
 
+def test_the_runs_of_all_namespaces_have_no_numbers_that_count_one(console: Console) -> None:
+    login = log_in(console, "viewer")
+    one, every = (ask(console, "GET", f"/runs{query}", login=login) for query in ("", "?namespace=*"))
+    assert (one.status, every.status) == (200, 200)
+    assert 'id="count-' in one.text
+    assert 'id="count-' not in every.text
+
+
 @pytest.mark.parametrize(
     "name", [name for name, row in ROWS.items() if row.method == "POST" and row.permission != "public"]
 )

@@ -192,7 +192,7 @@ def _drawing(graph: Graph, info: RunInfo, steps: Sequence[StepInfo], now_ms: int
 
 
 async def _children(client: AsyncClient, run: AsyncRun, after: str | None, *, has: bool) -> PageOfRuns:
-    """A page of the runs that it has started, newest first: whoever sees a run sees those below it."""
+    """A page of the runs that it has started, newest first. A caller who sees a run sees those below it."""
     if not has:
         return PageOfRuns()
     return await client.runs(MOST_CHILDREN, parent=run.id, namespace=ANY_NAMESPACE, after=after)

@@ -12,9 +12,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from sleipnir.errors import RunNotFound
-from sleipnir.runs.run_filters import RunCounts
+from sleipnir.runs.run_filters import ANY_NAMESPACE, RunCounts
 from sleipnir.runs.views import RunInfo
-from sleipnir_console.asked_runs import AskedPage, seen_namespace
+from sleipnir_console.asked_runs import AskedPage
 from sleipnir_console.connection import client_of
 from sleipnir_console.pages.page_route import PageRoute, next_page, same_as
 from sleipnir_console.pages.rendering import render
@@ -117,12 +117,14 @@ async def show_runs(request: Request, asked: Annotated[AskedRunsPage, Query()]) 
         return next_page(await _found(request, asked.q, given))
     client = client_of(request)
     query = asked.query(request)
-    counts = await client.run_counts(namespace=seen_namespace(request, asked.namespace), children=asked.children,
-                                     rows=asked.rows)  # fmt: skip
+    is_of_all = query["namespace"] == ANY_NAMESPACE  # whose numbers are in no rollup
+    counts = RunCounts({}, {}, True) if is_of_all else await client.run_counts(
+        namespace=query["namespace"], children=asked.children, rows=asked.rows
+    )  # fmt: skip
     page = await client.runs(asked.limit, after=asked.after, **query)
     now_ms = await client.now_ms()
     beside = [pair for pair in given if pair[0] not in CHOSEN]
-    is_plain = not [name for name, _ in beside if name not in ("namespace", "children", "rows")]
+    is_plain = not is_of_all and not [name for name, _ in beside if name not in ("namespace", "children", "rows")]
     fitting = None if is_plain else await client.run_count(**{**query, "children": asked.children})
     return render(
         request,

@@ -148,7 +148,9 @@ async def count_runs(request: Request, chosen: Annotated[AskedRuns, Query()]) ->
 @requires("viewer")
 async def get_run_standings(
     request: Request,
-    namespace: Annotated[str | None, Query(description="`*` for all; default: that of the server.")] = None,
+    namespace: Annotated[
+        str | None, Query(description="Default: that of the server. Others need a role in `*`. `*` is refused.")
+    ] = None,
     children: Annotated[bool, Query(description="Also runs that other runs have started.")] = False,
     rows: Annotated[bool, Query(description="Also rows of batches.")] = True,
 ) -> RunCounts:
