@@ -20,10 +20,10 @@ from sleipnir import failpoints
 from sleipnir.errors import RunNotFound
 from sleipnir.messages import FINAL, VERSION
 from sleipnir.runs.run import from_fields
+from sleipnir.store import record_text
 from sleipnir.store.connect import Client, close, is_passing
 from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys
-from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, LuaScript
 from sleipnir.store.streams import entries
 
@@ -89,12 +89,12 @@ class Piece:
             fields["chunk"] = self.chunk
         if self.emissions:
             fields["emissions"] = self.emissions
-        return dumps(fields)
+        return record_text.text(fields)
 
     @classmethod
-    def from_json(cls, text: str) -> Piece:
+    def from_json(cls, stored: str) -> Piece:
         """Unknown fields, from a newer worker, are ignored."""
-        return from_fields(cls, json.loads(text))
+        return from_fields(cls, json.loads(stored))
 
 
 @dataclass(frozen=True)

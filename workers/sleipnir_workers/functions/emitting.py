@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from pydantic_core import to_json
 
@@ -28,7 +29,7 @@ def emitting(execution: Execution) -> Iterator[None]:
     if emissions is None:
         yield
         return
-    token = emission_sink.set(lambda emission: take(emissions, emission))
+    token = emission_sink.set(partial(take, emissions))
     try:
         yield
     finally:

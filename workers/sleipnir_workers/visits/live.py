@@ -274,14 +274,17 @@ class EmissionWriter(TokenWriter):
 
     def write(self, text: str) -> None:
         """Append an emission; ignored after `close`."""
+        size = len(text)
         with self._lock:
             if self._closed_s is not None:
                 return
-            if not self.has_room or len(text) > MOST_IN_PIECE:
+            if len(self._parts) >= MOST_EMISSIONS or self._held + size > MOST_HELD or size > MOST_IN_PIECE:
                 self._lost += 1
             else:
                 self._parts.append(text)
-                self._held += len(text)
+                self._held += size
+                if len(self._parts) > 1:
+                    return  # the first one has called for the sending thread
         self._to.wake()
 
     def skip(self, count: int) -> None:
@@ -324,13 +327,14 @@ _CHUNK = '{"chunk":'
 
 def _groups(parts: list[str]) -> list[list[str]]:
     """Emissions that share a piece: as many as it has room for."""
-    groups, room = list[list[str]](), 0
+    groups, group, room = list[list[str]](), list[str](), 0
     for part in parts:
-        if len(part) > room:
-            groups.append([])
-            room = MOST_IN_PIECE
-        groups[-1].append(part)
-        room -= len(part) + 1
+        size = len(part) + 1
+        if size > room:
+            group, room = [], MOST_IN_PIECE + 1
+            groups.append(group)
+        group.append(part)
+        room -= size
     return groups
 
 
