@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from pydantic_core import to_json
@@ -22,13 +22,13 @@ MOST_IN_TEXT = 500  # characters of one emission; a longer text becomes several
 MOST_IN_LINE = 16_384  # bytes; a longer line is dropped
 
 
-@contextmanager
-def emitting(execution: Execution) -> Iterator[None]:
+def emitting(execution: Execution) -> AbstractContextManager[None]:
     """What the code in the block emits is that of the visit."""
-    emissions = execution.emissions
-    if emissions is None:
-        yield
-        return
+    return nullcontext() if execution.emissions is None else _taken_by(execution.emissions)
+
+
+@contextmanager
+def _taken_by(emissions: Emissions) -> Iterator[None]:
     token = emission_sink.set(partial(take, emissions))
     try:
         yield

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from typing import Any
 
 from sleipnir.python_graph.node_streams import StreamError, StreamNotBegun, StreamReset, stream_opener
@@ -15,13 +15,14 @@ from sleipnir_workers.execution.execution import Execution, InputStreams
 CLOSING_S = 5.0  # for the thread that writes to a script, once nobody reads it
 
 
-@contextmanager
-def reading(execution: Execution) -> Iterator[None]:
+def reading(execution: Execution) -> AbstractContextManager[None]:
     """The code in the block can open the stream that its node reads."""
-    if execution.streams is None:
-        yield
-        return
-    token = stream_opener.set(execution.streams.open)
+    return nullcontext() if execution.streams is None else _opening(execution.streams)
+
+
+@contextmanager
+def _opening(streams: InputStreams) -> Iterator[None]:
+    token = stream_opener.set(streams.open)
     try:
         yield
     finally:

@@ -11,8 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -333,35 +333,31 @@ class Worker:
             permits=self.permits,
         )
 
-    @contextmanager
-    def _with_emissions(self, execution: Execution, *, calls_back: bool = False) -> Iterator[Execution]:
+    def _with_emissions(self, execution: Execution, *, calls_back: bool = False) -> AbstractContextManager[Execution]:
         """The execution, with what takes what its node, or its callbacks, emit, if that is streamed."""
-        is_open = execution.emissions is not None
         emits = calls_back or (isinstance(execution.node, EMITTING) and execution.role == "node")
-        if is_open or not self.settings.stream or not emits:
-            yield execution
-            return
+        if execution.emissions is not None or not self.settings.stream or not emits:
+            return nullcontext(execution)
+        return self._emitting(execution)
+
+    @contextmanager
+    def _emitting(self, execution: Execution) -> Iterator[Execution]:
         place = execution.run, execution.node.id, execution.seq, execution.attempt
         with VisitEmissions(lambda: self.live.open_emissions(*place)) as emissions:
             yield changed(execution, emissions=emissions)
 
-    @contextmanager
-    def _with_text_sink(self, execution: Execution) -> Iterator[Execution]:
+    def _with_text_sink(self, execution: Execution) -> AbstractContextManager[Execution]:
         """The execution, with what takes the text of its model or what its node emits, if these are streamed."""
-        if isinstance(execution.node, EMITTING):
-            with self._with_emissions(execution) as emitting:
-                yield emitting
-            return
-        if (
-            not self.settings.stream
-            or not isinstance(execution.node, LlmNode)
-            or execution.role not in ("node", "turn")
-        ):
-            yield execution
-            return
+        node = execution.node
+        if self.settings.stream and isinstance(node, LlmNode) and execution.role in ("node", "turn"):
+            return self._streaming(execution)
+        return self._with_emissions(execution)
+
+    @contextmanager
+    def _streaming(self, execution: Execution) -> Iterator[Execution]:
         turn = execution.part.turn if execution.part is not None else 0
         with self.live.open(execution.run, execution.node.id, execution.seq, execution.attempt, turn=turn) as text_sink:
-            yield replace(execution, text_sink=text_sink)
+            yield changed(execution, text_sink=text_sink)
 
 
 def is_command(call: VisitCall, node: Node) -> bool:

@@ -6,7 +6,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from typing import Final
 
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, writer_of_stream
@@ -28,28 +28,34 @@ MOST_WAITING: Final = 256  # pieces that the code of a node has not taken yet
 _TICK_S: Final = 0.2
 
 
-@contextmanager
-def connected(execution: Execution, spec: RunSpec, board: Callable[[], NodeStreams]) -> Iterator[Execution]:
+def connected(
+    execution: Execution, spec: RunSpec, board: Callable[[], NodeStreams]
+) -> AbstractContextManager[Execution]:
     """The execution, with the end of the stream that its node writes or reads. What it has opened is closed after the
     block."""
     node = execution.node
     if isinstance(node, LlmNode):
         if (node.stream_output is None and spec.stream is None) or execution.role not in ("node", "turn"):
-            yield execution
-            return
+            return nullcontext(execution)
         writer = _writer(execution, spec, node, board)
         if writer is not None and execution.role == "node":
             writer.begin()
-        yield execution if writer is None else changed(execution, stream_writer=writer)
-    elif isinstance(node, ScriptNode | FunctionNode) and node.stream_input is not None and execution.role == "node":
-        is_over = threading.Event()
-        streams = OpenedStreams(execution, node, board(), is_over)
-        try:
-            yield changed(execution, streams=streams)
-        finally:
-            is_over.set()
-    else:
-        yield execution
+        return nullcontext(execution if writer is None else changed(execution, stream_writer=writer))
+    if isinstance(node, ScriptNode | FunctionNode) and node.stream_input is not None and execution.role == "node":
+        return _reading(execution, node, board)
+    return nullcontext(execution)
+
+
+@contextmanager
+def _reading(
+    execution: Execution, node: ScriptNode | FunctionNode, board: Callable[[], NodeStreams]
+) -> Iterator[Execution]:
+    is_over = threading.Event()
+    streams = OpenedStreams(execution, node, board(), is_over)
+    try:
+        yield changed(execution, streams=streams)
+    finally:
+        is_over.set()
 
 
 def close(execution: Execution, result: VisitResult | None) -> None:

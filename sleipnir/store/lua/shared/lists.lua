@@ -46,7 +46,6 @@ local function list_run(cards, run_id, text)
   local last = redis.call('HGET', cards, run_id)
   if (last or '') == text then return false end
   local was, is = last and cjson.decode(last), text ~= '' and cjson.decode(text)
-  local stays = {}
   if is and is.f then
     local groups = cards .. ':' .. (is.ns or 'default') .. ':failures'
     if redis.call('HLEN', groups) >= MOST_FAILURES and redis.call('HEXISTS', groups, is.f .. ':' .. is.d) == 0 then
@@ -54,11 +53,13 @@ local function list_run(cards, run_id, text)
       text = cjson.encode(is)
     end
   end
+  local before, stays = {}, {}
+  for _, name in ipairs(was and sets_of(was) or {}) do before[name] = was.c end
   for _, name in ipairs(is and sets_of(is) or {}) do
     stays[name] = true
-    redis.call('ZADD', cards .. ':' .. name, is.c, run_id)
+    if before[name] ~= is.c then redis.call('ZADD', cards .. ':' .. name, is.c, run_id) end
   end
-  for _, name in ipairs(was and sets_of(was) or {}) do
+  for name in pairs(before) do
     if not stays[name] then redis.call('ZREM', cards .. ':' .. name, run_id) end
   end
   count_failure(cards, was, -1)
