@@ -341,6 +341,7 @@ class AsyncSchedule:
     resume = _coroutine(Schedule.resume)
     remove = _coroutine(Schedule.remove)
     run_now = _coroutine_of(Schedule.run_now, AsyncRun)
+    batch_now = _coroutine_of(Schedule.batch_now, AsyncBatch)
     edit = _coroutine(Schedule.edit)
 
 

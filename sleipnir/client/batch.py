@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,7 @@ from sleipnir.python_graph.schema import is_pydantic
 from sleipnir.runs.failure_text import failure_of
 from sleipnir.runs.initial_state import WrongState, first_state_of, is_folded_by_code, state_at_start
 from sleipnir.settings import Settings
-from sleipnir.store.batches import STATES_PAGE
+from sleipnir.store.batches import STATES_PAGE, AddedRows
 from sleipnir.store.store import Store
 
 if TYPE_CHECKING:
@@ -359,6 +359,9 @@ class RowSubmission:
         if not self._sent_any:
             which = " that could be run" if self.so_far.bad else ""
             raise UsageError(f"there is no row{which}; nothing was submitted")
+        self._seal()
+
+    def _seal(self) -> None:
         with self._store.errors():
             self._store.batches.seal(self._batch.id)
 
@@ -469,6 +472,11 @@ class RowSubmission:
         if self._on_bad is not None:
             self._on_bad(bad)
 
+    def _add(self, rows: Sequence[tuple[str, str]]) -> AddedRows:
+        batch = self._batch
+        with self._store.errors():
+            return self._store.batches.add(batch.id, batch.spec, batch.plan, rows, self._contents)
+
     def _send(self) -> None:
         if not self._chunk:
             return
@@ -477,9 +485,7 @@ class RowSubmission:
             if not self._chunk:
                 self._bytes = 0
                 return
-        with self._store.errors():
-            batch, rows = self._batch, [(row.key, text) for row, text in self._chunk]
-            added = self._store.batches.add(batch.id, batch.spec, batch.plan, rows, self._contents)
+        added = self._add([(row.key, text) for row, text in self._chunk])
         self.so_far = replace(self.so_far, added=self.so_far.added + added.added, known=self.so_far.known + added.known)
         for at in added.conflicts:
             row, _ = self._chunk[at]

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from sleipnir.client.run_queries import RunQuery
     from sleipnir.client.schedule import Schedule
     from sleipnir.client.schedule_pages import PageOfSchedules
+    from sleipnir.client.scheduled_rows import ScheduleRows
     from sleipnir.client.webhooks import Webhooks
     from sleipnir.graph.model import Graph
     from sleipnir.graph.structure import Structure
@@ -407,6 +408,7 @@ class Client(Conversations):
         state: Mapping[str, Any] | None = None,
         max_cost_usd: float | None = None,
         max_tokens: int | None = None,
+        rows: ScheduleRows | None = None,
         **options: Unpack[RunOptions],
     ) -> Schedule:
         """Add a schedule: runs of `agent` start by themselves, with the definition that it has now.
@@ -420,6 +422,9 @@ class Client(Conversations):
         the last one is made up for; with a window `catch_up`, all in that. Each fire is put off by a part of `jitter`,
         which depends on the name and the time only.
 
+        With `rows` each fire submits a batch of them, once; the budget is that of a batch. The rows are checked and
+        stored now; there are at most 10,000, and one that cannot be run refuses the schedule.
+
         The other parameters are those of `submit`. Raises like that, and UsageError for a name that is taken and for
         times that are wrong or never come; nothing is stored then.
         """
@@ -427,8 +432,8 @@ class Client(Conversations):
 
         wanted = WantedPlan(cron, every, at, tz, overlap, catch_up, jitter)
         budget = Budget(max_cost_usd, max_tokens)
-        given: dict[str, Any] = {"state": state, "options": options, "by": self.by}
-        added(self._preparation, self.store, name, agent, prompt, wanted=wanted, budget=budget, **given)
+        given: dict[str, Any] = {"state": state, "options": options, "by": self.by, "rows": rows}
+        added(self._preparation, self.store, self.settings, name, agent, prompt, wanted=wanted, budget=budget, **given)
         return self._schedule(name)
 
     def open_schedule(self, name: str) -> Schedule:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sleipnir.client import scheduled_rows
+from sleipnir.client.batch import Batch
 from sleipnir.client.run import Run
 from sleipnir.client.schedule_audit import agent_values, entry_of, pause_values, plan_values
 from sleipnir.errors import ScheduleNotFound, UsageError
@@ -22,6 +24,7 @@ from sleipnir.python_graph.compiled import CompiledGraph
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.shared_values import names_of
 from sleipnir.schedules import firing
+from sleipnir.schedules.firing import StartedRun
 from sleipnir.schedules.records import (
     MOST_FIRES,
     MOST_REASON,
@@ -42,7 +45,8 @@ from sleipnir.store.schedules import ScheduledSpec, StoredSchedule, new_token
 
 if TYPE_CHECKING:
     from sleipnir.client.options import RunOptions
-    from sleipnir.client.preparation import Preparation
+    from sleipnir.client.preparation import Preparation, PreparedBatch
+    from sleipnir.client.scheduled_rows import ScheduleRows
     from sleipnir.settings import Settings
     from sleipnir.store.store import Store
 
@@ -107,8 +111,15 @@ class Schedule:
             return self._store.schedules.log(self.name, limit)
 
     def runs(self, limit: int = 10) -> list[ScheduledRun]:
-        """The runs of its last fires, the newest first, with their statuses."""
+        """The runs (or batches) of its last fires, the newest first, with their statuses."""
         started = [fire for fire in self.fires() if fire.outcome == "started" and fire.run is not None][:limit]
+        if self.info().plan.batch is not None:
+            with self._store.errors():
+                batches = self._store.batches.infos([str(fire.run) for fire in started])
+            return [
+                ScheduledRun(str(fire.run), fire.at_ms, None, None if info is None else info.state)
+                for fire, info in zip(started, batches, strict=True)
+            ]
         with self._store.errors():
             statuses = self._store.schedules.statuses([str(fire.run) for fire in started])
         return [ScheduledRun(str(fire.run), fire.at_ms, status) for fire, status in zip(started, statuses, strict=True)]
@@ -140,21 +151,37 @@ class Schedule:
                 raise ScheduleNotFound(f"no schedule {self.name!r}")
 
     def run_now(self) -> Run:
-        """Start a run of it now, whatever its times, its pause and its overlap policy say."""
+        """Start a run of it now, whatever its times, its pause and its overlap policy say. Raises UsageError for a
+        schedule of batches."""
+        started = self._fired_now("run")
+        with self._store.errors():
+            first = self._store.schedules.run_of(self.name, self._store.schedules.definition(self.name), started.at_ms)
+            self._store.runs.create(started.run, *first)  # so that it is there: it is owed too
+        return Run(self._store, started.run, self._settings)
+
+    def batch_now(self) -> Batch:
+        """The same for a schedule of batches. Raises UsageError for a schedule of runs."""
+        started = self._fired_now("batch")
+        with self._store.errors():
+            token = self._store.schedules.get(self.name).origin.token
+            self._store.scheduled_batches.start(self.name, token, started.run, started.at_ms)
+        return Batch(self._store, started.run)
+
+    def _fired_now(self, work: str) -> StartedRun:
         request = new_token()
         with self._store.errors():
-            definition = self._store.schedules.definition(self.name)
             for _ in range(MOST_TRIES):
                 stored, now_ms = self._read()
+                if stored.plan.work != work:
+                    works = {"run": "runs", "batch": "batches"}
+                    raise UsageError(f"schedule {self.name!r} starts {works[stored.plan.work]}, not a {work}")
                 decision = firing.decide_now(
                     self.name, stored.origin.token, stored.plan, stored.progress, now_ms, request=request, by=self._by
                 )
                 [started] = decision.starts
-                entry = self._entry("fired", after={"run": started.run})
+                entry = self._entry("fired", after={stored.plan.work: started.run})
                 if self._store.schedules.apply(stored, decision, entry=entry):
-                    first = self._store.schedules.run_of(self.name, definition, started.at_ms)
-                    self._store.runs.create(started.run, *first)  # so that it is there: it is owed too
-                    return Run(self._store, started.run, self._settings)
+                    return started
         raise self._busy()
 
     def edit(
@@ -206,6 +233,10 @@ class Schedule:
     ) -> ScheduledSpec:
         with self._store.errors():
             old = self._store.schedules.definition(self.name)
+            if self._store.schedules.get(self.name).plan.batch is not None:
+                raise UsageError(
+                    f"schedule {self.name!r} has rows that were checked for its agent: remove it, and add it again"
+                )
         return redefined(self._preparation(), self._store, old, agent, prompt, state)
 
     def _read(self) -> tuple[StoredSchedule, int]:
@@ -237,6 +268,7 @@ class Schedule:
 def added(
     preparation: Preparation,
     store: Store,
+    settings: Settings,
     name: str,
     agent: str | Path | CompiledGraph,
     prompt: Any,
@@ -246,12 +278,22 @@ def added(
     budget: Budget,
     options: RunOptions,
     by: str,
+    rows: ScheduleRows | None = None,
 ) -> None:
     """Add a schedule. Raises like Client.schedule."""
     checked_name(name)
     with store.errors():
         now_ms = store.now_ms()
     plan = wanted.applied(SchedulePlan(), now_ms)
+    if rows is not None:
+        if prompt or state:
+            raise UsageError("the rows of a schedule say what its runs begin with: leave out the prompt and the state")
+        with store.errors():
+            store.schedules.refuse_taken(name)
+        of_batch = rows.plan(name, budget.max_cost_usd, budget.max_tokens)
+        batch = preparation.batch(agent, None, of_batch, options).by(store.person)
+        _add_of_rows(store, settings, name, plan, rows, batch, ScheduleOrigin(new_token(), by, now_ms))
+        return
     run = preparation.run(agent, prompt, state=state, session=None, thread=None, budget=budget, options=options)
     if run.spec.thread is not None:
         raise UsageError("the runs of a schedule are in no thread: leave `thread_id` out of the configuration")
@@ -265,6 +307,27 @@ def added(
         entry = entry_of("added", name, by, after={**plan_values(plan), **agent_values(run.spec)})
         definition = ScheduledSpec(origin.token, run.spec.of_author(store.person.name), run.state, inputs)
         store.schedules.add(name, plan, origin, definition, now_ms, entry=entry)
+
+
+def _add_of_rows(
+    store: Store,
+    settings: Settings,
+    name: str,
+    plan: SchedulePlan,
+    given: ScheduleRows,
+    batch: PreparedBatch,
+    origin: ScheduleOrigin,
+) -> None:
+    plan = replace(plan, batch=scheduled_rows.stored(store, settings, batch, given, name, origin.token))
+    entry = entry_of("added", name, origin.by, after={**plan_values(plan), **agent_values(batch.spec)})
+    definition = ScheduledSpec(origin.token, batch.spec, {}, ScheduleInputs())
+    try:
+        with store.errors():
+            store.schedules.add(name, plan, origin, definition, origin.at_ms, entry=entry)
+    except UsageError:
+        with store.errors():
+            store.scheduled_batches.drop_staged(name, origin.token)
+        raise
 
 
 def redefined(

@@ -15,7 +15,10 @@ _HIDDEN: Final = ("v", "anchor_ms")
 
 def plan_values(plan: SchedulePlan) -> dict[str, Any]:
     """The plan without what is not set."""
-    return {name: value for name, value in vars(plan).items() if name not in _HIDDEN and value not in (None, 0)}
+    found = {name: value for name, value in vars(plan).items() if name not in _HIDDEN and value not in (None, 0)}
+    if plan.batch is not None:
+        found["batch"] = {name: value for name, value in vars(plan.batch).items() if value is not None}
+    return found
 
 
 def agent_values(spec: RunSpec) -> dict[str, Any]:

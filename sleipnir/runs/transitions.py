@@ -411,10 +411,28 @@ class StartScheduled:
     at_ms: int
 
 
+@dataclass(frozen=True)
+class StartBatch:
+    """Start the batch of a fire of a schedule, as StartScheduled starts a run."""
+
+    schedule: str
+    token: str
+    batch: str
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class CancelBatch:
+    """Cancel the batch of an earlier fire of a schedule."""
+
+    schedule: str
+    batch: str
+
+
 Effect: TypeAlias = (
     StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | ForkRow | RetryRow
     | TellBatch | AskSlot | FreeSlot | AwaitSignal | LeaveSignal | DeclineSignal | PassSignal
-    | SpreadSignals | ShareValues | StartScheduled
+    | SpreadSignals | ShareValues | StartScheduled | StartBatch | CancelBatch
 )  # fmt: skip
 """An effect that a commit owes to another run, which may be in another partition, or to a batch. It is delivered after
 the commit, in order, at least once."""
@@ -426,6 +444,7 @@ _EFFECTS: Final[Mapping[str, type[Effect]]] = {
     "tell_batch": TellBatch, "ask_slot": AskSlot, "free_slot": FreeSlot, "await_signal": AwaitSignal,
     "leave_signal": LeaveSignal, "decline_signal": DeclineSignal, "pass_signal": PassSignal,
     "spread_signals": SpreadSignals, "share_values": ShareValues, "start_scheduled": StartScheduled,
+    "start_batch": StartBatch, "cancel_batch": CancelBatch,
 }  # fmt: skip
 _NAMES: Final[Mapping[type[Effect], str]] = {kind: name for name, kind in _EFFECTS.items()}
 

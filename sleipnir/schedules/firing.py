@@ -27,7 +27,7 @@ SET_BACK_MS: Final = 60_000
 
 @dataclass(frozen=True)
 class StartedRun:
-    """A run that a fire starts."""
+    """A run that a fire starts; of a schedule of batches, a batch."""
 
     run: str
     at_ms: int
@@ -36,7 +36,7 @@ class StartedRun:
 @dataclass(frozen=True)
 class DueFires:
     """The progress after a decision, the new entries of the log, and its effects in order: runs to start, and the ids
-    of runs to cancel. `look_ms` is when the schedule is looked at again; None: never."""
+    of runs to cancel (or of batches). `look_ms` is when the schedule is looked at again; None: never."""
 
     progress: ScheduleProgress
     look_ms: int | None
@@ -78,11 +78,11 @@ class _Draft:
         last = self.progress.last_run
         match self.plan.overlap if self.active and last is not None else "allow":
             case "skip":
-                self.skip(at_ms, f"run {last} is not over")
+                self.skip(at_ms, f"{self.plan.work} {last} is not over")
             case "queue" if self.progress.waiting_ms is not None:
                 self.skip(at_ms, "another fire waits already")
             case "queue":
-                self.note(at_ms, "queued", why=f"run {last} is not over")
+                self.note(at_ms, "queued", why=f"{self.plan.work} {last} is not over")
                 self.progress = replace(self.progress, waiting_ms=at_ms)
             case "cancel":
                 self.effects.append(str(last))

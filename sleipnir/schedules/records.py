@@ -31,14 +31,34 @@ MOST_JITTER_MS: Final = 24 * 3_600_000
 MOST_CATCH_UP_MS: Final = 366 * 24 * 3_600_000
 MOST_REASON: Final = 500
 
+MOST_ROWS: Final = 10_000
+"""The rows of a schedule. A fire copies all of them at once, while other effects of the scheduler wait."""
+
+MOST_ROWS_BYTES: Final = 16 * 2**20
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
+class ScheduledBatch:
+    """What the batches of a schedule are submitted with: `rows` is the number of its rows, which are stored beside it;
+    the others are as in batches.BatchPlan."""
+
+    rows: int
+    name: str
+    priority: int
+    parallel: int | None = None
+    canary: int | None = None
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class SchedulePlan:
-    """When a schedule fires, and what a fire does. `cron`, `every_ms`, `at_ms`, `tz` and `anchor_ms` are as in
-    FireTimes. Fires that no scheduler has made for more than a minute are made up for if they are at most `catch_up_ms`
-    old; None: only the last one, however old. Each fire is put off by up to `jitter_ms`."""
+    """When a schedule fires, and what a fire does: it starts a run, or a `batch` if there is one. `cron`, `every_ms`,
+    `at_ms`, `tz` and `anchor_ms` are as in FireTimes. Fires that no scheduler has made for more than a minute are made
+    up for if they are at most `catch_up_ms` old; None: only the last one, however old. Each fire is put off by up to
+    `jitter_ms`."""
 
     cron: str | None = None
     every_ms: int | None = None
@@ -48,7 +68,13 @@ class SchedulePlan:
     overlap: Overlap = "skip"
     catch_up_ms: int | None = None
     jitter_ms: int = 0
+    batch: ScheduledBatch | None = None
     v: int = VERSION
+
+    @property
+    def work(self) -> str:
+        """What a fire starts."""
+        return "run" if self.batch is None else "batch"
 
     @property
     def timing(self) -> FireTimes:
@@ -88,7 +114,8 @@ class ScheduleProgress:
 @dataclass(frozen=True)
 class Fire:
     """An entry of the log of a schedule: the fire of the time `at_ms`, which was decided at `made_ms`. `run` is the run
-    that it has started, `why` why it has not, or who has made it. `missed` is a series of times from `at_ms` on."""
+    (or batch) that it has started, `why` why it has not, or who has made it. `missed` is a series of times from `at_ms`
+    on."""
 
     at_ms: int
     made_ms: int
@@ -124,11 +151,13 @@ class ScheduleInputs:
 
 @dataclass(frozen=True)
 class ScheduledRun:
-    """A run of a schedule, and its status; None: it has not begun, or has expired."""
+    """A run of a schedule, and its status; None: it has not begun, or has expired. For a schedule of batches it is a
+    batch, and `batch` is its state."""
 
     id: str
     at_ms: int
     status: RunStatus | None
+    batch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -170,12 +199,12 @@ def checked_plan(plan: SchedulePlan, now_ms: int) -> SchedulePlan:
 
 
 def fire_run_id(name: str, token: str, at_ms: int) -> str:
-    """The id of the run of a fire: a repeated fire starts no second one."""
+    """The id of the run, or the batch, of a fire: a repeated fire starts no second one."""
     return id_letters(json.dumps(["fire", name, token, at_ms]))
 
 
 def manual_run_id(name: str, token: str, request: str) -> str:
-    """The id of the run that a person's request has started."""
+    """The id of the run, or the batch, that a person's request has started."""
     return id_letters(json.dumps(["run now", name, token, request]))
 
 

@@ -27,11 +27,12 @@ def in_zone(ms: int, tz: str) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, zone(tz)):%Y-%m-%d %H:%M:%S} {tz}"
 
 
-def fire_in_words(fire: Fire, status: str | None) -> str:
-    """What became of a fire; `status` is that of its run, None: it has not begun, or has expired."""
+def fire_in_words(fire: Fire, status: str | None, work: str = "run") -> str:
+    """What became of a fire, which starts a `work`; `status` is that of its run or batch, None: it has not begun, or
+    has expired."""
     if fire.outcome != "started":
         return f"{fire.outcome}: {one_line(fire.why or '')}"
     late_ms = fire.made_ms - fire.at_ms
     late = f", {duration(late_ms)} late" if late_ms >= 1_000 else ""
     by = f" ({one_line(fire.why)})" if fire.why else ""
-    return f"run {fire.run} {status or 'not there'}{late}{by}"
+    return f"{work} {fire.run} {status or 'not there'}{late}{by}"

@@ -189,6 +189,11 @@ class Batches:
         ids = self._client.zrevrange(index if namespace is None else of_namespace(index, namespace), 0, 9_999)
         return sorted(batch for batch in ids if batch.startswith(prefix))[:limit]
 
+    def accepts_rows(self, batch: str) -> bool:
+        """Whether it is there, and more rows are awaited."""
+        created, sealed = self._client.hmget(self._keys.of_batch(batch).batch, ["created_ms", "sealed"])
+        return created is not None and sealed is None
+
     def spec(self, batch: str) -> RunSpec | None:
         """The spec of its runs; None: there is no such batch. Raises RecordUnreadable."""
         text = self._client.hget(self._keys.of_batch(batch).batch, "spec")
@@ -224,10 +229,11 @@ class Batches:
         """Admit rows with this plan from now on."""
         self._change(batch, "set", {_plan_field(plan): record(plan), **self._signed("replanned")})
 
-    def cancel(self, batch: str) -> bool:
+    def cancel(self, batch: str, *, by: str | None = None) -> bool:
         """Admit no more rows, cancel the waiting ones, and let the scheduler cancel the active ones. The scheduler
-        continues if this process dies. False: all rows were over, and nothing was changed."""
-        if self._change(batch, "cancel", self._signed("cancelled")) == -3:
+        continues if this process dies. `by` is who does it, if it is not who acts through this client. False: all rows
+        were over, and nothing was changed."""
+        if self._change(batch, "cancel", self._signed("cancelled", by)) == -3:
             return False
         while self.work(batch):
             pass
@@ -256,9 +262,9 @@ class Batches:
         state, rows = _WORK(self._client, self._changing(batch), args)
         return int(state), int(rows)
 
-    def _signed(self, what: str) -> dict[str, str]:
+    def _signed(self, what: str, by: str | None = None) -> dict[str, str]:
         """The field that records who did this last, and when."""
-        return {f"by:{what}": change_text(Change(what, self._by, self.now_ms()))}
+        return {f"by:{what}": change_text(Change(what, self._by if by is None else by, self.now_ms()))}
 
     def _change(
         self, batch: str, wish: Literal["seal", "set", "cancel"], fields: Mapping[str, str] | None = None

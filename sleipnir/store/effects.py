@@ -30,6 +30,7 @@ from sleipnir.store.keys import Keys, session_keys
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs import Runs
 from sleipnir.store.runs.requests import NO_FENCE, Fence
+from sleipnir.store.scheduled_batches import ScheduledBatches
 from sleipnir.store.schedules import Schedules
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_in_order
 from sleipnir.store.shared_values import SharedValues
@@ -95,7 +96,7 @@ class Delivery:
 class Effects:
     """`runs` is how runs are created and told, `batches` how batches are, `slots` how slots are asked for, `signals`
     how signals are awaited, `shared` how shared values are written; `schedules` has what their runs are submitted
-    with."""
+    with, `scheduled_batches` how their batches are made."""
 
     def __init__(
         self,
@@ -107,9 +108,10 @@ class Effects:
         signals: Signals,
         shared: SharedValues,
         schedules: Schedules,
+        scheduled_batches: ScheduledBatches,
     ) -> None:
         self._client, self._keys, self.runs, self._batches = client, keys, runs, batches
-        self.schedules = schedules
+        self.schedules, self.scheduled_batches = schedules, scheduled_batches
         self.slots, self.signals, self.dead_letters = slots, signals, DeadLetters(client, keys)
         self._shared = shared
 

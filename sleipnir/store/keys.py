@@ -678,7 +678,8 @@ class ScheduleKeys:
     """The keys of one schedule. They live until the schedule is removed."""
 
     schedule: str
-    """HASH rev (a random token of the last change), plan (JSON, schedules.SchedulePlan), progress (JSON,
+    """HASH rev (a random token of the last change), plan (JSON, schedules.SchedulePlan; of a schedule of batches it is
+    the field batch_plan, so that earlier releases, which would start runs, leave it alone), progress (JSON,
     schedules.ScheduleProgress), origin (JSON, schedules.ScheduleOrigin), spec (JSON, runs.RunSpec: that of all its
     runs), inputs (JSON, schedules.ScheduleInputs), begin (JSON, the state that its runs begin with), effect (the stream
     id of the last effect)."""
@@ -689,6 +690,15 @@ class ScheduleKeys:
     def log(self) -> str:
         """LIST of JSON schedules.Fire, the newest first, at most schedules.MOST_FIRES."""
         return f"{self.schedule}:log"
+
+    @property
+    def rows(self) -> str:
+        """LIST of JSON [key, batches.row_text], at most schedules.MOST_ROWS: the rows of each of its batches."""
+        return f"{self.schedule}:rows"
+
+    def staged_rows(self, token: str) -> str:
+        """LIST as `rows`, of a schedule that is being added. Dies with that, or after an hour."""
+        return f"{self.schedule}:rows:{token}"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from sleipnir.errors import RecordUnreadable, ScheduleNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.shared_values import names_of
-from sleipnir.runs.transitions import StartScheduled, TellChild, effect_fields
+from sleipnir.runs.transitions import CancelBatch, StartBatch, StartScheduled, TellChild, effect_fields
 from sleipnir.schedules import firing
 from sleipnir.schedules.firing import DueFires, StartedRun
 from sleipnir.schedules.records import (
@@ -52,13 +52,13 @@ AGAIN_MS: Final = 60_000
 
 SHOWN_TIMES: Final = 5
 
-_RECORDS: Final = ("rev", "plan", "progress", "origin")
+_RECORDS: Final = ("rev", "plan", "batch_plan", "progress", "origin")
 _NEW: Final = "inf"
 
 
 @dataclass(frozen=True)
 class StoredSchedule:
-    """A schedule, as it is decided about. `active`: the run that it has started last is not over."""
+    """A schedule, as it is decided about. `active`: the run, or the batch, that it has started last is not over."""
 
     name: str
     rev: str
@@ -103,10 +103,16 @@ class Schedules:
     ) -> None:
         """Raises UsageError if there is a schedule of this name."""
         progress = firing.begun(plan, None, now_ms)
-        fields = {"plan": record(plan), "progress": record(progress), "origin": record(origin)}
+        fields = {_plan_field(plan): record(plan), "progress": record(progress), "origin": record(origin)}
         look_ms = firing.look_ms(name, plan, progress, now_ms)
-        if not self._write(name, "", new_token(), look_ms, fields | _definition_fields(definition), entry=entry):
-            raise UsageError(f"there is a schedule {name!r}: change it with `edit`, or remove it first")
+        fields |= _definition_fields(definition)
+        if not self._write(name, "", new_token(), look_ms, fields, token=origin.token, entry=entry):
+            raise _taken(name)
+
+    def refuse_taken(self, name: str) -> None:
+        """Raises UsageError if there is a schedule of this name."""
+        if self._client.exists(self._keys.of_schedule(name).schedule):
+            raise _taken(name)
 
     def change(
         self,
@@ -119,7 +125,7 @@ class Schedules:
         entry: str = "",
     ) -> bool:
         """False: it has changed since it was read."""
-        fields = {"plan": record(plan), "progress": record(progress), "origin": record(origin)}
+        fields = {_plan_field(plan): record(plan), "progress": record(progress), "origin": record(origin)}
         if definition is not None:
             fields |= _definition_fields(definition)
         look_ms = firing.look_ms(of.name, plan, progress, self.now_ms())
@@ -245,7 +251,7 @@ class Schedules:
         pipe.time()
         *replies, time = pipe.execute()
         found: dict[str, StoredSchedule | RecordUnreadable] = {}
-        last: dict[str, tuple[str, str]] = {}
+        last: dict[str, tuple[StoredSchedule, str]] = {}
         for name, (*texts, effect) in zip(names, replies, strict=True):
             if texts[0] is None:
                 continue
@@ -255,28 +261,31 @@ class Schedules:
                 found[name] = error
                 continue
             if stored.progress.last_run is not None:
-                last[name] = (stored.progress.last_run, effect or "")
+                last[name] = (stored, effect or "")
         for name in self._active(last):
             schedule = found[name]
             assert isinstance(schedule, StoredSchedule)
             found[name] = replace(schedule, active=True)
         return found, time[0] * 1000 + time[1] // 1000
 
-    def _active(self, last: Mapping[str, tuple[str, str]]) -> list[str]:
-        """The schedules whose last run is not over; also if it has not begun, because its effect is not delivered."""
+    def _active(self, last: Mapping[str, tuple[StoredSchedule, str]]) -> list[str]:
+        """The schedules whose last run or batch is not over; also if it has not begun, because its effect is not
+        delivered."""
         if not last:
             return []
         pipe = self._client.pipeline(transaction=False)
-        for name, (run_id, effect) in last.items():  # the effect first: once it is delivered, the run is there
+        for name, (stored, effect) in last.items():  # the effect first: once it is delivered, the run is there
             effects = self._keys.of_partition(self._keys.of_schedule(name).partition).effects
             pipe.xrange(effects, effect or "0-1", effect or "0-1")
-            pipe.hmget(self._keys.of_run(run_id).run, ["status", "retrying"])
+            if stored.plan.batch is None:
+                pipe.hmget(self._keys.of_run(str(stored.progress.last_run)).run, ["status", "retrying"])
+            else:
+                pipe.hmget(self._keys.of_batch(str(stored.progress.last_run)).batch, ["created_ms", "ended_ms"])
         replies = pipe.execute()
-        statuses = [status_of(*reply) for reply in replies[1::2]]
         return [
             name
-            for name, owed, status in zip(last, replies[::2], statuses, strict=True)
-            if (status is None and owed) or (status is not None and status not in FINAL)
+            for (name, (stored, _)), owed, reply in zip(last.items(), replies[::2], replies[1::2], strict=True)
+            if (_goes_on(stored.plan, reply) if reply[0] is not None else owed)
         ]
 
     def apply(self, of: StoredSchedule, decision: DueFires, *, entry: str = "") -> bool:
@@ -300,6 +309,7 @@ class Schedules:
         log: Sequence[Fire] = (),
         effects: Sequence[str] = (),
         *,
+        token: str = "",
         entry: str = "",
     ) -> bool:
         keys = self._keys.of_schedule(name)
@@ -308,13 +318,13 @@ class Schedules:
             "most": MOST_FIRES, "fields": len(fields), "entries": len(log), "entry": entry, "keep_ms": self._audit_ms,
         }  # fmt: skip
         rest: list[Arg] = [part for pair in fields.items() for part in pair]
-        return bool(_WRITE(self._client, self._script_keys(keys), args, [*rest, *map(record, log), *effects]))
+        return bool(_WRITE(self._client, self._script_keys(keys, token), args, [*rest, *map(record, log), *effects]))
 
-    def _script_keys(self, keys: ScheduleKeys) -> dict[str, str]:
+    def _script_keys(self, keys: ScheduleKeys, token: str) -> dict[str, str]:
         part = self._keys.of_partition(keys.partition)
         return {
             "schedule": keys.schedule, "log": keys.log, "index": part.schedules, "effects": part.effects,
-            "audit": part.audit,
+            "audit": part.audit, "rows": keys.rows, "staged": keys.staged_rows(token),
         }  # fmt: skip
 
 
@@ -325,6 +335,10 @@ def new_token() -> str:
 
 def _not_found(name: str) -> ScheduleNotFound:
     return ScheduleNotFound(f"no schedule {name!r}; `sleipnir schedule ls` lists them")
+
+
+def _taken(name: str) -> UsageError:
+    return UsageError(f"there is a schedule {name!r}: change it with `edit`, or remove it first")
 
 
 def _definition_fields(definition: ScheduledSpec) -> dict[str, str]:
@@ -351,7 +365,22 @@ def _definition(name: str, reply: Sequence[str | None]) -> ScheduledSpec:
     )
 
 
+def _plan_field(plan: SchedulePlan) -> str:
+    return "plan" if plan.batch is None else "batch_plan"
+
+
+def _goes_on(plan: SchedulePlan, reply: Sequence[str | None]) -> bool:
+    """Whether a run (status, retrying) or a batch (created_ms, ended_ms) that is there is not over."""
+    if plan.batch is not None:
+        return reply[1] is None
+    return status_of(*reply) not in FINAL
+
+
 def _effect(of: StoredSchedule, effect: StartedRun | str) -> str:
+    if of.plan.batch is not None:
+        if isinstance(effect, StartedRun):
+            return text(effect_fields(StartBatch(of.name, of.origin.token, effect.run, effect.at_ms)))
+        return text(effect_fields(CancelBatch(of.name, effect)))
     if isinstance(effect, StartedRun):
         return text(effect_fields(StartScheduled(of.name, of.origin.token, effect.run, effect.at_ms)))
     return text(effect_fields(TellChild(effect, "cancelled", f"schedule {of.name}")))
@@ -359,12 +388,12 @@ def _effect(of: StoredSchedule, effect: StartedRun | str) -> str:
 
 def _stored(name: str, texts: Sequence[str | None]) -> StoredSchedule:
     """Raises RecordUnreadable."""
-    rev, plan, progress, origin = texts
+    rev, plan, batch_plan, progress, origin = texts
     where = f"schedule {name!r}"
     return StoredSchedule(
         name,
         rev or "",
-        read_text(SchedulePlan, plan or "", "plan", where),
+        read_text(SchedulePlan, batch_plan or plan or "", "plan", where),
         read_text(ScheduleProgress, progress or "", "progress", where),
         read_text(ScheduleOrigin, origin or "", "origin", where),
     )

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from sleipnir.store.node_streams import RedisStreams
     from sleipnir.store.partitions import Partitions
     from sleipnir.store.records import PinnedDigests, Records
+    from sleipnir.store.scheduled_batches import ScheduledBatches
     from sleipnir.store.schedules import Schedules
     from sleipnir.store.sessions import Sessions
     from sleipnir.store.shared_values import SharedValues
@@ -202,6 +203,12 @@ class Store:
 
         return Schedules(self._client, self.keys, self.shared_values, audit_ms=self._audit_ms)
 
+    @_ActorPart
+    def scheduled_batches(self) -> ScheduledBatches:
+        from sleipnir.store.scheduled_batches import ScheduledBatches
+
+        return ScheduledBatches(self._client, self.keys, self.batches, self.schedules)
+
     @_Part
     def jobs(self) -> JobRecords:
         from sleipnir.store.jobs import JobRecords
@@ -237,7 +244,7 @@ class Store:
         from sleipnir.store.effects import Effects
 
         parts = (self.runs, self.batches, self.slots, self.signals, self.shared_values, self.schedules)
-        return Effects(self._client, self.keys, *parts)
+        return Effects(self._client, self.keys, *parts, self.scheduled_batches)
 
     @_Part
     def dead_letters(self) -> DeadLetters:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from sleipnir.batches.records import BatchPlan, row_text
 from sleipnir.errors import ScheduleNotFound, UsageError
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import StartScheduled, effect_fields
 from sleipnir.schedules.firing import begun
-from sleipnir.schedules.records import ScheduleInputs, ScheduleOrigin, SchedulePlan, fire_run_id
+from sleipnir.schedules.records import ScheduledBatch, ScheduleInputs, ScheduleOrigin, SchedulePlan, fire_run_id
 from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.store import Store
 from sleipnir_scheduler.counters.tally import Tally
@@ -303,3 +304,74 @@ def test_the_effect_has_the_fields_that_are_stored() -> None:
     assert effect_fields(StartScheduled("s", "t", "r", 5)) == {
         "do": "start_scheduled", "v": 1, "schedule": "s", "token": "t", "run": "r", "at_ms": 5,
     }  # fmt: skip
+
+
+class BatchWorld(World):
+    """Its schedule `s` starts batches of 600 rows, more than are copied at once."""
+
+    def add(self, name: str, token: str = "t1") -> None:
+        rows = [(str(number), row_text(f"row {number}", {})) for number in range(600)]
+        self.plan = replace(self.plan, batch=ScheduledBatch(len(rows), "nightly", 3, parallel=1))
+        self.store.scheduled_batches.stage(name, token, rows)
+        super().add(name, token)
+
+    @property
+    def batch(self) -> str:
+        return fire_run_id("s", "t1", self.due_ms)
+
+    @property
+    def batches(self) -> list[str]:
+        return [info.id for info in self.store.batches.recent(100)]
+
+
+def test_a_fire_of_rows_is_one_batch_however_often_it_is_delivered(store: Store) -> None:
+    world = BatchWorld(store)
+    assert world.fire() == 1 and world.batches == []
+    part = store.keys.of_partition(store.keys.partition_of("s"))
+    [(_, entry)] = store._client.xrange(part.effects)
+    world.deliver()
+    store._client.xadd(part.effects, entry)
+    world.deliver()
+    assert (world.batches, world.runs) == ([world.batch], [])
+    info = store.batches.info(world.batch)
+    assert (info.total, info.state, info.name, info.plan.parallel) == (600, "running", "nightly", 1)
+    assert store.batches.names(world.batch, 500)[:2] == ["500", "501"]
+    assert store._client.xlen(part.effects) == 0
+    found, _ = store.schedules.read(["s"])
+    assert getattr(found["s"], "active", None) is True
+    store.batches.cancel(world.batch)
+    found, _ = store.schedules.read(["s"])
+    assert getattr(found["s"], "active", None) is False
+
+
+def test_a_half_made_batch_of_a_schedule_that_is_removed_is_cancelled_and_a_whole_one_stays(store: Store) -> None:
+    world = BatchWorld(store)
+    world.fire()
+    spec = replace(SPEC, schedule="s", fired_ms=world.due_ms)
+    plan = BatchPlan("nightly", 3, 1)
+    store.batches.add(world.batch, spec, plan, [("0", row_text("row 0", {}))])  # a scheduler died then
+    store.schedules.remove("s")
+    world.deliver()
+    assert store.batches.info(world.batch).state == "cancelled"
+    assert list(store._client.scan_iter(match=f"{store.keys.prefix}:*:schedule:*")) == []
+
+    store.batches.add("whole", spec, plan, [("0", row_text("row 0", {}))])
+    store.batches.seal("whole")
+    store.scheduled_batches.start("s", "t1", "whole", world.due_ms)
+    assert store.batches.info("whole").state == "running"
+
+
+def test_rows_that_are_missing_are_a_dead_letter_and_no_short_batch_that_looks_whole(store: Store) -> None:
+    world = BatchWorld(store)
+    store._client.ltrim(store.keys.of_schedule("s").rows, 0, 9)
+    world.fire()
+    world.deliver()
+    assert store.batches.info(world.batch).state == "accepting"
+    [letter] = store.effects.dead_letters.all()
+    assert "some are missing" in str(letter)
+
+
+def test_an_earlier_release_finds_no_plan_of_a_schedule_of_batches(store: Store) -> None:
+    BatchWorld(store)
+    fields = store._client.hgetall(store.keys.of_schedule("s").schedule)
+    assert "plan" not in fields and "batch_plan" in fields

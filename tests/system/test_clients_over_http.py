@@ -18,7 +18,9 @@ from typing import Any, ClassVar
 import pytest
 
 from sleipnir import AsyncClient, Client
+from sleipnir.batches.rows import read
 from sleipnir.client.http.connections import ApiRequest
+from sleipnir.client.scheduled_rows import ScheduleRows
 from sleipnir.errors import (
     AgentNotFound,
     BatchNotFound,
@@ -244,6 +246,23 @@ def test_a_schedule_is_added_changed_and_removed(client: Client) -> None:
     schedule.remove()
     with pytest.raises(ScheduleNotFound):
         client.open_schedule(name)
+
+
+def test_a_schedule_submits_batches(client: Client, tmp_path: Path) -> None:
+    name = f"sb-{type(client).__name__}"
+    file = tmp_path / "rows.csv"
+    file.write_text("prompt\nx\ny\n")
+    schedule = client.schedule(name, "work", every="1h", rows=ScheduleRows(read(file), priority=4, canary=5))
+    plan = schedule.info().plan.batch
+    assert plan is not None and (plan.rows, plan.name, plan.priority, plan.canary) == (2, name, 4, 5)
+    batch = schedule.batch_now()
+    assert batch.wait(WAIT_S).completed == 2
+    assert [(run.id, run.batch) for run in schedule.runs()] == [(batch.id, "done")]
+    with pytest.raises(UsageError, match="starts batches"):
+        schedule.run_now()
+    with pytest.raises(UsageError, match="prompt"):
+        client.schedule(f"{name}-bad", "work", every="1h", rows=ScheduleRows([{"prompt": 7}]))
+    schedule.remove()
 
 
 def test_threads_signals_and_the_fleet(client: Client) -> None:

@@ -20,7 +20,9 @@ from uuid import uuid4
 import pytest
 
 from ops.chaos import verdict
+from sleipnir.batches.records import row_run_id
 from sleipnir.client.client import Client, Run
+from sleipnir.client.scheduled_rows import ScheduleRows
 from sleipnir.errors import RunNotFound, ThreadBusy
 from sleipnir.failpoints import VARIABLE
 from sleipnir.knowledge.files import base_file, lease_name
@@ -45,10 +47,13 @@ OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
     "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "copy_values",
     "begin_turn", "await_signal", "decline_signal", "leave_signal", "spread_signals",
-    "pass_signal", "withdraw", "share_values", "schedule_write", "job_write",
+    "pass_signal", "withdraw", "share_values", "schedule_write", "fire_of_rows", "sealed_rows", "job_write",
 )  # fmt: skip
 OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal")
-SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals")}
+SCRIPT_OF = {
+    "ask_slot": "slots", "free_slot": "slots", **dict.fromkeys(OF_SIGNALS, "signals"), "fire_of_rows": "batch_add",
+    "sealed_rows": "batch_change",
+}  # fmt: skip
 """Situations that are not called after their script."""
 OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
 OF_CLIENTS = {
@@ -297,13 +302,24 @@ def waiting_row(world: Deployment) -> Run:
 
 def fire_that_is_due(world: Deployment) -> Run:
     """Of a schedule that fires once."""
-    schedule = world.client.schedule("once", world.two, at=str(datetime.now(UTC) + timedelta(hours=1)))
+    return Run(world.client.store, due_fire(world, None), world.client.settings)
+
+
+def row_of_a_fire(world: Deployment) -> Run:
+    """The only one of the batch of such a schedule."""
+    batch = due_fire(world, ScheduleRows([{"prompt": "hi"}]))
+    return Run(world.client.store, row_run_id(batch, 0), world.client.settings)
+
+
+def due_fire(world: Deployment, rows: ScheduleRows | None) -> str:
+    """What it will start."""
+    schedule = world.client.schedule("once", world.two, at=str(datetime.now(UTC) + timedelta(hours=1)), rows=rows)
     stored = world.client.store.schedules.get("once")
     at_ms = world.client.now_ms()  # as if an hour had passed
     plan = replace(stored.plan, at_ms=at_ms)
     world.client.store.schedules.change(stored, plan, begun(plan, None, at_ms - 1), stored.origin)
     assert schedule.info().state == "active"
-    return Run(world.client.store, fire_run_id("once", stored.origin.token, at_ms), world.client.settings)
+    return fire_run_id("once", stored.origin.token, at_ms)
 
 
 def run_of_a_job(world: Deployment) -> Run:
@@ -447,6 +463,8 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "withdraw": parked_wait_with_an_old_offer,
     "share_values": run_of_a_user,
     "schedule_write": fire_that_is_due,
+    "fire_of_rows": row_of_a_fire,
+    "sealed_rows": row_of_a_fire,
     "job_write": run_of_a_job,
 }
 
@@ -499,7 +517,7 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
     if point == "job_write":
         wait_until(lambda: all(job.is_over for job in client.jobs.page()), "the job is over")
         assert [(job.progress.done, job.progress.refused) for job in client.jobs.page()] == [(1, 0)]
-    if point == "schedule_write":
+    if point in ("schedule_write", "fire_of_rows", "sealed_rows"):
         [info] = client.schedules()
         assert (info.state, info.progress.fires, len(client.open_schedule("once").fires())) == ("over", 1, 1)
 

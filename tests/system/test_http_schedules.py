@@ -164,3 +164,26 @@ def test_what_the_command_line_changes_is_in_the_audit(console: Console, stack: 
     ]  # fmt: skip
     assert all(entry["by"].endswith("(cli)") for entry in entries)
     assert (entries[1]["before"]["every_ms"], entries[1]["after"]["every_ms"]) == (3_600_000, 7_200_000)
+
+
+def test_a_schedule_of_a_batch_is_added_fired_and_shown(console: Console, stack: Stack, tokens: dict[str, str]) -> None:
+    me = {"Authorization": tokens["operator"]}
+    batch = {"rows": [{"prompt": "x", "n": "7"}], "as_text": True, "priority": 5}
+    body = {"name": "nightly", "agent": "says", "every": "1h", "tags": {"customer": "acme"}, "batch": batch}
+    made = console.request("POST", "/schedules", body, me)
+    assert made.status == 201, made.data
+    assert made.data["schedule"]["plan"]["batch"] == {
+        "rows": 1, "name": "nightly", "priority": 5, "parallel": None, "canary": None, "max_cost_usd": None,
+        "max_tokens": None,
+    }  # fmt: skip
+    fired = console.request("POST", "/schedules/nightly/run-now", None, me)
+    assert (fired.status, fired.headers["Location"]) == (201, f"/api/v1/batches/{fired.data['id']}")
+    with stack.client() as client:
+        assert client.open_batch(fired.data["id"]).info().tags == {"customer": "acme"}
+    [shown] = console.get("/schedules/nightly", **me).data["runs"]
+    assert (shown["id"], shown["status"]) == (fired.data["id"], None) and shown["batch"] is not None
+    bad = {**body, "name": "bad", "batch": {"rows": [{"prompt": 7}]}}
+    refused = console.request("POST", "/schedules", bad, me)
+    assert refused.status in (400, 422) and "row 1" in refused.data["detail"]
+    assert console.get("/schedules/bad", **me).status == 404
+    assert console.request("DELETE", "/schedules/nightly", None, me).status == 204

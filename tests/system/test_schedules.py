@@ -12,7 +12,9 @@ import pytest
 
 from sleipnir.client.async_client import AsyncClient
 from sleipnir.client.client import Client
+from sleipnir.client.scheduled_rows import ScheduleRows
 from sleipnir.errors import AgentNotFound, ScheduleNotFound, UsageError
+from sleipnir.schedules.records import Overlap
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 SAYS = """
@@ -20,6 +22,14 @@ name: says
 version: sleipnir/1
 start: done
 state: {n: {type: int, default: 1}}
+nodes:
+  done: {type: end, output: "{{initial_prompt}} {{n}}"}
+"""
+TYPED = """
+name: typed
+version: sleipnir/1
+start: done
+state: {n: {type: int, default: 1}, id: string}
 nodes:
   done: {type: end, output: "{{initial_prompt}} {{n}}"}
 """
@@ -37,6 +47,7 @@ nodes:
 def own_stack(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stack]:
     write_agent(tmp_path / "agents" / "says", SAYS)
     write_agent(tmp_path / "agents" / "asks", ASKS)
+    write_agent(tmp_path / "agents" / "typed", TYPED)
     fast = {"owner_ttl_s": 0.5, "agents_dir": tmp_path / "agents"}
     with Stack(redis_server, tmp_path / "home", key_prefix=f"sch-{tmp_path.name}", **fast) as stack:
         yield stack
@@ -233,3 +244,122 @@ def test_a_bundle_stays_as_long_as_a_schedule_needs_it(own_stack: Stack, tmp_pat
         done = stack.sleipnir("gc")
         assert done.returncode == 0 and redis.exists(keys.bundle(digest)), done.stderr
         assert schedule.run_now().wait(60).status == "completed"
+
+
+def batches_of(client: Client, name: str) -> list[str]:
+    """The batches that a schedule has started, the oldest first."""
+    return [info.id for info in reversed(client.batches(500)) if info.name == name]
+
+
+def test_a_schedule_submits_a_batch_of_rows_that_are_read_once(own_stack: Stack, tmp_path: Path) -> None:
+    stack = own_stack
+    stack.start_scheduler()
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,prompt,n\na,one,1\nb,two,2\n")
+    batch = ("--batch", str(rows), "--key", "id", "--parallel", "1", "--tag", "customer=acme", "--json")
+    added = json.loads(sleipnir(stack, "schedule", "add", "nightly", "typed", "--cron", "0 2 * * *", *batch))
+    assert added["plan"]["batch"] == {
+        "rows": 2, "name": "nightly", "priority": 3, "parallel": 1, "canary": None, "max_cost_usd": None,
+        "max_tokens": None,
+    }  # fmt: skip
+    rows.unlink()
+    made = sleipnir(stack, "schedule", "run-now", "nightly").strip()
+    with stack.client() as client:
+        opened = client.open_batch(made)
+        assert opened.wait(60).state == "done"
+        assert [(result.key, result.output) for result in opened.results()] == [("a", "one 1"), ("b", "two 2")]
+        spec = client.store.runs.spec(opened.run_id(0))
+        assert (spec.schedule, spec.tags) == ("nightly", {"customer": "acme"})
+        [shown] = client.open_schedule("nightly").runs()
+        assert (shown.id, shown.status, shown.batch) == (made, None, "done")
+        with pytest.raises(UsageError, match="starts batches"):
+            client.open_schedule("nightly").run_now()
+        with pytest.raises(UsageError, match="remove it, and add it again"):
+            client.open_schedule("nightly").edit(agent="typed")
+        [entry] = [each for each in client.access.audit(on="schedule nightly") if each.what == "schedule fired"]
+        assert entry.after == {"batch": made}
+    assert f"batch {made} done" in sleipnir(stack, "schedule", "show", "nightly")
+    assert f"{made} done" in sleipnir(stack, "schedule", "ls")
+    sleipnir(stack, "schedule", "edit", "nightly", "--cron", "0 3 * * *")
+    sleipnir(stack, "schedule", "rm", "nightly")
+    with stack.client() as client:
+        assert list(client.store._client.scan_iter(match=f"{client.store.keys.prefix}:*:schedule:*")) == []
+
+
+def test_a_row_that_cannot_run_refuses_the_schedule_and_nothing_is_kept(own_stack: Stack, tmp_path: Path) -> None:
+    bad = tmp_path / "rows.jsonl"
+    bad.write_text('{"prompt": "x", "n": 1}\n{"prompt": "y", "n": "many"}\n')
+    for words, why in (
+        (("--batch", str(bad)), "rows.jsonl:2"),
+        (("a prompt", "--batch", str(bad)), "leave out PROMPT"),
+        (("--key", "id"), "for the rows of --batch"),
+    ):
+        done = own_stack.sleipnir("schedule", "add", "s", "typed", "--every", "1h", *words)
+        assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr, done.stderr
+    with own_stack.client() as client:
+        assert list(client.store._client.scan_iter(match=f"{client.store.keys.prefix}:*:schedule:*")) == []
+        with pytest.raises(UsageError, match="at most 10,000"):
+            client.schedule("s", "typed", every="1h", rows=ScheduleRows({"prompt": "x"} for _ in range(10_001)))
+        assert list(client.store._client.scan_iter(match=f"{client.store.keys.prefix}:*:schedule:*")) == []
+
+
+def test_each_fire_makes_one_whole_batch_while_schedulers_are_killed(own_stack: Stack) -> None:
+    stack = own_stack
+    with stack.client() as client:
+        given = ScheduleRows([{"prompt": f"row {number}"} for number in range(60)])
+        schedule = client.schedule("second", "says", every="1s", overlap="allow", rows=given)
+        stack.start_scheduler("first")
+        alive = ["first"]
+        for number in range(4):
+            name = f"next-{number}"
+            stack.start_scheduler(name)
+            fires = schedule.info().progress.fires
+            stack.kill(alive.pop())
+            alive.append(name)
+            wait_until(
+                lambda fires=fires: schedule.info().progress.fires >= fires + 2,  # type: ignore[misc]
+                f"the next scheduler fires\n{stack.log(name)}",
+            )
+        schedule.pause()
+        fires = schedule.info().progress.fires
+        wait_until(lambda: len(batches_of(client, "second")) == fires, "each fire is a batch")
+        made = batches_of(client, "second")
+        assert set(made) == {fire.run for fire in schedule.fires() if fire.outcome == "started"}
+        wait_until(lambda: {client.open_batch(batch).info().total for batch in made} == {60}, "each has all rows")
+        fired = [client.store.batches.spec(batch).fired_ms for batch in made]
+        first = schedule.info().plan.anchor_ms + 1_000
+        assert sorted(fired) == list(range(first, first + 1_000 * fires, 1_000))
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
+def test_the_overlap_policy_holds_for_the_batch_as_a_whole(own_stack: Stack, overlap: Overlap) -> None:
+    own_stack.start_scheduler()
+    with own_stack.client() as client:
+        given = ScheduleRows([{"prompt": "a"}, {"prompt": "b"}])
+        schedule = client.schedule("asking", "asks", every="1s", overlap=overlap, rows=given)
+        if overlap == "cancel":
+            wait_until(lambda: schedule.info().progress.fires >= 2, "a second one starts")
+            schedule.pause()
+            first, *_ = batches_of(client, "asking")
+            wait_until(lambda: client.open_batch(first).info().state == "cancelled", "the first one is cancelled")
+            assert [change.what for change in client.open_batch(first).info().changes] == ["cancelled"]
+            return
+        if overlap == "skip":
+            wait_until(lambda: schedule.info().progress.skipped >= 2, "later fires are skipped")
+        else:
+            wait_until(lambda: schedule.info().progress.waiting_ms is not None, "one waits")
+        [batch] = batches_of(client, "asking")
+        opened = client.open_batch(batch)
+        wait_until(lambda: opened.info().active == 2, "both rows ask")
+        answered(client, opened.run_id(0))
+        wait_until(lambda: opened.info().completed == 1, "one row is over")
+        assert schedule.info().progress.fires == 1
+        answered(client, opened.run_id(1))
+        wait_until(lambda: schedule.info().progress.fires >= 2, "after the end of all rows the next one starts")
+        schedule.remove()
+
+
+def answered(client: Client, run_id: str) -> None:
+    run = client.run(run_id)
+    wait_until(run.gates, "it asks")
+    run.answer("me")

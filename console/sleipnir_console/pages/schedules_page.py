@@ -11,8 +11,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from sleipnir.client.async_client import AsyncSchedule
-from sleipnir.messages import RunStatus
-from sleipnir.schedules.records import Fire, ScheduleInfo
+from sleipnir.schedules.records import Fire, ScheduledRun, ScheduleInfo, SchedulePlan
 from sleipnir.schedules.words import fire_in_words, in_zone, when
 from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
@@ -113,12 +112,12 @@ async def show_schedule(request: Request, schedule: ScheduleName) -> Response:
     opened = await client.open_schedule(schedule)
     info = await opened.info()
     fires, runs = await opened.fires(SHOWN_FIRES), await opened.runs(SHOWN_FIRES)
-    statuses = {run.id: run.status for run in runs}
+    found = {run.id: run for run in runs}
     row = _row(info)
     return render(
         request, "schedule.html", title=f"{row.state.word}: schedule {info.name}", row=row, info=info,
         next=[in_zone(ms, info.plan.tz) for ms in info.next] if info.state == "active" else [],
-        fires=[_fire_row(fire, statuses.get(fire.run or ""), info.plan.tz) for fire in fires],
+        fires=[_fire_row(fire, found.get(fire.run or ""), info.plan) for fire in fires],
         may_steer=caller_of(request).may("operator") and info.unreadable is None,
         api=f"/api/v1/schedules/{quote(info.name)}", now_ms=await client.now_ms(),
     )  # fmt: skip
@@ -143,6 +142,8 @@ async def _resume(schedule: AsyncSchedule, reason: str) -> str:
 
 
 async def _run_now(schedule: AsyncSchedule, reason: str) -> str:
+    if (await schedule.info()).plan.batch is not None:
+        return f"/batches/{(await schedule.batch_now()).id}"
     return f"/runs/{(await schedule.run_now()).id}"
 
 
@@ -175,7 +176,9 @@ def _row(info: ScheduleInfo) -> ScheduleRow:
     return ScheduleRow(info, StateSummary(colour, word, reason), "" if info.unreadable else when(info.plan))
 
 
-def _fire_row(fire: Fire, status: RunStatus | None, tz: str) -> FireRow:
+def _fire_row(fire: Fire, run: ScheduledRun | None, plan: SchedulePlan) -> FireRow:
+    status = None if run is None else run.status
+    state = None if run is None else run.batch or run.status
     colour: Colour = "submitted" if status is None or fire.outcome != "started" else status
-    words = fire_in_words(fire, status).removeprefix(f"run {fire.run} ").removeprefix(f"{fire.outcome}: ")
-    return FireRow(fire, in_zone(fire.at_ms, tz), words, colour)
+    words = fire_in_words(fire, state, plan.work).removeprefix(f"{plan.work} {fire.run} ")
+    return FireRow(fire, in_zone(fire.at_ms, plan.tz), words.removeprefix(f"{fire.outcome}: "), colour)

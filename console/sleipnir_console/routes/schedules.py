@@ -8,8 +8,11 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from sleipnir.batches.records import DEFAULT_PRIORITY, PRIORITIES
+from sleipnir.batches.rows import row_of
 from sleipnir.client.async_client import AsyncSchedule
-from sleipnir.schedules.records import MOST_REASON, Fire, Overlap, ScheduledRun, ScheduleInfo
+from sleipnir.client.scheduled_rows import ScheduleRows
+from sleipnir.schedules.records import MOST_REASON, MOST_ROWS, Fire, Overlap, ScheduledRun, ScheduleInfo
 from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
@@ -47,6 +50,30 @@ class TimePlan(StrictModel):
         return {name: value for name, value in self.model_dump(include=set(names)).items() if value is not None}
 
 
+class NewScheduleBatch(StrictModel):
+    """What each fire submits as a batch, in the place of one run."""
+
+    rows: list[dict[str, Any]] = Field(
+        min_length=1, max_length=MOST_ROWS, description="Objects of columns: `prompt`, and values of state keys."
+    )
+    as_text: bool = Field(
+        default=False, description="Values are texts, as cells of CSV: those of keys of other types are read as JSON."
+    )
+    key: str | None = Field(default=None, max_length=200, description="The column that identifies rows.")
+    name: str | None = Field(default=None, max_length=200, description="Of the batches; null: that of the schedule.")
+    priority: int = Field(default=DEFAULT_PRIORITY, ge=PRIORITIES[0], le=PRIORITIES[-1])
+    parallel: int | None = Field(default=None, gt=0, le=MOST_INT, description="Rows that may be active at once.")
+    canary: int | None = Field(default=None, gt=0, le=MOST_INT, description="Rows that run first.")
+
+    def given(self) -> ScheduleRows:
+        """As Client.schedule takes it."""
+        rows = (
+            row_of(f"row {number}", number, columns, self.key, as_text=self.as_text)
+            for number, columns in enumerate(self.rows, 1)
+        )
+        return ScheduleRows(rows, self.key, self.name, self.priority, self.parallel, self.canary)
+
+
 class NewSchedule(TimePlan):
     """A schedule to be added. Its runs are in the namespace of the server, and their commands in scratch folders."""
 
@@ -60,6 +87,7 @@ class NewSchedule(TimePlan):
     max_cost_usd: Annotated[float, Field(strict=False)] | None = Field(default=None, gt=0, description="As for a run.")
     max_tokens: int | None = Field(default=None, gt=0, le=MOST_INT, description="As for a run.")
     strict: bool | None = Field(default=None, description="As for a run.")
+    batch: NewScheduleBatch | None = Field(default=None, description="Each fire submits a batch; the budget is its.")
 
 
 class ChangedSchedule(TimePlan):
@@ -112,7 +140,9 @@ async def list_schedules(
 @requires("operator")
 async def add_schedule(request: Request, response: Response, body: NewSchedule) -> ScheduleDetail:
     """Its runs have the definition that the agent has now. Refused if there is a schedule of this name."""
-    given = body.model_dump(exclude={*TimePlan.model_fields, "name", "agent", "prompt"}, exclude_none=True)
+    given = body.model_dump(exclude={*TimePlan.model_fields, "name", "agent", "prompt", "batch"}, exclude_none=True)
+    if body.batch is not None:
+        given["rows"] = body.batch.given()
     namespace = request.app.state.namespace
     added = await client_of(request).schedule(
         body.name, body.agent, body.prompt, scratch=True, namespace=namespace, **body.times(), **given
@@ -161,8 +191,13 @@ async def resume_schedule(request: Request, schedule: ScheduleName) -> ScheduleD
 @router.post("/{schedule}/run-now", status_code=201, operation_id="fire_schedule", summary="Start a run of it now")
 @requires("operator")
 async def fire_schedule(request: Request, response: Response, schedule: ScheduleName) -> SubmittedRun:
-    """A run besides its times, whatever its pause and its overlap policy say. Each request starts one."""
-    run = await (await _opened(request, schedule)).run_now()
+    """A run (or batch) besides its times, whatever its pause and its overlap policy say. Each request starts one."""
+    opened = await _opened(request, schedule)
+    if (await opened.info()).plan.batch is not None:
+        batch = await opened.batch_now()
+        response.headers["Location"] = f"/api/v1/batches/{batch.id}"
+        return SubmittedRun(id=batch.id)
+    run = await opened.run_now()
     response.headers["Location"] = f"/api/v1/runs/{run.id}"
     return SubmittedRun(id=run.id)
 

@@ -1,6 +1,6 @@
 """Delivers effects of commits on other runs (start and retry child runs; notify children, parents and batches; ask for
 and free slots of agents), on shared values (write them back), of batches (start runs for rows) and of schedules (start
-the runs of fires). Without it no child would start.
+the runs and batches of fires). Without it no child would start.
 
 An effect stays in its partition's stream until it is delivered, so a crash loses none. A repeated delivery, however
 late, changes nothing: a child's id is derived from its parent's visit, a child is retried once per visit, and a run
@@ -30,6 +30,7 @@ from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import (
     AskSlot,
     AwaitSignal,
+    CancelBatch,
     DeclineSignal,
     ForkRow,
     FreeSlot,
@@ -39,6 +40,7 @@ from sleipnir.runs.transitions import (
     RetryRow,
     ShareValues,
     SpreadSignals,
+    StartBatch,
     StartChild,
     StartRow,
     StartScheduled,
@@ -201,6 +203,10 @@ class Deliveries:
                 definition = found.fires.get(schedule)
                 if definition is not None and definition.token == token:
                     return self._store.start(run, *self._store.schedules.run_of(schedule, definition, at_ms))
+            case StartBatch(schedule, token, batch, at_ms):
+                self._store.scheduled_batches.start(schedule, token, batch, at_ms)
+            case CancelBatch(schedule, batch):
+                self._store.scheduled_batches.cancel(schedule, batch)
             case RetryRow(batch, row, version):
                 return self._store.retry_row(batch, row, version)
             case TellBatch(place, version) if owed.run in ends:

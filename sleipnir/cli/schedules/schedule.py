@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sleipnir.batches.records import PRIORITIES
 from sleipnir.cli.completion import complete_agent, complete_schedule, complete_time_zone
-from sleipnir.cli.knowledge.building import BuildView
+from sleipnir.cli.knowledge.building import BuildView, counted
 from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
 from sleipnir.cli.runs.parameters import (
@@ -45,6 +46,7 @@ from sleipnir.schedules.words import fire_in_words, in_zone, when
 if TYPE_CHECKING:
     from sleipnir.client.client import Client
     from sleipnir.client.schedule import Schedule
+    from sleipnir.client.scheduled_rows import ScheduleRows
     from sleipnir.schedules.records import Fire, ScheduledRun, ScheduleInfo
 
 SHOWN_FIRES = 10
@@ -70,6 +72,16 @@ _PLAN = (
     ),
     click.option("--jitter", metavar="DURATION", help="Put each fire off by up to that long."),
 )  # fmt: skip
+_BATCH = (
+    click.option(
+        "--batch", type=click.Path(exists=True, dir_okay=False), metavar="ROWS",
+        help="Let each fire start a batch of the rows of a file, as `batch submit` reads it.",
+    ),
+    click.option("--key", metavar="COLUMN", help="With --batch: the column that identifies rows."),
+    click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), help="With --batch: its share."),
+    click.option("--parallel", type=COUNT, metavar="N", help="With --batch: its simultaneously active rows."),
+    click.option("--canary", type=COUNT, metavar="N", help="With --batch: rows that run first."),
+)  # fmt: skip
 _RUN = (
     VAR, AGENT_VARIABLE, STATE, CONTEXT, CWD, MAX_COST, MAX_TOKENS, RECURSION_LIMIT, BREAK_BEFORE, BREAK_AFTER,
     OVERRIDE, PATCH, STRICT, USER, TAG, NAMESPACE,
@@ -92,7 +104,7 @@ def schedule() -> None:
 
 @schedule.command()
 @click.argument("name")
-@_with(AGENT, PROMPT, FILE, *_PLAN, *_RUN)
+@_with(AGENT, PROMPT, FILE, *_PLAN, *_BATCH, *_RUN)
 @_JSON
 @pass_options
 def add(
@@ -106,19 +118,31 @@ def add(
     state: dict[str, Any],
     max_cost_usd: float | None,
     max_tokens: int | None,
+    batch: str | None,
     **wanted: Any,
 ) -> None:
     """Add a schedule NAME: runs of AGENT with PROMPT start at the times of --cron, --every or --at.
 
-    They have the definition that AGENT has now; `schedule edit --agent` gives later ones its definition of then.
+    They have the definition that AGENT has now; `schedule edit --agent` gives later ones its definition of then. With
+    --batch each fire starts a batch; its rows are checked and stored now, and the file is not read again.
     """
     plan = _plan_in(wanted)
-    text = _checked(options, agent, prompt, file)
+    of_batch = {option: wanted.pop(option) for option in ("key", "priority", "parallel", "canary")}
+    if batch is None and any(value is not None for value in of_batch.values()):
+        raise click.UsageError("--key, --priority, --parallel and --canary are for the rows of --batch")
+    if batch is not None and (prompt is not None or file is not None or state):
+        raise click.UsageError(
+            "the rows of --batch have the prompts and the state: leave out PROMPT, --file and --state"
+        )
+    text = "" if batch is not None else _checked(options, agent, prompt, file)
+    if batch is not None:
+        _warn_of(options, agent)
     with options.connected(workers=False) as client:
         agent_warnings.tell_warnings(client, agent, state)
         with BuildView() as view:
             added = client.schedule(
-                name, agent, text, state=state, max_cost_usd=max_cost_usd, max_tokens=max_tokens, **plan,
+                name, agent, text, state=state, max_cost_usd=max_cost_usd, max_tokens=max_tokens,
+                rows=None if batch is None else _rows_of(batch, of_batch), **plan,
                 **RunParameters(**wanted).options(view),
             )  # fmt: skip
         _tell(added, options, as_data=as_data)
@@ -195,13 +219,15 @@ def rm(options: GlobalOptions, name: str, reason: str) -> None:
 @_JSON
 @pass_options
 def run_now(options: GlobalOptions, name: str, as_data: bool) -> None:
-    """Start a run of schedule NAME now, besides its times, and print the run's id."""
+    """Start a run (or a batch) of schedule NAME now, besides its times, and print its id."""
     with options.connected(workers=False) as client:
-        run = client.open_schedule(name).run_now()
+        opened = client.open_schedule(name)
+        work = opened.info().plan.work
+        started = opened.run_now().id if work == "run" else opened.batch_now().id
     if as_data:
-        print_json({"schedule": name, "run": run.id})
+        print_json({"schedule": name, work: started})
     else:
-        click.echo(run.id)
+        click.echo(started)
 
 
 @schedule.command()
@@ -247,11 +273,24 @@ def _plan_in(wanted: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(options: GlobalOptions, agent: str, prompt: str | None, file: Path | None) -> str:
     """The prompt; an agent that does not exist is refused before a stack is started."""
+    _warn_of(options, agent)
+    return prompt_text(prompt, file, sys.stdin)
+
+
+def _warn_of(options: GlobalOptions, agent: str) -> None:
     from sleipnir.agents.finding import look_up
 
     settings = options.settings()
     agent_warnings.warn(agent, look_up(agent, settings), settings)
-    return prompt_text(prompt, file, sys.stdin)
+
+
+def _rows_of(batch: str, plan: dict[str, Any]) -> ScheduleRows:
+    """The rows of a file; `plan` are the options that were given for them."""
+    from sleipnir.batches.rows import read
+    from sleipnir.client.scheduled_rows import ScheduleRows
+
+    given = {option: value for option, value in plan.items() if value is not None}
+    return ScheduleRows(read(Path(batch), plan["key"]), **given)
 
 
 def _tell(changed: Schedule, options: GlobalOptions, *, as_data: bool) -> None:
@@ -266,10 +305,14 @@ def _tell(changed: Schedule, options: GlobalOptions, *, as_data: bool) -> None:
 
 
 def _last_statuses(client: Client, found: list[ScheduleInfo]) -> dict[str, str]:
-    runs = [str(info.progress.last_run) for info in found if info.progress.last_run is not None]
+    last = [info for info in found if info.progress.last_run is not None]
+    runs = [str(info.progress.last_run) for info in last if info.plan.batch is None]
+    batches = [str(info.progress.last_run) for info in last if info.plan.batch is not None]
     with client.store.errors():
         statuses = client.store.schedules.statuses(runs)
-    return {run: status for run, status in zip(runs, statuses, strict=True) if status is not None}
+        infos = client.store.batches.infos(batches) if batches else []
+    states = {batch: info.state for batch, info in zip(batches, infos, strict=True) if info is not None}
+    return states | {run: status for run, status in zip(runs, statuses, strict=True) if status is not None}
 
 
 def _row(info: ScheduleInfo, statuses: dict[str, str]) -> tuple[str, ...]:
@@ -293,6 +336,8 @@ def _fields(info: ScheduleInfo, fires: list[Fire], runs: list[ScheduledRun]) -> 
         why = f": {one_line(progress.paused.reason)}" if progress.paused.reason else ""
         yield "paused", f"by {printable(progress.paused.by)} at {moment(progress.paused.at_ms)}{why}"
     yield "when", when(plan)
+    if plan.batch is not None:
+        yield "batch", f"{counted(plan.batch.rows, 'row')}, priority {plan.batch.priority}"
     yield "overlap", plan.overlap
     yield "catch-up", "the last one" if plan.catch_up_ms is None else duration(plan.catch_up_ms)
     if plan.jitter_ms:
@@ -300,14 +345,17 @@ def _fields(info: ScheduleInfo, fires: list[Fire], runs: list[ScheduledRun]) -> 
     for time_ms in info.next if progress.paused is None else ():
         yield "next", in_zone(time_ms, plan.tz)
     if progress.waiting_ms is not None:
-        yield "waits", f"the fire of {in_zone(progress.waiting_ms, plan.tz)}, for the end of run {progress.last_run}"
+        yield (
+            "waits",
+            f"the fire of {in_zone(progress.waiting_ms, plan.tz)}, for the end of {plan.work} {progress.last_run}",
+        )
     yield "fires", f"{progress.fires:,} started, {progress.skipped:,} skipped, {progress.missed:,} missed"
     yield "added", f"{moment(origin.at_ms)} by {printable(origin.by)}"
     if origin.edited_ms is not None:
         yield "changed", f"{moment(origin.edited_ms)} by {printable(origin.edited_by or '')}"
-    statuses = {run.id: run.status for run in runs}
+    statuses = {run.id: run.batch or run.status for run in runs}
     for fire in fires:
-        yield "last", f"{in_zone(fire.at_ms, plan.tz)} {fire_in_words(fire, statuses.get(fire.run or ''))}"
+        yield "last", f"{in_zone(fire.at_ms, plan.tz)} {fire_in_words(fire, statuses.get(fire.run or ''), plan.work)}"
 
 
 def _local(info: ScheduleInfo) -> str:

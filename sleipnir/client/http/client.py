@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sleipnir.client.run import Run
     from sleipnir.client.schedule import Schedule
     from sleipnir.client.schedule_pages import PageOfSchedules
+    from sleipnir.client.scheduled_rows import ScheduleRows
     from sleipnir.models.limits import LimitUse
     from sleipnir.runs.cached_results import CacheUse
     from sleipnir.runs.comparison import Comparison
@@ -313,18 +314,19 @@ class _HttpCalls:
         state: Mapping[str, Any] | None = None,
         max_cost_usd: float | None = None,
         max_tokens: int | None = None,
+        rows: ScheduleRows | None = None,
         **options: Any,
     ) -> Schedule:
         """As Client.schedule. Not repeated: after a lost answer its name may be taken."""
-        from sleipnir.client.http.schedules import HttpSchedule, times_of
+        from sleipnir.client.http.schedules import HttpSchedule, batch_of, times_of
 
         times = times_of(
             cron=cron, every=every, at=at, tz=tz, overlap=overlap, catch_up=catch_up, jitter=jitter or None
         )
         body = {
             "name": name, "agent": agent_name(agent), "prompt": _prompt(prompt), "state": state,
-            "max_cost_usd": max_cost_usd, "max_tokens": max_tokens, **times,
-            **_options("schedule", options, _OF_SCHEDULES),
+            "max_cost_usd": max_cost_usd, "max_tokens": max_tokens, "batch": None if rows is None else batch_of(rows),
+            **times, **_options("schedule", options, _OF_SCHEDULES),
         }  # fmt: skip
         given = {field: value for field, value in body.items() if value is not None}
         self._post("/schedules", given, missing=AgentNotFound, timeout_s=SUBMIT_S)

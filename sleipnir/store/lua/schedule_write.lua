@@ -5,6 +5,8 @@
 -- KEYS[3] index    ZSET    slp:{p07}:schedules
 -- KEYS[4] effects  STREAM  slp:{p07}:effects
 -- KEYS[5] audit    STREAM  slp:{p07}:audit
+-- KEYS[6] rows     LIST    ...:rows
+-- KEYS[7] staged   LIST    ...:rows:<token>, the rows of a new schedule of batches
 -- ARGV[1] name     str
 -- ARGV[2] rev      str     the revision that the change is based on; '' for a new schedule
 -- ARGV[3] next_rev str     the revision after it, a random token; '' removes the schedule
@@ -21,7 +23,7 @@
 --           changed
 -- Calling twice is safe: the first call has set `next_rev`.
 -- shared: audit
-local schedule, log, index, effects, audit = unpack(KEYS)
+local schedule, log, index, effects, audit, rows, staged = unpack(KEYS)
 local name, rev, next_rev, look_ms, most, fields, entries = unpack(ARGV, 1, 7)
 local entry, keep_ms = ARGV[8], tonumber(ARGV[9])
 
@@ -29,7 +31,7 @@ local now = redis.call('HGET', schedule, 'rev') or ''
 if now ~= rev then return (now == next_rev) and 1 or 0 end
 if entry ~= '' then add_to_audit(audit, entry, keep_ms) end
 if next_rev == '' then
-  redis.call('DEL', schedule, log)
+  redis.call('DEL', schedule, log, rows)
   redis.call('ZREM', index, name)
   return 1
 end
@@ -39,6 +41,10 @@ for _ = 1, fields do
   at = at + 2
 end
 redis.call('HSET', schedule, 'rev', next_rev)
+if rev == '' and redis.call('EXISTS', staged) == 1 then
+  redis.call('RENAME', staged, rows)
+  redis.call('PERSIST', rows)
+end
 for _ = 1, entries do
   redis.call('LPUSH', log, ARGV[at])
   at = at + 1
