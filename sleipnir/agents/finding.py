@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -35,10 +36,17 @@ SHOWN_CHARS = 200
 
 def places(settings: Settings) -> list[Path]:
     """The directories that hold agent folders, first match wins."""
-    named = [settings.agents_dir] if settings.agents_dir else []
-    installed = [place / "agents" for place in config_dirs()]
-    own = [*named, own_agents(settings), *_of_working_directory(), *installed]
-    return list(dict.fromkeys(place.absolute() for place in (*own, *_shipped_places())))
+    return list(dict.fromkeys(_places(settings)))
+
+
+def _places(settings: Settings) -> Iterator[Path]:
+    """The same, perhaps with repetitions: a server looks an agent up at each request, and mostly in the first one."""
+    if settings.agents_dir:
+        yield settings.agents_dir.absolute()
+    yield own_agents(settings).absolute()
+    yield from _of_working_directory()
+    for place in (*(place / "agents" for place in config_dirs()), *_shipped_places()):
+        yield place.absolute()
 
 
 def _of_working_directory() -> list[Path]:
@@ -53,6 +61,7 @@ def own_agents(settings: Settings) -> Path:
     return settings.home / "agents"
 
 
+@functools.cache
 def _shipped_places() -> tuple[Path, Path]:
     package = Path(__file__).resolve().parents[1]
     return package / "shipped_agents", package.parent / "agents"  # in a wheel; in a checkout
@@ -93,7 +102,7 @@ def folder_or_none(name: str, settings: Settings) -> Path | None:
     """The folder that `agent: name` of a graph refers to, if there is one."""
     if own := os.environ.get(env_name(name) + _DATA_DIR):
         return Path(own).absolute() if is_folder(Path(own)) else None
-    return next((place / name for place in places(settings) if is_folder(place / name, can_be_read=False)), None)
+    return next((place / name for place in _places(settings) if is_folder(place / name, can_be_read=False)), None)
 
 
 def hidden(name: str, settings: Settings) -> list[Path]:
