@@ -474,6 +474,8 @@ class AsyncClient:
     gates = _coroutine(Client.gates)
     gate_count = _coroutine(Client.gate_count)
     limits = _coroutine(Client.limits)
+    set_limit = _coroutine(Client.set_limit)
+    reset_limit = _coroutine(Client.reset_limit)
     throughput = _coroutine(Client.throughput)
     pause_runs = _coroutine(Client.pause_runs)
     resume_runs = _coroutine(Client.resume_runs)

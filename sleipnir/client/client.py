@@ -80,7 +80,8 @@ if TYPE_CHECKING:
     from sleipnir.graph.model import Graph
     from sleipnir.graph.structure import Structure
     from sleipnir.knowledge import preparing as knowledge
-    from sleipnir.models.limits import LimitUse
+    from sleipnir.models.limits import Limit as ModelLimit
+    from sleipnir.models.limits import LimitChange, LimitUse
     from sleipnir.python_graph.compiled import CompiledGraph
     from sleipnir.python_graph.objects import GraphObjects
     from sleipnir.python_graph.snapshots import StateSnapshot, UpdateMode
@@ -862,6 +863,45 @@ class Client(Conversations):
         limits = load(self.settings)[0].limits
         with self.store.errors():
             return [self.store.limiter.in_use(limit) for limit in limits]
+
+    def set_limit(
+        self,
+        pattern: str,
+        *,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        max_parallel: int | None = None,
+        reason: str = "",
+    ) -> LimitUse:
+        """Give a limit in the limits.yaml of this machine other bounds, for all workers and until `reset_limit`, also
+        over restarts; the bounds that are not given are those of the file. It holds for each call that asks from now
+        on. `reason` is for the audit. Raises UsageError for a limit that is not there, and for invalid bounds."""
+        from sleipnir.models.limits import LimitChange, check_change
+
+        with self.store.errors():
+            change = LimitChange(
+                self.by, self.store.now_ms(), requests_per_minute, tokens_per_minute, max_parallel, reason
+            )
+        limit = self._limit(pattern, reason)
+        check_change(limit, change.bounds)
+        return self._changed_limit(limit, change, reason)
+
+    def reset_limit(self, pattern: str, *, reason: str = "") -> LimitUse:
+        """Give a limit the bounds of limits.yaml again. Idempotent. Raises UsageError for a limit that is not there."""
+        return self._changed_limit(self._limit(pattern, reason), None, reason)
+
+    def _limit(self, pattern: str, reason: str) -> ModelLimit:
+        from sleipnir.models.limits import MOST_REASON, load, named
+
+        if len(reason) > MOST_REASON:
+            raise UsageError(f"a reason has at most {MOST_REASON} characters")
+        return named(load(self.settings)[0], pattern)
+
+    def _changed_limit(self, limit: ModelLimit, change: LimitChange | None, reason: str) -> LimitUse:
+        keep_ms = int(self.settings.audit_retention_s * 1000)
+        with self.store.errors():
+            self.store.limiter.change(limit, change, by=self.by, reason=reason, keep_ms=keep_ms)
+            return self.store.limiter.in_use(limit)
 
     def gates(self, *, namespace: str | None = None, limit: int | None = None) -> list[GateInfo]:
         """The open questions of all runs of a namespace, oldest first; with `limit` the first ones. `namespace` as that

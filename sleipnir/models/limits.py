@@ -11,6 +11,7 @@ applies.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -18,14 +19,16 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.agents.config_directory import config_dir
-from sleipnir.errors import ConfigError, Problem
+from sleipnir.errors import ConfigError, Problem, UsageError
 from sleipnir.graph.findings import Findings, closest, in_file_order, suggestion
 from sleipnir.graph.source import read
+from sleipnir.messages import VERSION
 from sleipnir.settings import Settings
 
 LIMITS_FILE: Final = "limits.yaml"
 TOOL: Final = "tool:"
 """What the patterns of tools begin with, where they stand beside those of models."""
+MOST_REASON: Final = 500
 MOST: Final = 10**12  # sums over a window stay exact in Lua's numbers
 
 Cause: TypeAlias = Literal["requests", "tokens", "parallel", "cooling"]
@@ -68,6 +71,28 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class LimitChange:
+    """The bounds that a person has set in the place of those of limits.yaml; None: as written there."""
+
+    by: str
+    at_ms: int
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_parallel: int | None = None
+    reason: str = ""
+    v: int = VERSION
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """The bounds that are set."""
+        return {name: value for name in _BOUNDS if (value := getattr(self, name)) is not None}
+
+    def applied(self, limit: Limit) -> Limit:
+        """The limit with these bounds."""
+        return Limit(limit.pattern, **{name: getattr(limit, name) for name in _BOUNDS} | self.bounds)
+
+
+@dataclass(frozen=True)
 class ModelLimits:
     """All limits of a deployment. (Those of a graph are graph.model.Limits.)"""
 
@@ -106,7 +131,7 @@ class LimitReached:
     """The call may not be made now: retry at `retry_at_ms`, by Redis' clock. A normal outcome.
 
     `limit` is the one that allows it last, because of `cause`, of which `used` is used; `ahead` callers are before it.
-    `holders` are up to three holders of permits.
+    `holders` are up to three holders of permits, `bound` is the bound that holds now; 0: that of `limit`.
     """
 
     limit: Limit
@@ -115,6 +140,7 @@ class LimitReached:
     ahead: int = 0
     used: int = 0
     holders: tuple[str, ...] = ()
+    bound: int = 0
 
     @property
     def reason(self) -> str:
@@ -126,9 +152,12 @@ class LimitReached:
     def _held_by(self) -> str:
         match self.cause:
             case "requests":
-                return f"{self.used:,} of {_counted(self.limit.requests_per_minute or 0, 'request')} per minute"
+                requests = self.bound or self.limit.requests_per_minute or 0
+                return f"{self.used:,} of {_counted(requests, 'request')} per minute"
             case "tokens":
-                return f"{self.used:,} of {_counted(self.limit.tokens_per_minute or 0, 'token')} per minute"
+                return (
+                    f"{self.used:,} of {_counted(self.bound or self.limit.tokens_per_minute or 0, 'token')} per minute"
+                )
             case "cooling":
                 return "the provider, which asked for a pause"
             case "parallel":
@@ -147,7 +176,7 @@ class HeldPermit:
 @dataclass(frozen=True)
 class LimitUse:
     """The use of a limit at `at_ms`: calls and tokens of the last minute, permits, and the number of waiting
-    callers."""
+    callers. `limit` has the bounds that hold now; with a `change`, `written` has those of limits.yaml."""
 
     limit: Limit
     at_ms: int
@@ -156,6 +185,30 @@ class LimitUse:
     slots: tuple[HeldPermit, ...] = ()
     waiting: int = 0
     cooling_until_ms: int | None = None
+    change: LimitChange | None = None
+    written: Limit | None = None
+
+
+def check_change(limit: Limit, bounds: Mapping[str, int]) -> None:
+    """Raises UsageError for bounds that a limit cannot be given at run time."""
+    if not bounds:
+        raise UsageError("give a bound: requests a minute, tokens a minute or parallel calls")
+    for name, value in bounds.items():
+        if type(value) is not int or not 1 <= value <= MOST:
+            raise UsageError(
+                f"{name} of limit {limit.pattern!r} must be a whole number from 1 to {MOST:,}, not {value!r:.60}"
+            )
+    if limit.is_of_tools and "tokens_per_minute" in bounds:
+        raise UsageError(f"calls of tools have no tokens: {limit.pattern!r} can have no tokens_per_minute")
+
+
+def named(limits: ModelLimits, pattern: str) -> Limit:
+    """The limit of this pattern. Raises UsageError, which names those that there are."""
+    for limit in limits.limits:
+        if limit.pattern == pattern:
+            return limit
+    known = ", ".join(repr(limit.pattern) for limit in limits.limits) or "none; limits.yaml names them"
+    raise UsageError(f"no limit {pattern!r:.200}; there are: {known}")
 
 
 def parse(text: str, file: str) -> LoadedLimits:

@@ -53,7 +53,8 @@ class AccessRecords:
 
     def __init__(self, client: Client, keys: Keys, *, keep_ms: int) -> None:
         self._client, self._keys, self._keep_ms = client, keys.access, keep_ms
-        self._audits = [self._keys.audit, *(keys.of_partition(number).audit for number in range(keys.partitions))]
+        of_partitions = (keys.of_partition(number).audit for number in range(keys.partitions))
+        self._audits = [self._keys.audit, keys.limit_changes.audit, *of_partitions]
 
     def now_ms(self) -> int:
         return clock_ms(self._client)

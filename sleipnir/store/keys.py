@@ -104,6 +104,11 @@ class Keys:
         return LimitKeys(f"{self.prefix}:{{limits}}:limit:{limit}")
 
     @property
+    def limit_changes(self) -> LimitChangeKeys:
+        """In the hash tag of all limits: the script that grants a call reads them."""
+        return LimitChangeKeys(f"{self.prefix}:{{limits}}")
+
+    @property
     def access(self) -> AccessKeys:
         """All keys of users, tokens and logins share a hash tag, because one script changes several."""
         return AccessKeys(f"{self.prefix}:{{access}}")
@@ -819,6 +824,23 @@ class SessionKeys:
     def messages(self) -> str:
         """LIST of messages as JSON, oldest first."""
         return f"{self.session}:messages"
+
+
+@dataclass(frozen=True)
+class LimitChangeKeys:
+    """The keys of what people have changed of limits."""
+
+    tag: str
+
+    @property
+    def changes(self) -> str:
+        """HASH pattern of a limit -> JSON models.LimitChange. A field lives until it is reset."""
+        return f"{self.tag}:changes"
+
+    @property
+    def audit(self) -> str:
+        """STREAM e (JSON, access/audit.py), as AccessKeys.audit."""
+        return f"{self.tag}:audit"
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,20 @@ from typing import Any
 
 import redis
 
-from sleipnir.models.limits import GrantedPermit, HeldPermit, Limit, LimitReached, LimitUse
+from sleipnir.access.audit import audit_text
+from sleipnir.decoding import read_text
+from sleipnir.errors import RecordUnreadable
+from sleipnir.models.limits import GrantedPermit, HeldPermit, Limit, LimitChange, LimitReached, LimitUse
 from sleipnir.store.connect import Client, time_ms
 from sleipnir.store.keys import Keys
+from sleipnir.store.record_text import record
 from sleipnir.store.scripts import Arg, LuaScript, run_batch
 
 _TAKE = LuaScript("limit_take")
 _RELEASE = LuaScript("limit_release")
 _RENEW = LuaScript("limit_renew")
 _COOL = LuaScript("limit_cool")
+_CHANGE = LuaScript("limit_change")
 
 WINDOW_MS = 60_000
 SLICES = 120  # of a window; more slices would waste less of the rate and cost more to sum up
@@ -75,16 +80,16 @@ class Limiter:
             "now_ms": now_ms or 0,
         }
         keys = [key for limit in limits for key in self._keys.of_limit(limit.pattern).all()]
-        bounds = [
-            bound or 0
-            for limit in limits
-            for bound in (limit.requests_per_minute, limit.tokens_per_minute, limit.max_parallel)
-        ]
+        keys.append(self._keys.limit_changes.changes)
+        bounds: list[Arg] = []
+        for limit in limits:
+            numbers = (limit.requests_per_minute, limit.tokens_per_minute, limit.max_parallel)
+            bounds += [limit.pattern, *(bound or 0 for bound in numbers)]
         reply = _TAKE(self._client, keys, args, bounds)
         if reply[0]:
             return GrantedPermit(tuple(limits), holder)
-        _, retry_at_ms, number, cause, ahead, used, *holders = reply
-        return LimitReached(limits[number], cause, int(retry_at_ms), int(ahead), int(used), tuple(holders))
+        _, retry_at_ms, number, cause, ahead, used, bound, *holders = reply
+        return LimitReached(limits[number], cause, int(retry_at_ms), int(ahead), int(used), tuple(holders), int(bound))
 
     def release(self, granted: GrantedPermit, tokens: int | None = None, *, now_ms: int | None = None) -> None:
         """End a call that has used `tokens`, which replace the estimate (None: the estimate stays).
@@ -147,23 +152,57 @@ class Limiter:
         pipe.hgetall(keys.window)
         pipe.zrange(keys.held, 0, -1, withscores=True)
         pipe.zcard(keys.line)
-        time, window, held, waiting = pipe.execute()
+        pipe.hget(self._keys.limit_changes.changes, limit.pattern)
+        time, window, held, waiting, changed = pipe.execute()
+        change = read_text(LimitChange, changed, "change", f"limit {limit.pattern!r}") if changed else None
         at_ms = now_ms or time_ms(time)
         first = at_ms // self._slice_ms - self._slices
         counted = [(name[0], int(count)) for name, count in window.items() if _slice_of(name) >= first]
         cool_ms = int(window.get("cool_ms", 0))
         return LimitUse(
-            limit,
+            limit if change is None else change.applied(limit),
             at_ms,
             requests=sum(count for kind, count in counted if kind == "r"),
             tokens=sum(count for kind, count in counted if kind == "t"),
             slots=tuple(HeldPermit(holder, int(until_ms)) for holder, until_ms in held if until_ms > at_ms),
             waiting=int(waiting),
             cooling_until_ms=cool_ms if cool_ms > at_ms else None,
+            change=change,
+            written=None if change is None else limit,
         )
+
+    def change(self, limit: Limit, change: LimitChange | None, *, by: str, reason: str, keep_ms: int) -> bool:
+        """Give a limit the bounds of `change` in the place of those of limits.yaml; None takes that back. It holds for
+        all calls that ask from now on. The audit keeps an entry for `keep_ms`. False: there is nothing to take
+        back."""
+        keys = {"changes": self._keys.limit_changes.changes, "audit": self._keys.limit_changes.audit}
+        while True:
+            before = self._client.hget(keys["changes"], limit.pattern) or ""
+            if change is None and not before:
+                return False
+            what = "limit reset" if change is None else "limit changed"
+            entry = audit_text(
+                what, f"limit {limit.pattern}", by, before=_bounds_of(limit, before), reason=reason,
+                after=_bounds_of(limit, "" if change is None else record(change)),
+            )  # fmt: skip
+            after = "" if change is None else record(change)
+            args: dict[str, Arg] = {
+                "pattern": limit.pattern, "before": before, "after": after, "entry": entry, "keep_ms": keep_ms,
+            }  # fmt: skip
+            if _CHANGE(self._client, keys, args):
+                return True
 
     def _window(self, limit: Limit) -> str:
         return self._keys.of_limit(limit.pattern).window
+
+
+def _bounds_of(limit: Limit, change: str) -> dict[str, int]:
+    """The bounds that hold with a stored change, for the audit; one that cannot be read counts as none."""
+    bounds = {name: value for name, value in vars(limit).items() if name != "pattern" and value is not None}
+    try:
+        return bounds | (read_text(LimitChange, change).bounds if change else {})
+    except RecordUnreadable:
+        return bounds
 
 
 def _slice_of(name: str) -> int:

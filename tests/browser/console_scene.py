@@ -169,7 +169,9 @@ class Scene:
 def scene_of(redis: RedisServer, folder: Path) -> Iterator[Scene]:
     """The deployment, with a run in each state that the pages show."""
     agents = folder / "home" / "agents"
-    with Stack(redis, folder / "home", key_prefix="pages", **CALM) as stack:
+    limits = folder / "limits.yaml"
+    limits.write_text("models:\n  'mistral:*': {requests_per_minute: 600, max_parallel: 8}\n")
+    with Stack(redis, folder / "home", key_prefix="pages", limits=limits, **CALM) as stack:
         stack.start_scheduler()
         stack.start_worker("scripts", "scripts")
         stack.start_worker("functions", "functions")

@@ -316,6 +316,32 @@ def test_everything_is_paused_and_resumed(scene: Scene, open_page: Open) -> None
     assert viewer.get_by_text("Pause everything").count() == 0
 
 
+def test_an_operator_changes_a_limit_and_resets_it(scene: Scene, open_page: Open) -> None:
+    page = open_page("/fleet", user="operator")
+    row = page.get_by_role("group", name="Limits").locator("tr", has_text="requests a minute")
+
+    def send(label: str, **fields: str) -> None:
+        action = row.locator("details.act", has=page.locator("summary", has_text=label))
+        action.locator("summary").click()
+        for name, text in fields.items():
+            action.locator(f"[name={name}]").fill(text)
+        action.get_by_role("button", name=label, exact=True).click()
+
+    send("Set", value="300", reason="the provider asked")
+    expect(row).to_contain_text("the provider asked; limits.yaml: 600")
+    expect(row).to_contain_text("0 / 300")
+    [use] = scene.client.limits()
+    assert use.change is not None and use.change.bounds == {"requests_per_minute": 300}
+    parallel = page.get_by_role("group", name="Limits").locator("tr", has_text="parallel calls")
+    expect(parallel).to_contain_text("0 / 8")
+    send("Reset", reason="it is over")
+    expect(row).to_contain_text("0 / 600")
+    assert scene.client.limits()[0].change is None
+    viewer = open_page("/fleet", user="viewer")
+    expect(viewer.get_by_text("mistral:*").first).to_be_visible()
+    assert viewer.get_by_role("group", name="Limits").locator("details").count() == 0
+
+
 @pytest.mark.parametrize("javascript", [True, False])
 def test_an_operator_pauses_resumes_and_cancels(scene: Scene, open_page: Open, javascript: bool) -> None:
     run = scene.submit_invoice("steered")

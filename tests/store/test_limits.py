@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from sleipnir.models.limits import GrantedPermit, HeldPermit, Limit, LimitReached, LimitUse
+from sleipnir.models.limits import GrantedPermit, HeldPermit, Limit, LimitChange, LimitReached, LimitUse
 from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys
 from sleipnir.store.limits import PATIENCE_MS, Limiter
@@ -589,3 +589,53 @@ def test_a_death_before_or_after_a_script_leaves_no_slot(store: Store) -> None:
     assert limiter.in_use(limit, now_ms=now_ms).slots == ()
     for number in range(20):
         granted(take(limiter, limit, f"after{number}", now_ms + 10_000))
+
+
+def changed_to(limiter: Limiter, limit: Limit, reason: str = "", **bounds: int) -> None:
+    change = LimitChange("ann", T, reason=reason, **bounds)
+    assert limiter.change(limit, change, by="ann", reason=reason, keep_ms=MINUTE * 60)
+
+
+def test_a_bound_that_a_person_has_set_holds_for_the_next_call_of_all_workers(limiter: Limiter) -> None:
+    both = Limit("a:*", requests_per_minute=1, max_parallel=9)
+    assert isinstance(limiter.take([both], "one", now_ms=T), GrantedPermit)
+    refused = limiter.take([both], "two", now_ms=T)
+    assert isinstance(refused, LimitReached) and (refused.cause, refused.bound) == ("requests", 1)
+    limiter.leave([both], "two")
+    changed_to(limiter, both, requests_per_minute=3)
+    other = Limiter(limiter._client, limiter._keys, lease_ms=LEASE)  # another process, that knows the file alone
+    assert isinstance(limiter.take([both], "two", now_ms=T), GrantedPermit)
+    assert isinstance(other.take([both], "three", now_ms=T), GrantedPermit)
+    changed_to(limiter, both, max_parallel=1)  # the rate is that of the file again
+    limiter.take([both], "four", now_ms=T + 2 * MINUTE)
+    refused = limiter.take([both], "five", now_ms=T + 2 * MINUTE + 1)
+    assert isinstance(refused, LimitReached) and (refused.cause, refused.bound) == ("requests", 1)
+    refused = other.take([replace(both, requests_per_minute=None)], "six", now_ms=T + 2 * MINUTE + 2)
+    assert isinstance(refused, LimitReached) and (refused.cause, refused.bound) == ("parallel", 1)
+    use = limiter.in_use(both, now_ms=T)
+    assert (use.limit, use.written) == (replace(both, max_parallel=1), both)
+    assert use.change is not None and (use.change.by, use.change.bounds) == ("ann", {"max_parallel": 1})
+    assert limiter.change(both, None, by="ann", reason="", keep_ms=MINUTE)
+    assert not limiter.change(both, None, by="ann", reason="", keep_ms=MINUTE)
+    assert (limiter.in_use(both).limit, limiter.in_use(both).change) == (both, None)
+
+
+def test_a_change_that_cannot_be_read_leaves_the_bounds_of_the_file(limiter: Limiter) -> None:
+    limiter._client.hset(limiter._keys.limit_changes.changes, SLOT.pattern, "{")
+    assert isinstance(limiter.take([SLOT], "one", now_ms=T), GrantedPermit)
+    assert isinstance(limiter.take([SLOT], "two", now_ms=T), LimitReached)
+    changed_to(limiter, SLOT, max_parallel=2)
+    assert isinstance(limiter.take([SLOT], "two", caller="two", now_ms=T + 10_000), GrantedPermit)
+
+
+def test_a_change_is_in_the_audit_once_however_often_it_is_sent(limiter: Limiter) -> None:
+    keys = limiter._keys.limit_changes
+    changed_to(limiter, SLOT, "a new card", max_parallel=2)
+    [(_, fields)] = limiter._client.xrange(keys.audit)
+    entry = json.loads(fields["e"])
+    assert (entry["what"], entry["on"], entry["by"]) == ("limit changed", "limit a:one", "ann")
+    assert (entry["before"], entry["after"], entry["reason"]) == (
+        {"max_parallel": 1}, {"max_parallel": 2}, "a new card",
+    )  # fmt: skip
+    changed_to(limiter, SLOT, "a new card", max_parallel=2)
+    assert limiter._client.xlen(keys.audit) == 1

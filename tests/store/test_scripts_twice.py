@@ -21,7 +21,7 @@ from sleipnir.access.records import Login, User
 from sleipnir.batches.records import BatchPlan
 from sleipnir.jobs.records import JobPlan, Refusal
 from sleipnir.messages import ResultHeader
-from sleipnir.models.limits import GrantedPermit, Limit
+from sleipnir.models.limits import GrantedPermit, Limit, LimitChange
 from sleipnir.runs.actor import Person
 from sleipnir.runs.cached_results import CacheLease, CachePlace
 from sleipnir.runs.events import SIGNALLED
@@ -361,6 +361,11 @@ def limit_cool(store: Store) -> Act:
     return lambda: store.limiter.cool_down([LIMIT], 1_000, now_ms=T)
 
 
+def limit_change(store: Store) -> Act:
+    change = LimitChange("ann", T, max_parallel=2)
+    return lambda: store.limiter.change(LIMIT, change, by="ann", reason="", keep_ms=60_000)
+
+
 def own(store: Store) -> Act:
     return lambda: store.partitions.own([0], "me", 60_000)
 
@@ -559,6 +564,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "hand_back": (hand_back, 0),
     "heartbeat": (heartbeat, []),
     "job_write": (job_write, 1),
+    "limit_change": (limit_change, True),
     "limit_cool": (limit_cool, None),
     "limit_release": (limit_release, None),
     "limit_renew": (limit_renew, []),

@@ -98,7 +98,7 @@ OF_STREAMS = {"stream_write"}  # tests/system/test_node_streams.py
 OF_WEBHOOKS = {"webhook_add", "webhook_take", "webhook_tried"}  # tests/system/test_webhooks.py
 NO_SCRIPTS = {"publish", "ack"}
 ONLY_READ = {"batch_cells", "outline", "places"}
-LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool"}  # tests/store/test_limits.py
+LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool", "limit_change"}  # tests/store/test_limits.py
 
 both_sides = pytest.mark.parametrize("side", ["before", "after"])
 

@@ -153,6 +153,8 @@ ROWS: Mapping[str, Row] = {
     "list_queues": Row("viewer", "GET", "/queues", 200),
     "list_workers": Row("viewer", "GET", "/workers", 200),
     "list_limits": Row("viewer", "GET", "/limits", 200),
+    "set_limit": Row("operator", "POST", "/limits/set", 422, {"pattern": "none", "max_parallel": 1}, everywhere=True),
+    "reset_limit": Row("operator", "POST", "/limits/reset", 422, {"pattern": "none"}, everywhere=True),
     "get_throughput": Row("viewer", "GET", "/throughput", 200),
     "list_cached_results": Row("viewer", "GET", "/cache", 200),
     "clear_cache": Row("operator", "DELETE", "/cache", 200, everywhere=True),

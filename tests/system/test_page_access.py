@@ -78,6 +78,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "show_schedule": Row("viewer", "GET", "/schedules/none", 404),
     "steer_schedule": Row("operator", "POST", "/schedules/none/pause", 404),
     "show_fleet": Row("viewer", "GET", "/fleet", 200),
+    "send_limit": Row("operator", "POST", "/fleet/limits/set", 422),
+    "send_limit_reset": Row("operator", "POST", "/fleet/limits/reset", 422),
     "send_deployment_pause": Row("operator", "POST", "/fleet/pause", 303),
     "send_deployment_resume": Row("operator", "POST", "/fleet/resume", 303),
     "show_agents": Row("viewer", "GET", "/agents", 200),

@@ -10,16 +10,24 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from sleipnir.messages import QUEUES
-from sleipnir.models.limits import LimitUse
+from sleipnir.models.limits import LimitChange, LimitUse
 from sleipnir.runs.views import Health, WorkerInfo
 from sleipnir.runs.worker_health import why_not
 from sleipnir_console.connection import client_of
-from sleipnir_console.pages.forms import body_of
-from sleipnir_console.pages.page_route import PageRoute, next_page, same_as
+from sleipnir_console.pages.forms import body_of, number_of
+from sleipnir_console.pages.page_route import PageRoute, form_of, next_page, same_as
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_states import StateSummary
 from sleipnir_console.permissions import caller_of, requires
-from sleipnir_console.routes.fleet import DeploymentPauseRequest, pause_deployment, resume_deployment
+from sleipnir_console.routes.fleet import (
+    ChangedLimit,
+    DeploymentPauseRequest,
+    ResetLimit,
+    pause_deployment,
+    reset_limit,
+    resume_deployment,
+    set_limit,
+)
 
 router = APIRouter(route_class=PageRoute)
 
@@ -28,6 +36,13 @@ WITHIN_S: Final = 30.0
 MOST_WORKERS: Final = 500
 MOST_HOLDERS: Final = 3
 FULL: Final = 0.95
+
+
+BOUNDS: Final[Mapping[str, str]] = {
+    "requests_per_minute": "requests a minute", "tokens_per_minute": "tokens a minute",
+    "max_parallel": "parallel calls",
+}  # fmt: skip
+"""What the bounds of a limit count."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,8 @@ class WorkerRow:
 
 @dataclass(frozen=True)
 class LimitRow:
-    """A bound of a limit: what it counts, how much of that is used. `holders` are runs that hold a permit."""
+    """A bound of a limit: what it counts, how much of that is used. `holders` are runs that hold a permit; with a
+    `change`, `written` is what limits.yaml says of it."""
 
     pattern: str
     counts: str
@@ -77,6 +93,9 @@ class LimitRow:
     waiting: int
     cooling_until_ms: int | None
     holders: Sequence[str]
+    bound: str
+    change: LimitChange | None = None
+    written: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +131,30 @@ async def send_deployment_pause(request: Request) -> Response:
     """Pauses everything."""
     await pause_deployment(request, body_of(request, DeploymentPauseRequest))
     return next_page("/fleet")
+
+
+@router.post("/fleet/limits/set", operation_id="send_limit")
+@requires("operator", everywhere=True)
+async def send_limit(request: Request) -> Response:
+    """Gives a limit another bound; the others stay as they are now."""
+    form = form_of(request)
+    pattern, bound = form.get("pattern", ""), form.get("bound", "")
+    bounds: dict[str, int | float | None] = {}
+    for use in await client_of(request).limits():
+        if use.limit.pattern == pattern and use.change is not None:
+            bounds |= use.change.bounds
+    if bound in BOUNDS:
+        bounds[bound] = number_of(form, "value")
+    await set_limit(request, body_of(request, ChangedLimit, **bounds))
+    return next_page("/fleet#limits")
+
+
+@router.post("/fleet/limits/reset", operation_id="send_limit_reset")
+@requires("operator", everywhere=True)
+async def send_limit_reset(request: Request) -> Response:
+    """Gives a limit the bounds of limits.yaml again."""
+    await reset_limit(request, body_of(request, ResetLimit))
+    return next_page("/fleet#limits")
 
 
 @router.post("/fleet/resume", operation_id="send_deployment_resume")
@@ -194,11 +237,10 @@ def bounds_of(use: LimitUse) -> list[LimitRow]:
     holders = [permit.holder.partition("/")[0] for permit in use.slots]
     return [
         LimitRow(limit.pattern, counts, BoundedUse(used, most), use.waiting, use.cooling_until_ms,
-                 list(dict.fromkeys(holders))[:MOST_HOLDERS] if counts == "parallel calls" else ())
-        for counts, used, most in (
-            ("requests a minute", use.requests, limit.requests_per_minute),
-            ("tokens a minute", use.tokens, limit.tokens_per_minute),
-            ("parallel calls", len(use.slots), limit.max_parallel),
+                 list(dict.fromkeys(holders))[:MOST_HOLDERS] if counts == "parallel calls" else (), bound, use.change,
+                 None if use.written is None else getattr(use.written, bound))
+        for (bound, counts), used in zip(
+            BOUNDS.items(), (use.requests, use.tokens, len(use.slots)), strict=True
         )
-        if most is not None
+        if (most := getattr(limit, bound)) is not None
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from sleipnir.models.limits import LimitUse
+from sleipnir.models.limits import MOST, MOST_REASON, LimitUse
 from sleipnir.runs.run import Hold
 from sleipnir.runs.signals import SignalInfo, SignalReceipt
 from sleipnir.runs.throughput import Throughput
@@ -19,6 +19,23 @@ from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.strict_model import AgentName, Limit, Reason, StrictModel
 
 router = APIRouter(tags=["fleet"], route_class=GuardedRoute)
+
+
+class ResetLimit(StrictModel):
+    """Which limit has the bounds of limits.yaml again, and why."""
+
+    pattern: str = Field(
+        max_length=500, description="As in limits.yaml; of a tool behind `tool:`.", examples=["openai:*"]
+    )
+    reason: str = Field(default="", max_length=MOST_REASON, description="For the audit, and others who look at it.")
+
+
+class ChangedLimit(ResetLimit):
+    """Which limit has which bounds, and why."""
+
+    requests_per_minute: int | None = Field(default=None, gt=0, le=MOST)
+    tokens_per_minute: int | None = Field(default=None, gt=0, le=MOST)
+    max_parallel: int | None = Field(default=None, gt=0, le=MOST)
 
 
 class QueueInfo(BaseModel):
@@ -99,6 +116,21 @@ async def list_limits(request: Request) -> list[LimitUse]:
     """Requests and tokens of the last minute, held permits, and waiting callers, of the limits in the server's
     limits.yaml."""
     return await client_of(request).limits()
+
+
+@router.post("/limits/set", operation_id="set_limit", summary="Give a limit other bounds")
+@requires("operator", everywhere=True)
+async def set_limit(request: Request, body: ChangedLimit) -> LimitUse:
+    """In the place of those of limits.yaml, for all workers, until it is reset; bounds that are null stay."""
+    given = body.model_dump(exclude={"pattern"})
+    return await client_of(request).set_limit(body.pattern, **given)
+
+
+@router.post("/limits/reset", operation_id="reset_limit", summary="Give a limit the bounds of limits.yaml again")
+@requires("operator", everywhere=True)
+async def reset_limit(request: Request, body: ResetLimit) -> LimitUse:
+    """Idempotent."""
+    return await client_of(request).reset_limit(body.pattern, reason=body.reason)
 
 
 @router.get("/throughput", operation_id="get_throughput", summary="Visits a second, hops, ended runs, cost")

@@ -432,6 +432,31 @@ class _HttpCalls:
 
         return decoded(list[LimitUse], self.server.get("/limits"))
 
+    def set_limit(
+        self,
+        pattern: str,
+        *,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        max_parallel: int | None = None,
+        reason: str = "",
+    ) -> LimitUse:
+        """As Client.set_limit, of the limits.yaml of the server."""
+        from sleipnir.models.limits import LimitUse
+
+        bounds = {
+            "requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute,
+            "max_parallel": max_parallel,
+        }  # fmt: skip
+        body = {"pattern": pattern, "reason": reason, **bounds}
+        return decoded(LimitUse, self._post("/limits/set", body, repeats=True))
+
+    def reset_limit(self, pattern: str, *, reason: str = "") -> LimitUse:
+        """As Client.reset_limit, of the limits.yaml of the server."""
+        from sleipnir.models.limits import LimitUse
+
+        return decoded(LimitUse, self._post("/limits/reset", {"pattern": pattern, "reason": reason}, repeats=True))
+
     def throughput(self, *, namespace: str | None = None) -> Throughput:
         """As Client.throughput. The budget is that of the server."""
         from sleipnir.runs.throughput import Throughput

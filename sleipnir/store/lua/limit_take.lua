@@ -1,6 +1,7 @@
 -- limit_take: grant one call permits of all its limits at once, or a place in line and a time to come back.
 --
--- KEYS[1...] limits      window HASH, held ZSET, line ZSET, due ZSET, late ZSET of each limit (store/keys.py)
+-- KEYS[1...] limits      window HASH, held ZSET, line ZSET, due ZSET, late ZSET of each limit (store/keys.py); then
+--                        changes HASH, bounds that were changed at run time
 -- ARGV[1] holder       str  who holds the permit: run/seq/attempt/turn
 -- ARGV[2] caller       str  who stands in line: the same for all attempts
 -- ARGV[3] tokens       int  the estimated tokens of the call
@@ -9,12 +10,12 @@
 -- ARGV[6] slices       int  how many slices after its own a call counts: a window, and the time to send it
 -- ARGV[7] patience_ms  int  a place in line blocks others until this long after its time
 -- ARGV[8] now_ms       int  0: Redis' clock
--- ARGV[9...] bounds    requests, tokens and calls at once of each limit; 0: no bound
+-- ARGV[9...] bounds    pattern, requests, tokens and calls at once of each limit; 0: no bound
 --
 -- Returns  {1}  granted, now or by an earlier call of this holder. Calling twice counts once.
---          {0, retry_at_ms, limit, cause, ahead, used, holder, ...}  refused. `limit`, counted from 0, is the limit that
+--          {0, retry_at_ms, limit, cause, ahead, used, bound, holder, ...}  refused. `limit`, counted from 0, is the limit that
 --                admits the call last, because of `cause`: requests, tokens, parallel or cooling; `used` is the used
---                amount of that; `ahead` callers come first; up to three holders of permits. Calling twice keeps the
+--                amount of that, `bound` its bound; `ahead` callers come first; up to three holders of permits. Calling twice keeps the
 --                place.
 --
 -- The bounds hold in any window: of the calls in one, the last was granted because its own slice and the `slices` before
@@ -108,6 +109,19 @@ local function find_place(limit)
   limit.need = limit.most_tokens > 0 and math.min(tokens, limit.most_tokens) or tokens
 end
 
+-- The bounds of limits.yaml, or those that people have set in their place.
+local function set_bounds(limit, at)
+  limit.most_requests, limit.most_tokens = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  limit.most_parallel = tonumber(ARGV[at + 3])
+  local changed = redis.call('HGET', limits[#limits], ARGV[at])
+  if not changed then return end
+  local is_read, change = pcall(cjson.decode, changed)
+  if not is_read then return end
+  limit.most_requests = tonumber(change.requests_per_minute) or limit.most_requests
+  limit.most_tokens = tonumber(change.tokens_per_minute) or limit.most_tokens
+  limit.most_parallel = tonumber(change.max_parallel) or limit.most_parallel
+end
+
 -- When `need` more stay within `bound`, `total` being counted now: slices leave, the oldest first, and what does not fit
 -- one window fits a later one.
 local function fits_at(limit, kind, total, bound, need)
@@ -190,14 +204,18 @@ local function grant(limit)
   for _, key in ipairs({limit.window, limit.held}) do redis.call('PEXPIRE', key, KEEP_MS) end
 end
 
+local function bound_of(limit, cause)
+  return ({requests = limit.most_requests, tokens = limit.most_tokens, parallel = limit.most_parallel})[cause] or 0
+end
+
 local asked = {}
-for number = 1, #limits / 5 do
-  local key, bound = 5 * number - 4, bounds_at + 3 * (number - 1)
+for number = 1, (#limits - 1) / 5 do
+  local key = 5 * number - 4
   local limit = {
     number = number - 1, window = limits[key], held = limits[key + 1], line = limits[key + 2], due = limits[key + 3],
-    late = limits[key + 4], most_requests = tonumber(ARGV[bound]), most_tokens = tonumber(ARGV[bound + 1]),
-    most_parallel = tonumber(ARGV[bound + 2]),
+    late = limits[key + 4],
   }
+  set_bounds(limit, bounds_at + 4 * (number - 1))
   count(limit)
   tidy(limit)
   -- A held permit is not requested again: this makes repeated calls safe.
@@ -213,7 +231,7 @@ for _, limit in ipairs(asked) do
   if cause then
     at_ms = stand_in_line(limit, at_ms)
     if reply[1] == 1 or at_ms > reply[2] then
-      reply = {0, at_ms, limit.number, cause, limit.ahead, used, unpack(redis.call('ZRANGE', limit.held, 0, 2))}
+      reply = {0, at_ms, limit.number, cause, limit.ahead, used, bound_of(limit, cause), unpack(redis.call('ZRANGE', limit.held, 0, 2))}
     end
   end
 end

@@ -35,7 +35,7 @@ def test_programs_get_all_holders_and_the_bounds() -> None:
     assert data == {
         "pattern": "ollama:*", "requests_per_minute": None, "tokens_per_minute": None, "max_parallel": 1,
         "at_ms": NOW_MS, "requests": 0, "tokens": 0, "slots": [{"holder": "r9/4/1/2", "until_ms": NOW_MS + 1}],
-        "waiting": 0, "cooling_until_ms": None,
+        "waiting": 0, "cooling_until_ms": None, "change": None, "written": None,
     }  # fmt: skip
 
 
