@@ -58,3 +58,26 @@ def test_a_run_is_forked_with_other_values(console: Console) -> None:
 def test_the_results_of_a_batch_that_is_not_there_are_refused(console: Console) -> None:
     with Client(f"http://127.0.0.1:{console.port}") as client, pytest.raises(BatchNotFound):
         list(HttpBatch(client.server, "none").results())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_next_turn_of_a_thread_begins_with_other_values(console: Console, named: bool) -> None:
+    thread = f"t-{named}"
+    with Client(f"http://127.0.0.1:{console.port}") as client:
+        with pytest.raises(UsageError, match="no thread"):
+            client.update_state("asks", thread, {"n": 9}, "work")
+        run = client.submit("asks", "x", thread=thread)
+        wait_until(run.gates, "it asks")
+        with pytest.raises(UsageError):  # its last run is not over
+            client.update_state("asks", thread, {"n": 9}, "work")
+        run.answer("yes")
+        assert run.wait(60).status == "completed"
+        step = next(step.step for step in run.history() if step.node == "work")
+        config = {"configurable": {"thread_id": thread, "checkpoint_id": f"{run.id}:{step}"}}
+        edited = client.update_state("asks", config if named else thread, {"n": 9}, "work")
+        wait_until(lambda: edited.status == "paused", "it stops before the next node")
+        assert edited.state()["n"] == 9
+        found = client.thread("asks", thread)
+        assert found is not None and (found.run, found.turns) == (edited.id, 2)
+        with pytest.raises(UsageError, match="names no checkpoint"):
+            client.update_state("asks", {"configurable": {"thread_id": thread, "checkpoint_id": "x"}}, {"n": 9})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from sleipnir.runs.views import RunInfo, SessionInfo, ThreadInfo
@@ -13,7 +13,8 @@ from sleipnir_console.asked_runs import AskedNamespace, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import UNSEEN, GuardedRoute, Permission, caller_of, refusal, requires
 from sleipnir_console.problems import HttpProblem
-from sleipnir_console.strict_model import AgentName, AgentPath, Limit
+from sleipnir_console.routes.runs import SubmittedRun
+from sleipnir_console.strict_model import AgentName, AgentPath, Limit, StrictModel, Values
 
 router = APIRouter(tags=["conversations"], route_class=GuardedRoute)
 
@@ -21,6 +22,21 @@ Name: TypeAlias = Annotated[str, Path(min_length=1, max_length=200)]
 OneNamespace: TypeAlias = Annotated[
     str | None, Query(description="Default: that of the server. Others need a role in `*`.", max_length=63)
 ]
+
+
+class ThreadUpdateRequest(StrictModel):
+    """Values of the state, and who has written them."""
+
+    values: Values = Field(description="By state key, in their JSON form.")
+    as_node: str | None = Field(default=None, description="As this node. Default: the one that wrote last.")
+    mode: Literal["reduce", "set"] = Field(
+        default="reduce", description="`set` replaces the values of keys with reducers."
+    )
+    checkpoint_id: str | None = Field(
+        default=None,
+        max_length=100,
+        description="After this checkpoint of the thread, `RUN:STEP`. Default: the last one.",
+    )
 
 
 class SessionDetail(BaseModel):
@@ -62,6 +78,32 @@ async def list_thread_runs(
     if not runs and await client_of(request).thread(agent, name, namespace=of) is None:
         raise _no_thread(agent, name)
     return runs
+
+
+@router.post(
+    "/threads/{agent}/{name}/update", status_code=201, operation_id="update_thread_state",
+    summary="Begin the next turn with other values",
+)  # fmt: skip
+@requires("operator")
+async def update_thread_state(
+    request: Request,
+    response: Response,
+    agent: AgentPath,
+    name: Name,
+    body: ThreadUpdateRequest,
+    namespace: OneNamespace = None,
+) -> SubmittedRun:
+    """The turn begins as if the node `as_node` had written the values, and stops before the next nodes until it is
+    resumed. Refused while the last run of the thread is not over."""
+    client, of = client_of(request), _namespace_of(request, namespace, "operator")
+    if await client.thread(agent, name, namespace=of) is None:
+        raise _no_thread(agent, name)
+    place = {"thread_id": name, "checkpoint_id": body.checkpoint_id}
+    run = await client.update_state(
+        agent, {"configurable": place}, body.values, body.as_node, mode=body.mode, namespace=of
+    )
+    response.headers["Location"] = f"/api/v1/runs/{run.id}"
+    return SubmittedRun(id=run.id)
 
 
 @router.delete("/threads/{agent}/{name}", status_code=204, operation_id="remove_thread", summary="Remove a thread")

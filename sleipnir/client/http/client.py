@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sleipnir.client.schedule_pages import PageOfSchedules
     from sleipnir.client.scheduled_rows import ScheduleRows
     from sleipnir.models.limits import LimitUse
+    from sleipnir.python_graph.snapshots import UpdateMode
     from sleipnir.runs.cached_results import CacheUse
     from sleipnir.runs.comparison import Comparison
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
@@ -367,6 +368,28 @@ class _HttpCalls:
         """As Client.thread."""
         found = self._found(f"/threads/{part(agent)}/{part(name)}", {"namespace": namespace})
         return None if found is None else decoded(ThreadInfo, found)
+
+    def update_state(
+        self,
+        agent: Any,
+        config: Mapping[str, Any] | str,
+        values: Mapping[str, Any],
+        as_node: str | None = None,
+        *,
+        mode: UpdateMode = "reduce",
+        namespace: str | None = None,
+    ) -> Run:
+        """As Client.update_state; `agent` is a name, and `values` are in their JSON form. Not repeated: each request
+        begins a turn."""
+        from sleipnir.client.state_snapshots import place_of
+
+        name = agent_name(agent)
+        place = place_of(name, config, "default")  # the server knows its namespace
+        checkpoint = None if place.run is None else f"{place.run}:{place.step}"
+        path = f"/threads/{part(name)}/{part(place.thread.name)}/update"
+        body = {"values": dict(values), "as_node": as_node, "mode": mode, "checkpoint_id": checkpoint}
+        made = of_json(self.server.call(ApiRequest("POST", path, {"namespace": namespace}, body)))
+        return HttpRun(self.server, made["id"], self.settings)
 
     def thread_runs(self, agent: str, name: str, limit: int = 50, *, namespace: str | None = None) -> list[RunInfo]:
         """As Client.thread_runs, up to 500."""

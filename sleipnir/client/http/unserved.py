@@ -38,7 +38,6 @@ UNSERVED: Final[Mapping[str, str]] = {
     "Client.shared_values": _SHARED,
     "Client.store": _RECORDS,
     "Client.structure": _DEFINITION,
-    "Client.update_state": _CHECKPOINTS,
     "Client.warnings": _DEFINITION,
     "Client.webhooks": _VIEWS,
     "Run.checkpoint": "`history` says of each step whether it is a checkpoint",
