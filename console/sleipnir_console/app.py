@@ -70,6 +70,7 @@ from sleipnir_console.routes import (
     gate_handling,
     gates,
     health,
+    holds,
     hooks,
     jobs,
     login,
@@ -102,7 +103,7 @@ interface = APIRouter(tags=["interface"], route_class=GuardedRoute)
 ROUTERS: Final = (
     agents.router, runs.router, failures.router, run_steering.router, events.router, gates.router,
     gate_handling.router, batches.router, jobs.router,
-    schedules.router, conversations.router, fleet.router, health.router, login.router, users.router,
+    schedules.router, conversations.router, fleet.router, holds.router, health.router, login.router, users.router,
     access.router, webhooks.router, hooks.router, interface,
 )  # fmt: skip
 PAGES: Final = (

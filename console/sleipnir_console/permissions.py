@@ -59,6 +59,10 @@ async def namespace_of_batch(client: AsyncClient, name: str, own: str) -> str | 
     return own
 
 
+async def namespace_itself(client: AsyncClient, name: str, own: str) -> str | None:
+    return name
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -104,6 +108,7 @@ def permission_of(endpoint: Callable[..., Any]) -> Permission | None:
 NAMESPACES: Final[Mapping[str, Callable[[AsyncClient, str, str], Awaitable[str | None]]]] = {
     "run_id": namespace_of_run, "other_id": namespace_of_run, "schedule": namespace_of_schedule,
     "batch_id": namespace_of_batch, "other_batch_id": namespace_of_batch, "job_id": namespace_of_job,
+    "namespace": namespace_itself,
 }  # fmt: skip
 """The parts of paths that name something of one namespace, and how that is found, with that of the server; None: it is
 not known."""

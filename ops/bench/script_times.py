@@ -26,6 +26,7 @@ from sleipnir.schedules.records import ScheduleInputs, ScheduleOrigin, ScheduleP
 from sleipnir.settings import Settings
 from sleipnir.store.cache import CacheStore
 from sleipnir.store.namespaced import list_names
+from sleipnir.store.partitions.held_runs import WaitingRun
 from sleipnir.store.runs.requests import NO_FENCE
 from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.scripts import LuaScript, run_in_order
@@ -90,6 +91,20 @@ def resume_all(store: Store) -> None:
         store._client.zadd(outbox, {f"run{number:09}/1/1": T for number in range(at, at + 1000)})
     store.runs.pause_all(Hold("me", 1))
     store.runs.resume_all()
+
+
+def resume_part(store: Store) -> None:
+    """A run with a thousand queued visits goes on at a rate, beside a hundred agents."""
+    Bench(store).create()
+    partition = store.keys.partition_of(RUN)
+    members = tuple(f"{RUN}/{seq}/1" for seq in range(1000))
+    store._client.zadd(store.keys.of_partition(partition).outbox, dict.fromkeys(members, T))
+    store.runs.pause_all(Hold("me", 1), "default")
+    store.runs.resume_part("default", [f"agent{number}" for number in range(100)], 5)
+    [held] = store.runs.all_holds()
+    store.partitions.resume_runs(partition, held, [WaitingRun(RUN, 1, members)])
+    store.runs.resume_namespace("default")
+    store.partitions.end_hold(partition, held)
 
 
 def create_run(store: Store) -> None:
@@ -194,7 +209,7 @@ def cached_results(store: Store) -> None:
 
 
 LARGE: tuple[Callable[[Store], object], ...] = (
-    forget, forget_listed, names_of_namespace, fire_timers, resume_all,
+    forget, forget_listed, names_of_namespace, fire_timers, resume_all, resume_part,
     create_run, deliver_and_commit, batches, share_values, schedules, signals,
     left_signals, cached_results, begin_fork,
 )  # fmt: skip

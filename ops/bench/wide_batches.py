@@ -84,9 +84,9 @@ def idle_batches(store: Store, count: int) -> Values:
         rows = [(str(row), row_text("", {})) for row in range(2)]
         store.batches.add(f"idle-{number}", SPEC, BatchPlan(parallel=1), rows)
     admission = Admission(store, window=1)
-    while admission.run_once({0: epoch}, ()):
+    while admission.run_once({0: epoch}):
         pass
-    quiet_us, quiet_redis_us = cost_us(store, lambda: admission.run_once({0: epoch}, ()))
+    quiet_us, quiet_redis_us = cost_us(store, lambda: admission.run_once({0: epoch}))
     all_us, all_redis_us = cost_us(store, lambda: store.batches.look(None), 10)
     return {
         "batch_idle_us": quiet_us,

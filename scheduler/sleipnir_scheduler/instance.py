@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from sleipnir.errors import SleipnirError
+from sleipnir.runs.deployment_holds import NO_HOLDS
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.upkeep.archive import ArchiveWriter
@@ -21,7 +22,7 @@ from sleipnir_scheduler.dispatch import dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.services import archiver as archiving
 from sleipnir_scheduler.services import janitor, reaper, timers
-from sleipnir_scheduler.services.admission import Admission
+from sleipnir_scheduler.services.admission import FIRST_PARTITION, Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.deliveries import Deliveries
 from sleipnir_scheduler.services.generation import GenerationWatch
@@ -30,6 +31,7 @@ from sleipnir_scheduler.services.listing import Listing
 from sleipnir_scheduler.services.loop import ServiceRounds
 from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
+from sleipnir_scheduler.services.resuming import Resuming
 from sleipnir_scheduler.services.schedules import ScheduleFires
 from sleipnir_scheduler.services.unindexed import UnindexedVisits
 
@@ -80,6 +82,7 @@ class Instance:
         )
         patience_ms = int(settings.redispatch_after_s * 1000)
         self._outbox = Outbox(store.partitions, dispatch, patience_ms=patience_ms)
+        self._resuming = Resuming(store.partitions, partitions=settings.partitions)
         self._deliveries = Deliveries(
             store.effects, Graphs(store.bundle, settings.max_unpacked_bytes), max_state_bytes=settings.max_output_bytes
         )
@@ -109,6 +112,7 @@ class Instance:
             "schedules": (lambda: self._schedules.run_once(self.ownership.epochs, self.ownership.held), 0.25),
             "jobs": (self._carry_out, 0.0),
             "outbox": (self._publish_again, 1.0),
+            "resuming": (self._resume, 0.25),
             "effects": (self._deliver, 0.0),
             "admission": (self._admit, 0.0),
             "janitor": (self._clean, self._clean_s),
@@ -174,8 +178,13 @@ class Instance:
         self.tally.leases_expired.add(by=taken)
 
     def _publish_again(self) -> None:
-        partitions = self.ownership.epochs.keys() - self.ownership.held
+        held = {partition for partition, holds in self.ownership.holds.items() if holds.holds_everything}
+        partitions = self.ownership.epochs.keys() - held
         self.tally.republished.add(by=self._outbox.run_once(partitions, self._store.now_ms()))
+
+    def _resume(self) -> None:
+        if holds := self.ownership.holds:
+            self._resuming.run_once(self.ownership.epochs.keys(), holds, self._store.now_ms())
 
     def _deliver(self) -> None:
         if not self.ownership.epochs:
@@ -188,7 +197,7 @@ class Instance:
         self.tally.effects.add(by=self._deliveries.run_once(epochs.keys(), BLOCK_MS))
 
     def _admit(self) -> None:
-        admitted = self._admission.run_once(self.ownership.epochs, self.ownership.held)
+        admitted = self._admission.run_once(self.ownership.epochs, self.ownership.holds.get(FIRST_PARTITION, NO_HOLDS))
         self._stop.wait(ADMIT_SOON_S if admitted else ADMIT_IDLE_S if self._admission.is_idle else ADMIT_S)
 
     def _carry_out(self) -> None:

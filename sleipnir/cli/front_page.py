@@ -65,6 +65,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "scheduler": ("sleipnir.cli.fleet.services:scheduler", "Run one scheduler (becomes that process)."),
         "worker": ("sleipnir.cli.fleet.services:worker", "Run one Celery worker (becomes that process)."),
         "console": ("sleipnir.cli.fleet.services:console", "Serve the HTTP API (becomes that process)."),
+        "incident": ("sleipnir.cli.fleet.incident:incident", "Pause everything, then resume it in parts."),
         "users": ("sleipnir.cli.access.users:users", "Users of the HTTP API and their roles."),
         "tokens": ("sleipnir.cli.access.tokens:tokens", "Tokens for programs that use the HTTP API."),
         "hooks": ("sleipnir.cli.webhooks.hooks:hooks", "Let other programs start runs, by HTTP."),

@@ -483,6 +483,8 @@ class AsyncClient:
     resume_all = _coroutine(Client.resume_all)
     resumed = _coroutine(Client.resumed)
     held = _coroutine(Client.held)
+    holds = _coroutine(Client.holds)
+    resume_part = _coroutine(Client.resume_part)
     health = _coroutine(Client.health)
 
 

@@ -39,6 +39,7 @@ from sleipnir.messages import FINAL, STATUSES
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.cards import checked_namespace
+from sleipnir.runs.deployment_holds import DEPLOYMENT, ScopeHold
 from sleipnir.runs.run import ID_LENGTH, Hold
 from sleipnir.runs.run_filters import ANY_NAMESPACE, FailureGroup, PageOfRuns, RunCount, RunCounts, RunFilter
 from sleipnir.runs.views import (
@@ -922,18 +923,38 @@ class Client(Conversations):
             of = run_queries.one_namespace(namespace, self.settings.namespace)
             return self.store.throughput.read(of, self.settings.daily_budget_usd)
 
-    def pause_all(self, by: str | None = None, reason: str | None = None) -> None:
-        """Pause the deployment: no visit starts on any worker until `resume_all`, including runs submitted later.
+    def pause_all(self, by: str | None = None, reason: str | None = None, *, namespace: str | None = None) -> None:
+        """Pause the deployment, or one namespace: no visit starts on any worker until `resume_all`, including runs
+        submitted later.
 
-        Active visits finish and are committed; answers and cancels are accepted. Run timeouts continue.
+        Active visits finish and are committed; answers and cancels are accepted. Run timeouts continue. What is paused
+        stays paused as it is. If the client dies, part of it may be paused; repeat the call.
         """
         with self.store.errors():
-            self.store.runs.pause_all(Hold(by or self.by, self.store.now_ms(), reason))
+            self.store.runs.pause_all(Hold(by or self.by, self.store.now_ms(), reason), _scope(namespace))
 
-    def resume_all(self) -> bool:
-        """Resume a paused deployment. False: it was not paused."""
+    def resume_all(self, *, namespace: str | None = None) -> bool:
+        """Resume a paused deployment, or a paused namespace. False: it was not paused. The hold of a namespace ends
+        when schedulers have published what waits; runs go on at once."""
         with self.store.errors():
+            if namespace is not None:
+                return self.store.runs.resume_namespace(_scope(namespace))
             return self.store.runs.resume_all()
+
+    def resume_part(
+        self, *, agents: Sequence[str] = (), rate: float | None = None, namespace: str | None = None
+    ) -> ScopeHold:
+        """Let part of a paused deployment (or namespace) go on: all runs of these agents, and of the others `rate` runs
+        a second, the oldest first. A child run counts by its own agent. At a rate it goes on with its parent if it was
+        created later. Returns the hold with what goes on; further agents are added, a new rate replaces the old one.
+        Raises UsageError: it is not paused."""
+        with self.store.errors():
+            return self.store.runs.resume_part(_scope(namespace), agents, rate)
+
+    def holds(self) -> list[ScopeHold]:
+        """What is paused: the deployment (`*`) and namespaces, who paused it and why, and what of it goes on."""
+        with self.store.errors():
+            return self.store.runs.all_holds()
 
     def resumed(self) -> Change | None:
         """Who resumed the deployment last, and when; None if it was never resumed."""
@@ -959,6 +980,11 @@ class Client(Conversations):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _scope(namespace: str | None) -> str:
+    """What a hold is of. Raises UsageError."""
+    return DEPLOYMENT if namespace in (None, DEPLOYMENT) else checked_namespace(namespace)
 
 
 def __getattr__(name: str) -> Any:

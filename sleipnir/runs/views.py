@@ -12,6 +12,7 @@ from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs.actor import Change
 from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.conversation_names import DEFAULT_NAMESPACE
+from sleipnir.runs.deployment_holds import ScopeHold
 from sleipnir.runs.handling import NO_HANDLING, GateHandling, Voice
 from sleipnir.runs.run import NO_FAILED_VISITS, Breakpoint, FailedVisits, Gate, Hold, Parked, place_name
 from sleipnir.runs.visits import MOST_MESSAGE, Failure, Part, stable_type
@@ -127,16 +128,16 @@ class SlotInfo:
     granted: bool
 
 
-HoldOwner: TypeAlias = Literal["person", "parent", "breakpoint", "budget", "deployment"]
+HoldOwner: TypeAlias = Literal["person", "parent", "breakpoint", "budget", "deployment", "namespace"]
 
 
 @dataclass(frozen=True)
 class HoldInfo:
     """Why no visit of a run starts: a `person` paused it, its `parent` run is paused, it is at a `breakpoint`, it has
-    used its `budget`, or a person paused the `deployment`. Each ends independently, except that `resume` ends a pause
-    and a breakpoint together; the run continues when none is left. For `parent`, `by` is who paused the parent. At
-    `due_ms` visits that still run are stopped; `forced`: that time has come. A `breakpoint` is before or after
-    (`phase`) its `nodes`; `planned` are all nodes that start next."""
+    used its `budget`, or a person paused the `deployment` or its `namespace`. Each ends independently, except that
+    `resume` ends a pause and a breakpoint together; the run continues when none is left. For `parent`, `by` is who
+    paused the parent. At `due_ms` visits that still run are stopped; `forced`: that time has come. A `breakpoint` is
+    before or after (`phase`) its `nodes`; `planned` are all nodes that start next."""
 
     owner: HoldOwner
     by: str
@@ -659,5 +660,7 @@ class Health:
     """`run: reason` for a few of these."""
     dead_letters: int = 0
     """Effects that cannot be delivered."""
+    holds: tuple[ScopeHold, ...] = ()
+    """What is paused: the deployment (`*`) and namespaces, and what of them goes on."""
     oldest_ms: Mapping[str, int] = field(default_factory=dict)
     """For how long the next visit of each queue has waited, approximately the oldest one. Empty if it is not known."""

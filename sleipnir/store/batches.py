@@ -462,6 +462,20 @@ class Batches:
             opened |= {batch: _open(batch, texts) for batch, texts in zip(page, pipe.execute(), strict=True)}
         return opened
 
+    def owners(self, batches: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """The namespace and the agent of each of these batches whose spec can be read."""
+        pipe = self._client.pipeline(transaction=False)
+        for batch in batches:
+            pipe.hget(self._keys.of_batch(batch).batch, "spec")
+        owners = {}
+        for batch, text in zip(batches, pipe.execute(), strict=True):
+            try:
+                spec = read_text(RunSpec, text or "", "spec", batch)
+            except RecordUnreadable:
+                continue
+            owners[batch] = (spec.namespace, spec.agent)
+        return owners
+
     def under_way(self) -> int:
         """The work in progress of the fleet: visits on workers, unplanned events, and admitted rows that are not runs
         yet. Together with the queues it is the total outstanding work."""

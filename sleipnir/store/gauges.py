@@ -16,6 +16,7 @@ import redis
 
 from sleipnir.messages import QUEUES
 from sleipnir.models.limits import Limit, LimitUse
+from sleipnir.runs.deployment_holds import HOLD_PREFIX
 from sleipnir.runs.views import WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
@@ -63,6 +64,7 @@ class PartitionLoad:
     late: int
     paused: bool
     complete: bool
+    paused_namespaces: int = 0
     parked: int = 0
     dead_letters: int = 0
     waits: int = 0
@@ -135,6 +137,7 @@ class Gauges:
             reaping_ms=age_of(now_ms, (_score(each.first_leased) for each in loads)),
             late=sum(int(each.late or 0) for each in loads),
             paused=any(each.paused for each in loads),
+            paused_namespaces=len({name for each in loads for name in each.holds if name.startswith(HOLD_PREFIX)}),
             parked=sum(each.parked for each in loads),
             dead_letters=sum(each.dead_letters for each in loads),
             waits=sum(int(each.waits or 0) for each in loads),
@@ -210,13 +213,14 @@ class _Partition:
     first_effect: Any
     late: str | None
     paused: int
+    holds: Sequence[str]
     parked: int
     dead_letters: int
     waits: str | None
     first_wait: Any
 
 
-_ASKED = 22
+_ASKED = 23
 
 
 def _ask(pipe: Any, keys: Keys, partition: int) -> None:
@@ -235,6 +239,7 @@ def _ask(pipe: Any, keys: Keys, partition: int) -> None:
         pipe.xrange(stream, count=1)
     pipe.getdel(part.late)
     pipe.exists(part.paused)
+    pipe.hkeys(part.holds)
     pipe.hlen(part.parked)
     pipe.xlen(part.dead_letters)
     pipe.get(part.waiting)

@@ -367,6 +367,13 @@ class PartitionKeys:
         return f"{self.tag}:paused"
 
     @property
+    def holds(self) -> str:
+        """HASH `hold:<namespace>` -> JSON (run.Hold) while a namespace is held; `resumption:<scope>` -> JSON
+        (deployment_holds.Resumption), `count:<scope>` and `walked:<scope>` while part of a held namespace, or of the
+        deployment (`*`), is resumed. Gone once nothing is held."""
+        return f"{self.tag}:holds"
+
+    @property
     def gates(self) -> str:
         """ZSET `run/seq` of open questions, by the time they were asked."""
         return f"{self.tag}:gates"

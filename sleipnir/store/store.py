@@ -37,6 +37,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -372,7 +373,7 @@ class Store:
         return self.fleet.with_places(self.runs.with_leases(infos))
 
     def health(self) -> Health:
-        return self.fleet.health()
+        return replace(self.fleet.health(), holds=tuple(self.runs.all_holds()))
 
     def close(self) -> None:
         """Close all connections, those of all threads too."""

@@ -107,6 +107,7 @@ class Visits:
             "items": run.items,
             "inbox": partition.inbox,
             "generation": self._keys.generation,
+            "holds": partition.holds,
         }
         args: dict[str, Arg] = {
             "member": member(call.run, call.seq, call.attempt),

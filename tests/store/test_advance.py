@@ -28,7 +28,7 @@ def advance_of(store: Store, graph: str) -> Advance:
     numbers = range(store.keys.partitions)
     epochs = {number: owned.epoch for number, owned in store.partitions.own(numbers, "me", 60_000).items()}
     others: dict[str, Any] = {
-        "ownership": SimpleNamespace(epochs=epochs, held=set()),
+        "ownership": SimpleNamespace(epochs=epochs, holds={}),
         "graphs": SimpleNamespace(get=lambda bundle, agent, overrides=None: graph_of(graph)),
         "dispatcher": SimpleNamespace(publish=lambda calls: SimpleNamespace(ahead=0)),
     }

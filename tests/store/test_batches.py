@@ -13,7 +13,8 @@ from sleipnir.batches.records import BatchFork, BatchPlan, fork_text, place_of, 
 from sleipnir.client.batch import Batch
 from sleipnir.errors import BatchNotFound, BundleError, UsageError
 from sleipnir.messages import Usage
-from sleipnir.runs.run import RunSpec
+from sleipnir.runs.deployment_holds import DEPLOYMENT, DeploymentHolds, ScopeHold
+from sleipnir.runs.run import Hold, RunSpec
 from sleipnir.runs.transitions import ForkRow, kind_of
 from sleipnir.store.batches import AddedRows, AdmissionView
 from sleipnir.store.scripts import run_in_order
@@ -25,6 +26,7 @@ from tests.store.test_advance import advance_of
 
 ID = "batch0000001"
 SPEC = RunSpec("agent", "digest")
+HELD = DeploymentHolds({DEPLOYMENT: ScopeHold(DEPLOYMENT, Hold("ann", 1))})
 ASKS = """
 name: agent
 start: ask
@@ -53,7 +55,7 @@ class World:
             self.batches.seal(ID)
 
     def admit(self) -> int:
-        return self.admission.run_once(self.advance._ownership.epochs, ())
+        return self.admission.run_once(self.advance._ownership.epochs)
 
     def deliver(self) -> None:
         while self.deliveries.run_once(range(self.store.keys.partitions), 1) > 0:
@@ -185,8 +187,8 @@ def test_a_scheduler_that_does_not_own_the_first_partition_admits_nothing(store:
     world = World(store)
     opened = store.batches.look(None).batches[ID]
     assert opened is not None and store.batches.admit([(opened, 10)], 99, 1) == [-1]
-    assert world.admission.run_once({1: 1}, ()) == 0
-    assert world.admission.run_once(world.advance._ownership.epochs, {0}) == 0
+    assert world.admission.run_once({1: 1}) == 0
+    assert world.admission.run_once(world.advance._ownership.epochs, HELD) == 0
     assert world.states == "www"
 
 

@@ -21,7 +21,7 @@ from sleipnir.store.store import Store
 from sleipnir_scheduler.services import admission as admission_module
 from sleipnir_scheduler.services.admission import CANCELLED_AT_ONCE, Admission
 from tests.lost_replies import lost_reply
-from tests.store.test_batches import ID, SPEC, World, rows
+from tests.store.test_batches import HELD, ID, SPEC, World, rows
 from tests.unreadable import Unreadable, cases
 
 EPOCH = 1
@@ -121,7 +121,7 @@ def test_retry_failed_continues_when_its_client_is_dead(store: Store) -> None:
     assert (info.state, info.waiting, info.failed) == ("running", PIECE - 10, 2 * PIECE + 10)
     admission = Admission(store, window=1)
     while store.batches.info(ID).failed > 10:
-        admission.run_once({0: EPOCH}, {0})
+        admission.run_once({0: EPOCH}, HELD)
     assert store.batches._work(ID, "client") == (0, 3 * PIECE), "rows that failed since are not its own"
     assert Batch(store, ID).retry_failed() == 10
     keys = store.keys.of_batch(ID)
@@ -154,7 +154,7 @@ def test_a_cancel_of_many_rows_is_done_in_pieces_and_continues_when_its_client_i
     with lost_reply(store._client, "batch_work"):
         assert store.batches.work(ID)
     assert store.batches.info(ID).waiting == 1
-    Admission(store, window=1).run_once({0: EPOCH}, ())
+    Admission(store, window=1).run_once({0: EPOCH})
     info = store.batches.info(ID)
     assert (info.state, info.cancelled, info.failed) == ("cancelled", 2 * STATES_PAGE + 1, 1)
     assert store.batches.states(ID, 2 * STATES_PAGE, 3 * STATES_PAGE) == "cxf"
@@ -169,7 +169,7 @@ def test_the_runs_of_a_cancelled_batch_are_cancelled_some_at_a_time(own_store: S
     admission = Admission(own_store, window=1)
     for left in (CANCELLED_AT_ONCE, CANCELLED_AT_ONCE, 1, 0):
         with counted(own_store) as calls:
-            admission.run_once({0: EPOCH}, ())
+            admission.run_once({0: EPOCH})
         assert calls.get("hget", 0) == left  # a status is looked at for each run that is told
 
 
@@ -193,14 +193,14 @@ def test_batches_in_which_nothing_happens_are_not_read(own_store: Store, monkeyp
         synthetic(own_store, f"b{number}", "aw")
     own(own_store)
     admission = Admission(own_store, window=1)
-    admission.run_once({0: EPOCH}, ())
+    admission.run_once({0: EPOCH})
     with counted(own_store) as calls:
         for _ in range(10):
-            admission.run_once({0: EPOCH}, ())
+            admission.run_once({0: EPOCH})
     assert calls == {"time": 10, "zscore": 10, "zrangebyscore": 10}
     own_store.batches.seal("b7")
     with counted(own_store) as calls:
-        admission.run_once({0: EPOCH}, ())
+        admission.run_once({0: EPOCH})
     assert calls == {"time": 1, "zscore": 1, "zrangebyscore": 1, "hmget": 1}
 
 
@@ -209,11 +209,11 @@ def test_more_changes_than_one_look_reads_are_read_by_the_next(store: Store) -> 
         synthetic(store, f"b{number}", "aw", waiting=0)
     own(store)
     admission = Admission(store, window=1)
-    admission.run_once({0: EPOCH}, {0})
+    admission.run_once({0: EPOCH}, HELD)
     for number in range(250):
         store.batches.hold(f"b{number}")
     for paused in (100, 200, 250):
-        admission.run_once({0: EPOCH}, {0})
+        admission.run_once({0: EPOCH}, HELD)
         assert sum(batch.kept.paused for batch in admission._batches.values()) == paused
 
 
@@ -221,13 +221,13 @@ def test_a_change_by_an_earlier_release_is_seen_at_the_next_look_at_all(store: S
     own(store)
     synthetic(store, "known", "w")
     admission = Admission(store, window=1)
-    admission.run_once({0: EPOCH}, {0})
+    admission.run_once({0: EPOCH}, HELD)
     synthetic(store, "other", "w")  # as a client does that does not say what it changes
     store._client.srem(store.keys.of_partition(0).open_batches, "known")
-    admission.run_once({0: EPOCH}, {0})
+    admission.run_once({0: EPOCH}, HELD)
     assert admission._claims.keys() == {"known"}
     admission._looked_at_all_ms = 0
-    admission.run_once({0: EPOCH}, {0})
+    admission.run_once({0: EPOCH}, HELD)
     assert admission._claims.keys() == {"other"}
 
 
@@ -235,11 +235,11 @@ def test_after_an_error_and_under_another_epoch_all_batches_are_read_again(store
     own(store)
     synthetic(store, "known", "w")
     admission = Admission(store, window=1)
-    admission.run_once({0: EPOCH}, {0})
+    admission.run_once({0: EPOCH}, HELD)
     for again in ({0: EPOCH + 1}, {1: 1}, {0: EPOCH + 1}):
         store._client.delete(store.keys.of_batch("known").batch)
         synthetic(store, "other", "w")
-        admission.run_once(again, {0})
+        admission.run_once(again, HELD)
         assert ("other" in admission._claims) == (0 in again)
         store._client.srem(store.keys.of_partition(0).open_batches, "other")
 
@@ -298,7 +298,7 @@ def test_a_batch_that_cannot_be_read_waits_alone_and_continues_when_it_can(store
     before = store._client.hgetall(key)
     store._client.hset(key, mapping=case.of(""))
     admission = Admission(store, window=10)
-    admission.run_once({0: EPOCH}, ())
+    admission.run_once({0: EPOCH})
     infos = {info.id: info for info in store.batches.recent(10)}
     assert infos[ID].state == "unreadable" and infos[ID].unreadable
     assert infos["other"].state == "accepting" and store.batches.states("other") == "a"
@@ -306,5 +306,5 @@ def test_a_batch_that_cannot_be_read_waits_alone_and_continues_when_it_can(store
         assert store.batches.states(ID) == "w"
     store._client.hset(key, mapping={name: before[name] for name in case.fields})
     admission._looked_at_all_ms = 0
-    admission.run_once({0: EPOCH}, ())
+    admission.run_once({0: EPOCH})
     assert store.batches.states(ID) == "a"

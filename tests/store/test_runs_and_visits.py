@@ -120,7 +120,7 @@ def test_a_scheduler_that_lost_its_partition_commits_nothing(bench: Bench) -> No
     bench.store.partitions.own([bench.partition], "me", 0)
     owned = bench.store.partitions.own([bench.partition], "other", 60_000)[bench.partition]
     assert owned.epoch > bench.epochs[bench.partition]
-    assert not owned.held
+    assert not owned.holds.scopes
     assert bench.commit(entry, Transition()) == -1
     assert bench.store.partitions.own([bench.partition], "me", 60_000) == {}
     assert bench.store.partitions.load([RUN])[RUN].version == 0

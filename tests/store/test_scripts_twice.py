@@ -24,6 +24,7 @@ from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit, LimitChange
 from sleipnir.runs.actor import Person
 from sleipnir.runs.cached_results import CacheLease, CachePlace
+from sleipnir.runs.deployment_holds import ScopeHold
 from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.node_streams import StreamName, StreamWrite, TextPlace
 from sleipnir.runs.run import Checkpoint, Fork, Gate, Hold, QueuedTurn, RunSpec
@@ -477,6 +478,31 @@ def pause_all(store: Store) -> Act:
     return lambda: store.runs.pause_all(Hold("ann@desk (cli)", 1))
 
 
+def held_namespace(store: Store) -> ScopeHold:
+    queued(store)
+    store.runs.pause_all(Hold("ann@desk (cli)", 1), "default")
+    store.runs.resume_part("default", rate=5)
+    [held] = store.runs.all_holds()
+    return held
+
+
+def resume_part(store: Store) -> Act:
+    held_namespace(store)
+    return lambda: store.runs.resume_part("default", agents=["agent"]).resumption is not None
+
+
+def resume_run(store: Store) -> Act:
+    held = held_namespace(store)
+    [run] = store.partitions.waiting(store.keys.partition_of(RUN), "default", 0).runs
+    return lambda: store.partitions.resume_runs(store.keys.partition_of(RUN), held, [run])
+
+
+def end_hold(store: Store) -> Act:
+    held = held_namespace(store)
+    store.runs.resume_namespace("default")
+    return lambda: store.partitions.end_hold(0, held)
+
+
 def change_access(store: Store) -> Act:
     user = User("ann", {"*": "viewer"})
     assert store.access.change_user(None, user, "{}")
@@ -558,6 +584,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "deliver": (deliver, 1),
     "discard": (discard, 1),
     "drop_thread": (drop_thread, [1, ""]),
+    "end_hold": (end_hold, False),
     "fire_timers": (fire_timers, 0),
     "forget": (forget, 0),
     "fork_run": (fork_run, [0, ""]),
@@ -581,6 +608,8 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "put_back": (put_back, 0),
     "queue_turn": (queue_turn, 0),
     "resume_all": (resume_all, 0),
+    "resume_part": (resume_part, True),
+    "resume_run": (resume_run, 0),
     "retry_child": (retry_child, 1),
     "share_values": (share_values, [0, 0, 0]),
     "schedule_write": (schedule_write, 1),

@@ -41,7 +41,13 @@ def test_a_deployment_is_continued_in_parts_and_records_by_whom(store: Store) ->
     store._client.zadd(part.outbox, visits)
     store.runs.pause_all(Hold(ANN, 1))
     assert bob.resumed() is None
-    keys = {"paused": part.paused, "outbox": part.outbox, "resumed": part.resumed, "audit": part.audit}
+    keys = {
+        "paused": part.paused,
+        "outbox": part.outbox,
+        "resumed": part.resumed,
+        "audit": part.audit,
+        "holds": part.holds,
+    }
     piece = _RESUME_ALL.vector(keys, {"by": "died@desk (cli)", "entry": "", "keep_ms": 1})
     assert run_batch(store._client, _RESUME_ALL, [piece]) == [1]
     assert (store._client.zcount(part.outbox, 0, 0), store._client.exists(part.paused)) == (2000, 1)

@@ -287,7 +287,17 @@ def test_threads_signals_and_the_fleet(client: Client) -> None:
     client.pause_all(reason="incident")
     held = client.held()
     assert held is not None and held.reason == "incident"
+    assert client.resume_part(agents=["work"], rate=2).resumption is not None
+    [held_as_whole] = client.holds()
+    assert (held_as_whole.scope, held_as_whole.hold.reason) == ("*", "incident")
+    assert held_as_whole.resumption is not None and held_as_whole.resumption.agents == ("work",)
     assert client.resume_all() is True and client.resume_all() is False and client.held() is None
+    client.pause_all(reason="prices", namespace="default")
+    assert [(each.scope, each.hold.reason) for each in client.holds()] == [("default", "prices")]
+    assert client.resume_all(namespace="default") is True
+    wait_until(lambda: client.holds() == [], "the hold has ended")
+    with pytest.raises(UsageError, match="namespace 'default' is not paused"):
+        client.resume_part(rate=1, namespace="default")
 
 
 def test_errors_are_those_of_redis(client: Client) -> None:

@@ -48,6 +48,7 @@ OF_SCHEDULERS = (
     "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park", "take_past", "copy_values",
     "begin_turn", "await_signal", "decline_signal", "leave_signal", "spread_signals",
     "pass_signal", "withdraw", "share_values", "schedule_write", "fire_of_rows", "sealed_rows", "job_write",
+    "resume_run", "end_hold",
 )  # fmt: skip
 OF_SIGNALS = ("await_signal", "decline_signal", "leave_signal", "spread_signals", "pass_signal")
 SCRIPT_OF = {
@@ -72,6 +73,9 @@ OF_CLIENTS = {
     "resume": "tell",
     "pause_all": "pause_all",
     "resume_all": "resume_all",
+    "pause_namespace": "pause_all",
+    "resume_namespace": "resume_part",
+    "resume_part": "resume_part",
     "send_signal": "signals",
     "submit_batch": "batch_add",
     "seal_batch": "batch_change",
@@ -331,6 +335,28 @@ def run_of_a_job(world: Deployment) -> Run:
     return run
 
 
+def held_run(world: Deployment) -> Run:
+    """Its visit is queued, and its namespace is held."""
+    run = world.client.submit(world.two)
+    world.with_a_scheduler(lambda: run.info().visits, "the visit is queued")
+    world.client.pause_all(namespace="default")
+    while call := world.message():
+        assert world.claim(call) is None
+    return run
+
+
+def held_run_that_a_rate_lets_go_on(world: Deployment) -> Run:
+    run = held_run(world)
+    world.client.resume_part(rate=100, namespace="default")
+    return run
+
+
+def run_of_a_namespace_that_is_resumed(world: Deployment) -> Run:
+    run = held_run(world)
+    assert world.client.resume_all(namespace="default")
+    return run
+
+
 def ending_row(world: Deployment) -> Run:
     run = waiting_row(world)
     world.with_a_scheduler(lambda: world.work() or run.gates(), "the row asks")
@@ -466,6 +492,8 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "fire_of_rows": row_of_a_fire,
     "sealed_rows": row_of_a_fire,
     "job_write": run_of_a_job,
+    "resume_run": held_run_that_a_rate_lets_go_on,
+    "end_hold": run_of_a_namespace_that_is_resumed,
 }
 
 
@@ -512,6 +540,11 @@ def test_a_scheduler_dies_at_a_point_and_another_continues(deployment: Deploymen
         wait_until(lambda: all(batch.info().state == "done" for batch in batches), "the batch knows of its end")
         assert [result.output for batch in batches for result in batch.results("done")] == ["done"] * len(batches)
     is_well(client, run, deployment.effects)
+    if point == "resume_run":
+        [held] = client.holds()
+        assert held.resumed_runs == 1
+        client.resume_all(namespace="default")
+    wait_until(lambda: not client.holds(), "nothing is held")
     # What the victim has told may be told again after the end of the run, and is dropped then.
     wait_until(lambda: list(verdict.leaks(client, deployment.redis)) == [], "nothing is left")
     if point == "job_write":
@@ -777,6 +810,36 @@ def pause_all(caller: Caller) -> Run:
     return run
 
 
+def pause_namespace(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.pause_all(namespace='default')")
+    caller.client.pause_all(namespace="default")  # of a batch, nothing or a part may have been done
+    assert [held.scope for held in caller.client.holds()] == ["default"]
+    caller.client.resume_all(namespace="default")
+    wait_until(lambda: not caller.client.holds(), "the hold has ended")
+    return run
+
+
+def resume_namespace(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.client.pause_all(namespace="default")
+    caller.dies_in("client.resume_all(namespace='default')")
+    caller.client.resume_all(namespace="default")  # of a batch, nothing or a part may have been done
+    wait_until(lambda: not caller.client.holds(), "the hold has ended")
+    return run
+
+
+def resume_part(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.client.pause_all("me")
+    caller.dies_in("client.resume_part(agents=['entry'], rate=2)")
+    held = caller.client.resume_part(agents=["entry"], rate=2)
+    assert held.resumption is not None and (held.resumption.agents, held.resumption.rate) == (("entry",), 2)
+    caller.client.resume_all()
+    assert caller.client.holds() == []
+    return run
+
+
 def resume_all(caller: Caller) -> Run:
     run = caller.asked()
     caller.client.pause_all("me")
@@ -839,6 +902,9 @@ CALLS: dict[str, Callable[[Caller], Run]] = {
         resume,
         pause_all,
         resume_all,
+        pause_namespace,
+        resume_namespace,
+        resume_part,
         send_signal,
         submit_batch,
         retry_batch,

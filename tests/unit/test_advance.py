@@ -61,7 +61,7 @@ class PlayedStore:
 
 
 def advance_over(store: PlayedStore) -> Advance:
-    ownership = SimpleNamespace(epochs={0: 1, 1: 1}, held=set())
+    ownership = SimpleNamespace(epochs={0: 1, 1: 1}, holds={})
     graphs = SimpleNamespace(get=lambda digest, agent, overrides=None: graph_of(TEXT))
     dispatcher = SimpleNamespace(publish=lambda calls: SimpleNamespace(ahead=0))
     parts: Any = (store, ownership, graphs, dispatcher)

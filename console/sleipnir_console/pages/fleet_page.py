@@ -19,15 +19,8 @@ from sleipnir_console.pages.page_route import PageRoute, form_of, next_page, sam
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_states import StateSummary
 from sleipnir_console.permissions import caller_of, requires
-from sleipnir_console.routes.fleet import (
-    ChangedLimit,
-    DeploymentPauseRequest,
-    ResetLimit,
-    pause_deployment,
-    reset_limit,
-    resume_deployment,
-    set_limit,
-)
+from sleipnir_console.routes.fleet import ChangedLimit, ResetLimit, reset_limit, set_limit
+from sleipnir_console.routes.holds import DeploymentPauseRequest, pause_deployment, resume_deployment
 
 router = APIRouter(route_class=PageRoute)
 

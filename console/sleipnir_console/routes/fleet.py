@@ -1,4 +1,4 @@
-"""The fleet: queues, workers, model limits, cached results, signals, and pausing everything."""
+"""The fleet: queues, workers, model limits, cached results, signals."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
-from starlette.responses import Response
 
 from sleipnir.models.limits import MOST, MOST_REASON, LimitUse
-from sleipnir.runs.run import Hold
 from sleipnir.runs.signals import SignalInfo, SignalReceipt
 from sleipnir.runs.throughput import Throughput
 from sleipnir.runs.views import WorkerInfo
 from sleipnir_console.asked_runs import AskedNamespace, seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
-from sleipnir_console.strict_model import AgentName, Limit, Reason, StrictModel
+from sleipnir_console.strict_model import AgentName, Limit, StrictModel
 
 router = APIRouter(tags=["fleet"], route_class=GuardedRoute)
 
@@ -72,18 +70,6 @@ class Signal(StrictModel):
     id: str | None = Field(
         default=None, description="Makes a repetition safe: a signal whose id is known changes nothing."
     )
-
-
-class DeploymentPauseRequest(StrictModel):
-    """Why everything is paused."""
-
-    reason: Reason = None
-
-
-class DeploymentState(BaseModel):
-    """Who paused the deployment; null: it is not paused."""
-
-    held: Hold | None
 
 
 @router.get("/queues", operation_id="list_queues", summary="Queues with their lengths")
@@ -180,27 +166,3 @@ async def send_signal(request: Request, body: Signal) -> SignalReceipt:
 async def list_signals(request: Request, limit: Limit = 50) -> list[SignalInfo]:
     """The newest first. `data` is JSON text; null: it is not kept any more."""
     return await client_of(request).signals(limit)
-
-
-@router.get("/deployment/hold", operation_id="get_deployment_hold", summary="Is the deployment paused?")
-@requires("viewer")
-async def get_deployment_hold(request: Request) -> DeploymentState:
-    """Who paused it, when and why."""
-    return DeploymentState(held=await client_of(request).held())
-
-
-@router.post("/deployment/pause", status_code=202, operation_id="pause_deployment", summary="Pause everything")
-@requires("operator", everywhere=True)
-async def pause_deployment(request: Request, body: DeploymentPauseRequest | None = None) -> Response:
-    """No visit starts on any worker, also of runs that are submitted later. Active visits finish; answers and cancels
-    are accepted."""
-    await client_of(request).pause_all(reason=(body or DeploymentPauseRequest()).reason)
-    return Response(status_code=202)
-
-
-@router.post("/deployment/resume", status_code=202, operation_id="resume_deployment", summary="Resume everything")
-@requires("operator", everywhere=True)
-async def resume_deployment(request: Request) -> Response:
-    """Ends the pause of the deployment; pauses of single runs stay."""
-    await client_of(request).resume_all()
-    return Response(status_code=202)

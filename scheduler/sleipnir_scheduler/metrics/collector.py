@@ -147,6 +147,11 @@ def _work(work: PartitionLoad, fleet: FleetLoad | None) -> Iterator[Metric]:
     )
     yield _gauge("sleipnir_lease_lag_seconds", "Seconds since the first lease lapsed.", work.reaping_ms / 1000)
     yield _gauge("sleipnir_paused", "1: the deployment is held (`sleipnir pause --all`).", int(work.paused))
+    yield _gauge(
+        "sleipnir_paused_namespaces",
+        "Namespaces that are held (`sleipnir incident pause`).",
+        work.paused_namespaces,
+    )
 
 
 def _fleet(fleet: FleetLoad) -> Iterator[Metric]:

@@ -21,6 +21,7 @@ from itertools import islice
 import structlog
 
 from sleipnir.batches.records import may_admit, row_run_id
+from sleipnir.runs.deployment_holds import NO_HOLDS, DeploymentHolds
 from sleipnir.store.batches import CHANGED, OpenBatch
 from sleipnir.store.fleet import SEEN_FOR_MS
 from sleipnir.store.store import Store
@@ -57,6 +58,8 @@ class Admission:
         self._claims: dict[str, BatchDemand] = {}
         self._times: dict[str, float] = {}
         self._with_work: set[str] = set()
+        self._owners: dict[str, tuple[str, str]] = {}
+        """The namespace and the agent of batches, read only while something is held."""
         self._cancelling: dict[str, Iterator[int] | None] = {}
         self._cancelled_ms: dict[str, int] = {}
 
@@ -65,8 +68,8 @@ class Admission:
         """Whether there are no unfinished batches: the next check can only find a new one."""
         return not self._batches
 
-    def run_once(self, epochs: Mapping[int, int], held: Collection[int]) -> int:
-        """Admit rows. Returns how many."""
+    def run_once(self, epochs: Mapping[int, int], holds: DeploymentHolds = NO_HOLDS) -> int:
+        """Admit rows of batches that are not held with others. Returns how many."""
         epoch = epochs.get(FIRST_PARTITION)
         if epoch is None or epoch != self._epoch:
             self._reset(epoch)
@@ -76,9 +79,8 @@ class Admission:
             now_ms = self._look()
             self._work()
             self._cancel(now_ms)
-            if FIRST_PARTITION in held or not self._claims:
-                return 0
-            return self._admit(epoch, now_ms)
+            claims = self._not_held(holds)
+            return self._admit(claims, epoch, now_ms) if claims else 0
         except BaseException:
             self._reset(None)
             raise
@@ -125,13 +127,28 @@ class Admission:
             self._cancelling.pop(id_, None)
             self._cancelled_ms.pop(id_, None)
 
-    def _admit(self, epoch: int, now_ms: int) -> int:
+    def _not_held(self, holds: DeploymentHolds) -> Mapping[str, BatchDemand]:
+        """What batches may admit whose runs could begin."""
+        if not holds.scopes or not self._claims:
+            return self._claims
+        if holds.holds_everything:
+            return {}
+        new = self._claims.keys() - self._owners.keys()
+        self._owners = {id_: self._owners[id_] for id_ in self._claims.keys() & self._owners.keys()}
+        self._owners |= self._store.batches.owners(sorted(new))
+        return {
+            id_: claim
+            for id_, claim in self._claims.items()
+            if id_ in self._owners and not holds.holds_back(*self._owners[id_])
+        }
+
+    def _admit(self, claims: Mapping[str, BatchDemand], epoch: int, now_ms: int) -> int:
         capacity = self._capacity(now_ms)
         if capacity > 0:
-            in_order = sorted(self._claims, key=lambda id_: (self._batches[id_].created_ms, id_))
-            shares = share([self._claims[id_] for id_ in in_order], capacity, self._times)
+            in_order = sorted(claims, key=lambda id_: (self._batches[id_].created_ms, id_))
+            shares = share([claims[id_] for id_ in in_order], capacity, self._times)
         else:
-            shares = one_each((claim for claim in self._claims.values() if claim.idle), self._times)
+            shares = one_each((claim for claim in claims.values() if claim.idle), self._times)
         self._times = dict(shares.times)
         wanted = [(self._batches[id_], rows) for id_, rows in shares.rows.items() if rows]
         admitted = 0

@@ -227,7 +227,8 @@ class Advance:
             self._views.drop(run.id)
         else:
             self._views.put(after)
-        if commit.entry.partition not in self._ownership.held:
+        holds = self._ownership.holds.get(commit.entry.partition)
+        if holds is None or not holds.holds_back(run.spec.namespace, run.spec.agent):
             for visit in transition.dispatches:
                 yield call_of(run.id, run.spec, visit, run.batch), str(visit.queue)
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
+from sleipnir.runs.deployment_holds import DeploymentHolds
 from sleipnir.store.partitions import Partitions
 from sleipnir.store.partitions.ownership import OwnedPartition
 
@@ -44,7 +45,7 @@ class Ownership:
         self._leaving: frozenset[int] = frozenset()
         """Owned in Redis but no longer worked on: released in the next round."""
         self._share = len(self._all)
-        self._held: frozenset[int] = frozenset()
+        self._holds: Mapping[int, DeploymentHolds] = {}
         self._lock = threading.Lock()
         self._log = structlog.get_logger().bind(service="ownership", instance=instance)
 
@@ -60,10 +61,15 @@ class Ownership:
         return len(self._all)
 
     @property
+    def holds(self) -> Mapping[int, DeploymentHolds]:
+        """What is held, by partition, as of the last renewal; partitions without holds are left out. It only saves
+        work: claim.lua refuses visits that are published anyway."""
+        return self._holds
+
+    @property
     def held(self) -> frozenset[int]:
-        """Partitions in which no visit may start, as of the last renewal, because the deployment is paused. It only
-        saves work: claim.lua refuses visits that are published anyway."""
-        return self._held
+        """Partitions whose deployment is held, also if part of it was resumed."""
+        return frozenset(partition for partition, holds in self._holds.items() if holds.is_deployment_held)
 
     @property
     def is_settled(self) -> bool:
@@ -85,7 +91,7 @@ class Ownership:
             free = [partition for partition in self._all if partition not in owned and partition not in others]
             owned |= self._own(random.sample(free, min(room, len(free))))
         self._leaving = self._surplus(owned.keys())
-        self._held = frozenset(partition for partition, lease in owned.items() if lease.held)
+        self._holds = {partition: lease.holds for partition, lease in owned.items() if lease.holds.scopes}
         epochs = {partition: lease.epoch for partition, lease in owned.items() if partition not in self._leaving}
         with self._lock:
             gained, lost = epochs.keys() - self._epochs.keys(), self._epochs.keys() - epochs.keys()

@@ -162,6 +162,6 @@ def _held(hold: HoldInfo) -> str:
     if hold.breakpoint is not None:
         planned = hold.breakpoint.in_words.partition("; ")[2]
         return f"by {hold.in_words} since {moment(hold.at_ms)}; {planned}; `sleipnir resume` goes on"
-    what = "with the deployment, " if hold.owner == "deployment" else ""
+    what = f"with the {hold.owner}, " if hold.owner in ("deployment", "namespace") else ""
     stops = "" if hold.due_ms is None else f", what ran {'was' if hold.forced else 'is'} stopped {moment(hold.due_ms)}"
     return f"{what}by {hold.in_words} since {moment(hold.at_ms)}{stops}" + (f": {hold.reason}" if hold.reason else "")

@@ -130,7 +130,13 @@ def _resume(run: Run) -> str | None:
     others = {hold.owner for hold in info.holds} - {"person", "breakpoint"}
     if "parent" in others:
         return f"it continues after its parent run is resumed: sleipnir resume {info.parent}"
-    return "it continues after the deployment is resumed: sleipnir resume --all" if "deployment" in others else None
+    if "deployment" in others:
+        return "it continues after the deployment is resumed: sleipnir resume --all"
+    if "namespace" in others:
+        return (
+            f"it continues after its namespace is resumed: sleipnir incident resume --all --namespace {info.namespace}"
+        )
+    return None
 
 
 def _check(run_ids: tuple[str, ...], everything: bool, given: Mapping[str, Any], *, as_data: bool) -> None:

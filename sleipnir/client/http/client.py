@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from sleipnir.python_graph.snapshots import UpdateMode
     from sleipnir.runs.cached_results import CacheUse
     from sleipnir.runs.comparison import Comparison
+    from sleipnir.runs.deployment_holds import ScopeHold
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
     from sleipnir.runs.throughput import Throughput
 
@@ -499,17 +500,33 @@ class _HttpCalls:
 
         return decoded(list[SignalInfo], self.server.get("/signals", {"limit": _page(limit)}))
 
-    def pause_all(self, by: str | None = None, reason: str | None = None) -> None:
+    def pause_all(self, by: str | None = None, reason: str | None = None, *, namespace: str | None = None) -> None:
         """As Client.pause_all; who pauses is said by the token."""
         if by is not None:
             raise not_served("pause_all with `by`", "who acts is said by the token")
-        self._post("/deployment/pause", {"reason": reason}, repeats=True)
+        self._post(f"{_scope_path(namespace)}/pause", {"reason": reason}, repeats=True)
 
-    def resume_all(self) -> bool:
+    def resume_all(self, *, namespace: str | None = None) -> bool:
         """As Client.resume_all: whether it was paused just before."""
-        was_held = self.held() is not None
-        self._post("/deployment/resume", repeats=True)
+        scope = namespace or "*"
+        was_held = any(held.scope == scope for held in self.holds())
+        self._post(f"{_scope_path(namespace)}/resume", repeats=True)
         return was_held
+
+    def resume_part(
+        self, *, agents: Sequence[str] = (), rate: float | None = None, namespace: str | None = None
+    ) -> ScopeHold:
+        """As Client.resume_part."""
+        from sleipnir.runs.deployment_holds import ScopeHold
+
+        body = {"agents": list(agents), "rate": rate}
+        return decoded(ScopeHold, self._post(f"{_scope_path(namespace)}/resume-part", body, repeats=True))
+
+    def holds(self) -> list[ScopeHold]:
+        """As Client.holds: those of the deployment and of namespaces that the token may see."""
+        from sleipnir.runs.deployment_holds import ScopeHold
+
+        return decoded(list[ScopeHold], self.server.get("/holds"))
 
     def held(self) -> Hold | None:
         """As Client.held."""
@@ -568,3 +585,7 @@ def _options(what: str, options: Mapping[str, Any], known: Collection[str]) -> d
     return {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in given.items() if name in known
     }
+
+
+def _scope_path(namespace: str | None) -> str:
+    return "/deployment" if namespace in (None, "*") else f"/namespaces/{part(str(namespace))}"

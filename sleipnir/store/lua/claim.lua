@@ -12,6 +12,7 @@
 -- KEYS[10] items    HASH    ...:items
 -- KEYS[11] inbox    STREAM  slp:{p07}:inbox
 -- KEYS[12] generation HASH  slp:generation
+-- KEYS[13] holds    HASH    slp:{p07}:holds
 -- ARGV[1] member    str     run/seq/attempt
 -- ARGV[2] seq       int
 -- ARGV[3] attempt   int     the attempt the message names
@@ -38,11 +39,12 @@
 --          {0, 'taken'}   this attempt has been claimed already
 --          {0, 'forged'}  the message names another node, role, agent or bundle than the run's records
 --          {0, 'unreadable'}  the visit or the spec is from a newer release, or damaged; the visit stays in the outbox
---          {0, 'paused'}  the run, or all of the deployment, is held; the visit stays in the outbox
+--          {0, 'paused'}  the run, its namespace, or the deployment is held; the visit stays in the outbox
 --          {0, 'restored'}  the visit must run once, and was queued before Redis may have lost data: a person is asked
 --                           (the scheduler reads `lease_lost` with this reason)
 --          {0, 'unsettled'} such a visit, and no scheduler has checked yet whether Redis lost data; it stays in the outbox
-local run, state, frontier, claims, events, leases, outbox, paused, spec, items, inbox, generation = unpack(KEYS)
+-- shared: holds
+local run, state, frontier, claims, events, leases, outbox, paused, spec, items, inbox, generation, holds = unpack(KEYS)
 local member, seq, attempt, worker, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local lease_ms, all, node, role, spec_head = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8], ARGV[9], ARGV[10]
 local reads = tonumber(ARGV[11])
@@ -75,7 +77,7 @@ local claim = claimed and cjson.decode(claimed)
 if claim and claim.attempt == attempt then
   if claim.token ~= token or claim.delivered or claim.lost then return {0, 'taken'} end
 else
-  if about[1] == 'paused' or redis.call('EXISTS', paused) == 1 then return {0, 'paused'} end
+  if about[1] == 'paused' or is_held(run, submitted, paused, holds) then return {0, 'paused'} end
   if visit.generation then
     local found = redis.call('HMGET', generation, 'data', 'server')
     if found[2] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then return {0, 'unsettled'} end

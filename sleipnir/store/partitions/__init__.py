@@ -12,6 +12,7 @@ parked_runs   runs whose records are unreadable              services/parking.py
 leases        leases that have lapsed                         services/reaper.py
 timers        deadlines, delays and backoffs                 services/timers.py
 outbox        queued visits that are to be published         services/outbox.py, services/unindexed.py
+held_runs     runs that wait because all of them are held   services/resuming.py
 ended_runs    ended runs until they expire                   services/archiver.py, services/janitor.py
 listed_runs   runs whose cards are missing or old            services/listing.py
 listed_names  questions and batches by namespace             services/listing.py
@@ -23,11 +24,11 @@ from __future__ import annotations
 
 from sleipnir.store.partitions.commits import Commits
 from sleipnir.store.partitions.ended_runs import EndedRuns
+from sleipnir.store.partitions.held_runs import HeldRuns
 from sleipnir.store.partitions.inbox import Inbox
 from sleipnir.store.partitions.leases import Leases
 from sleipnir.store.partitions.listed_names import ListedNames
 from sleipnir.store.partitions.listed_runs import ListedRuns
-from sleipnir.store.partitions.outbox import QueuedVisits
 from sleipnir.store.partitions.ownership import PartitionOwnership
 from sleipnir.store.partitions.parked_runs import ParkedRuns
 from sleipnir.store.partitions.run_values import RunValues
@@ -44,7 +45,7 @@ class Partitions(
     ParkedRuns,
     Leases,
     Timers,
-    QueuedVisits,
+    HeldRuns,
     EndedRuns,
 ):
     """The operations of schedulers, on one connection."""

@@ -10,6 +10,7 @@ import structlog
 from sleipnir.decoding import read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import FINAL, VisitCall
+from sleipnir.runs.deployment_holds import MARK_OF_DEPLOYMENT, MARK_OF_NAMESPACE, HeldRun, holds_in
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Visit, Work
 from sleipnir.store.keys import member, parse_member
@@ -25,8 +26,9 @@ UNREADABLE_LATER_MS = 60_000
 
 @dataclass(frozen=True)
 class DueVisit:
-    """A queued visit to publish (again), unless its run is `held`. `published_ms` is the latest possible time of its
-    last publication; 0 after a pause of the deployment. `is_new`: the outbox has not checked it yet."""
+    """A queued visit to publish (again), unless its run is `held`, by itself or with others. `published_ms` is the
+    latest possible time of its last publication; 0 after a pause of the deployment. `is_new`: the outbox has not
+    checked it yet."""
 
     call: VisitCall
     queue: str
@@ -76,13 +78,16 @@ class QueuedVisits(PartitionConnection):
             run_id, seq, _ = parse_member(name)
             run = self._keys.of_run(run_id)
             pipe.hget(run.frontier, str(seq))
-            pipe.hmget(run.run, "status", "batch")
+            pipe.hmget(run.run, "status", "batch", "created_ms", MARK_OF_DEPLOYMENT, MARK_OF_NAMESPACE)
             pipe.get(run.spec)
-        replies = pipe.execute()
+        pipe.get(part.paused)
+        pipe.hgetall(part.holds)
+        *replies, paused, fields = pipe.execute()
+        holds = holds_in(paused, fields)
         due_visits: list[DueVisit] = []
         gone: list[str] = []
         unreadable: list[str] = []
-        for (name, score), text, (status, batch), spec_text in zip(
+        for (name, score), text, (status, batch, created_ms, *marks), spec_text in zip(
             members, replies[::3], replies[1::3], replies[2::3], strict=True
         ):
             run_id, seq, attempt = parse_member(name)
@@ -97,7 +102,11 @@ class QueuedVisits(PartitionConnection):
                 gone.append(name)
                 continue
             call = call_of(run_id, spec, visit, batch)
-            due = DueVisit(call, str(visit.queue), name, visit.opened_ms, held=status == "paused")
+            about = HeldRun(
+                spec.namespace, spec.agent, int(created_ms or 0), spec.parent is not None, (marks[0], marks[1])
+            )
+            held = status == "paused" or bool(holds.over(about))
+            due = DueVisit(call, str(visit.queue), name, visit.opened_ms, held=held)
             due_visits.append(replace(due, published_ms=self._published_ms(score), is_new=score.is_integer()))
         if gone:
             self._client.zrem(part.outbox, *gone)

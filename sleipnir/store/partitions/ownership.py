@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sleipnir.runs.deployment_holds import DeploymentHolds, holds_in
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.scripts import LuaScript, checked, run_batch
 
@@ -13,10 +14,10 @@ _OWN = LuaScript("own")
 
 @dataclass(frozen=True)
 class OwnedPartition:
-    """A partition that this scheduler owns: the epoch that fences its commits, and whether the deployment is paused."""
+    """A partition that this scheduler owns: the epoch that fences its commits, and what is held."""
 
     epoch: int
-    held: bool
+    holds: DeploymentHolds
 
 
 class PartitionOwnership(PartitionConnection):
@@ -30,12 +31,12 @@ class PartitionOwnership(PartitionConnection):
         wanted = list(partitions)
         vectors = []
         for partition in map(self._of, wanted):
-            keys = {"owner": partition.owner, "paused": partition.paused}
+            keys = {"owner": partition.owner, "paused": partition.paused, "holds": partition.holds}
             vectors.append(_OWN.vector(keys, {"instance": instance, "ttl_ms": ttl_ms, "generation": generation}))
         replies = map(checked, run_batch(self._client, _OWN, vectors))
         return {
-            partition: OwnedPartition(int(epoch), bool(held))
-            for partition, (epoch, held) in zip(wanted, replies, strict=True)
+            partition: OwnedPartition(int(epoch), holds_in(paused, _fields(holds)))
+            for partition, (epoch, paused, holds) in zip(wanted, replies, strict=True)
             if epoch
         }
 
@@ -65,3 +66,7 @@ class PartitionOwnership(PartitionConnection):
         # An instance that counts as alive for much longer was registered before the clock was set back.
         pipe.zrangebyscore(key, f"({now_ms}", now_ms + 10 * max(ttl_ms, 1_000))
         return set(pipe.execute()[-1])
+
+
+def _fields(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))

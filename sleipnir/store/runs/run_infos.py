@@ -12,7 +12,15 @@ from sleipnir.errors import RecordUnreadable, RunNotFound
 from sleipnir.messages import FINAL, STATUSES, Usage
 from sleipnir.runs.actor import changes_of
 from sleipnir.runs.budgets import Budget
-from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Hold, Parked, RunSpec, Slot
+from sleipnir.runs.deployment_holds import (
+    DEPLOYMENT,
+    MARK_OF_DEPLOYMENT,
+    MARK_OF_NAMESPACE,
+    DeploymentHolds,
+    HeldRun,
+    holds_in,
+)
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Parked, RunSpec, Slot
 from sleipnir.runs.views import ChildInfo, HoldInfo, RunInfo, RunTree, SlotInfo, hold_info
 from sleipnir.runs.visits import Failure
 from sleipnir.store.connect import is_lasting
@@ -73,26 +81,59 @@ class RunInfos(RunConnection):
         return [info for info in self.infos(over) if info.is_final] if over else []
 
     def with_leases(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
-        """The runs with the lease end of each started visit, and the hold of the deployment. One round trip."""
+        """The runs with the lease end of each started visit, and the holds of the deployment and of their namespaces.
+        One round trip; two while something is held."""
+        partitions = sorted({self._keys.partition_of(info.id) for info in infos})
         pipe = self._client.pipeline(transaction=False)
         for info in infos:
-            partition = self._keys.of_partition(self._keys.partition_of(info.id))
-            pipe.get(partition.paused)
+            leases = self._keys.of_partition(self._keys.partition_of(info.id)).leases
             pipe.hgetall(self._keys.of_run(info.id).stream_waits)
             for visit in info.visits:
-                pipe.zscore(partition.leases, member(info.id, visit.seq, visit.attempt))
-        replies = iter(pipe.execute())
+                pipe.zscore(leases, member(info.id, visit.seq, visit.attempt))
+        for partition in map(self._keys.of_partition, partitions):
+            pipe.get(partition.paused)
+            pipe.hgetall(partition.holds)
+        replies = pipe.execute()
+        held = replies[len(replies) - 2 * len(partitions) :]
+        holds = {
+            number: holds_in(paused, fields)
+            for number, paused, fields in zip(partitions, held[::2], held[1::2], strict=True)
+        }
+        holding = self._holding(infos, holds) if any(each.scopes for each in holds.values()) else {}
+        answers = iter(replies)
         explained_infos = []
         for info in infos:
-            pause = _deployment_hold(next(replies))
-            streams = next(replies)
-            until_ms = {visit.seq: whole_number(next(replies)) for visit in info.visits}
-            by = None if pause is None else pause.in_words
+            streams = next(answers)
+            until_ms = {visit.seq: whole_number(next(answers)) for visit in info.visits}
+            added = holding.get(info.id, ())
+            by = added[0].in_words if added else None
             explained = info.with_reasons(partial(reason_now, by=by, until_ms=until_ms, streams=streams))
-            if pause is not None and not info.is_final:
-                explained = replace(explained, holds=(*info.holds, pause))
+            if added and not info.is_final:
+                explained = replace(explained, holds=(*info.holds, *added))
             explained_infos.append(explained)
         return explained_infos
+
+    def _holding(
+        self, infos: Sequence[RunInfo], holds: Mapping[int, DeploymentHolds]
+    ) -> dict[str, tuple[HoldInfo, ...]]:
+        """The holds of the deployment and of namespaces that keep each of these runs from going on."""
+        pipe = self._client.pipeline(transaction=False)
+        for info in infos:
+            pipe.hmget(self._keys.of_run(info.id).run, MARK_OF_DEPLOYMENT, MARK_OF_NAMESPACE)
+        holding = {}
+        for info, marks in zip(infos, pipe.execute(), strict=True):
+            about = HeldRun(info.namespace, info.agent, info.created_ms, info.parent is not None, (marks[0], marks[1]))
+            over = holds[self._keys.partition_of(info.id)].over(about)
+            holding[info.id] = tuple(
+                HoldInfo(
+                    "deployment" if held.scope == DEPLOYMENT else "namespace",
+                    held.hold.by,
+                    held.hold.at_ms,
+                    held.hold.reason,
+                )
+                for held in over
+            )
+        return holding
 
     def spec(self, run_id: str) -> RunSpec:
         """The spec of a run: its agent, its bundle, and more. Raises RunNotFound."""
@@ -282,13 +323,6 @@ def _child(run_id: str, text: str) -> ChildInfo:
 def status_of(status: str | None, retrying: str | None) -> str | None:
     """The status, with a requested retry taken into account before a scheduler has processed it."""
     return "running" if retrying and status in ("failed", "cancelled") else status
-
-
-def _deployment_hold(text: str | None) -> HoldInfo | None:
-    if not text:
-        return None
-    pause = read_text(Hold, text, "hold of the deployment")
-    return HoldInfo("deployment", pause.by, pause.at_ms, pause.reason)
 
 
 def usage_total(record_: Mapping[str, str | None]) -> Usage:
