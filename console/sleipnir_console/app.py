@@ -39,7 +39,9 @@ from sleipnir_console.pages import (
     error_pages,
     failures_page,
     fleet_page,
+    hooks_page,
     inbox_page,
+    incident_page,
     jobs_page,
     link_page,
     login_page,
@@ -54,7 +56,9 @@ from sleipnir_console.pages import (
     runs_page,
     schedules_page,
     static_files,
+    threads_page,
     users_page,
+    webhooks_page,
 )
 from sleipnir_console.pages.run_journals import RunJournals
 from sleipnir_console.permissions import GuardedRoute, requires
@@ -129,6 +133,10 @@ PAGES: Final = (
     playground_page.router,
     schedules_page.router,
     fleet_page.router,
+    incident_page.router,
+    threads_page.router,
+    webhooks_page.router,
+    hooks_page.router,
     audit_page.router,
     users_page.router,
     account_page.router,

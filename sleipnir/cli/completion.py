@@ -307,7 +307,7 @@ def _threads(options: GlobalOptions) -> Iterator[CompletionItem]:
         if client is None:
             raise _NotAsked
         with client.store.errors():
-            infos = client.store.threads.newest(SHOWN_THREADS, client.settings.namespace)
+            infos = client.threads(limit=SHOWN_THREADS)
     turns = {info: "1 turn" if info.turns == 1 else f"{info.turns:,} turns" for info in infos}
     return (CompletionItem(f"{info.agent}/{info.name}", help=f"{turns[info]}, {info.status}") for info in infos)
 

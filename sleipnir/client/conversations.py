@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sleipnir.client import run_queries
 from sleipnir.runs.cards import checked_namespace
+from sleipnir.runs.conversation_pages import MOST_OF_PAGE, PageOfConversations
 from sleipnir.runs.views import RunInfo, SessionInfo, ThreadInfo
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from sleipnir.settings import Settings
     from sleipnir.store.store import Store
 
+T = TypeVar("T")
+
 
 class Conversations:
     """The methods of Client for threads, sessions and shared values."""
@@ -23,10 +26,19 @@ class Conversations:
     store: Store
     settings: Settings
 
-    def threads(self, agent: str | None = None, *, namespace: str | None = None) -> list[ThreadInfo]:
-        """The threads of an agent (None: of all), the one used last first. `namespace` as that of `runs`."""
+    def threads(
+        self,
+        agent: str | None = None,
+        *,
+        namespace: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> PageOfConversations[ThreadInfo]:
+        """The threads of an agent (None: of all), the one used last first: up to `limit`, 500 at most, after the cursor
+        of the page before; without a limit all of them. `namespace` as that of `runs`."""
         with self.store.errors():
-            return self.store.threads.all(agent, run_queries.one_namespace(namespace, self.settings.namespace))
+            of = run_queries.one_namespace(namespace, self.settings.namespace)
+            return _pages(lambda most, at: self.store.threads.page(agent, of, most, at), limit, after)
 
     def thread(self, agent: str, name: str, *, namespace: str | None = None) -> ThreadInfo | None:
         """None: there is no such thread in the namespace (None: that of SLEIPNIR_NAMESPACE, or `default`)."""
@@ -85,11 +97,18 @@ class Conversations:
         with self.store.errors():
             return self.store.shared_values.listed(agent)
 
-    def sessions(self, agent: str, *, namespace: str | None = None) -> list[SessionInfo]:
-        """The agent's sessions, the one used last first; temporary ones are not listed. `namespace` as that of
-        `runs`."""
+    def sessions(
+        self,
+        agent: str | None = None,
+        *,
+        namespace: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> PageOfConversations[SessionInfo]:
+        """The sessions of an agent (None: of all), as `threads`; temporary ones are not listed."""
         with self.store.errors():
-            return self.store.sessions.of_agent(agent, run_queries.one_namespace(namespace, self.settings.namespace))
+            of = run_queries.one_namespace(namespace, self.settings.namespace)
+            return _pages(lambda most, at: self.store.sessions.page(agent, of, most, at), limit, after)
 
     def session(self, agent: str, name: str, *, namespace: str | None = None) -> SessionInfo | None:
         """None: there is no such session in the namespace (None: that of SLEIPNIR_NAMESPACE, or `default`)."""
@@ -124,3 +143,18 @@ class Conversations:
         from sleipnir.runs.sessions import SessionName
 
         return SessionName(agent, name, checked_namespace(namespace or self.settings.namespace))
+
+
+def _pages(
+    read: Callable[[int, str | None], PageOfConversations[T]], limit: int | None, after: str | None
+) -> PageOfConversations[T]:
+    """One page, or (`limit` None) all of them as one."""
+    if limit is not None:
+        return read(limit, after)
+    found: list[T] = []
+    while True:
+        page = read(MOST_OF_PAGE, after)
+        found += page
+        after = page.after
+        if after is None:
+            return PageOfConversations(found)

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sleipnir.errors import SessionBusy
+from sleipnir.runs.conversation_pages import PageOfConversations
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.views import SessionInfo
 from sleipnir.store.connect import Client
+from sleipnir.store.conversation_lists import newest_names
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, LuaScript
@@ -25,11 +27,19 @@ class Sessions:
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client, self._keys = client, keys
 
-    def of_agent(self, agent: str, namespace: str | None = None) -> list[SessionInfo]:
-        """The permanent sessions of an agent in a namespace (None: in all), the last used first."""
-        found = self._listed()
-        infos = self._read([name for name in found if name.agent == agent and namespace in (None, name.namespace)])
-        return sorted(infos, key=lambda info: (-info.used_ms, info.name))
+    def page(
+        self, agent: str | None, namespace: str | None, limit: int, after: str | None
+    ) -> PageOfConversations[SessionInfo]:
+        """Permanent sessions of an agent (None: of all) in a namespace (None: in all), the last used first, after a
+        cursor. Raises UsageError."""
+
+        def fits(text: str) -> bool:
+            name = SessionName.of_text(text)
+            return agent in (None, name.agent) and namespace in (None, name.namespace)
+
+        indexes = [self._keys.of_partition(partition).sessions for partition in range(self._keys.partitions)]
+        found = newest_names(self._client, indexes, fits, limit, after)
+        return PageOfConversations(self._read(list(map(SessionName.of_text, found.names))), found.after)
 
     def all(self) -> list[SessionInfo]:
         """The permanent sessions of all agents."""

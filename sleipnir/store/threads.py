@@ -12,10 +12,12 @@ from typing import Any
 from sleipnir.errors import ThreadBusy, TooManyQueued, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.cards import card_text
+from sleipnir.runs.conversation_pages import MOST_OF_PAGE, PageOfConversations
 from sleipnir.runs.run import QueuedTurn, RunSpec
 from sleipnir.runs.threads import MOST_QUEUED, ThreadName, is_kept
 from sleipnir.runs.views import ThreadInfo
 from sleipnir.store.connect import Client
+from sleipnir.store.conversation_lists import newest_names
 from sleipnir.store.keys import Keys, last_run_keys
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs import Runs
@@ -64,29 +66,33 @@ class Threads:
         self._client, self._keys, self._runs = client, keys, runs
         self._retention_ms, self._by = retention_ms, by
 
-    def all(self, agent: str | None = None, namespace: str | None = None) -> list[ThreadInfo]:
-        """The threads of an agent (None: of all) in a namespace (None: in all), the last used first."""
-        found = self._listed()
-        return self._read([n for n in found if agent in (None, n.agent) and namespace in (None, n.namespace)])
+    def page(
+        self, agent: str | None, namespace: str | None, limit: int, after: str | None
+    ) -> PageOfConversations[ThreadInfo]:
+        """Threads of an agent (None: of all) in a namespace (None: in all), the last used first, after a cursor. Raises
+        UsageError."""
+
+        def fits(text: str) -> bool:
+            name = ThreadName.of_text(text)
+            return agent in (None, name.agent) and namespace in (None, name.namespace)
+
+        indexes = [self._keys.of_partition(partition).threads for partition in range(self._keys.partitions)]
+        found = newest_names(self._client, indexes, fits, limit, after)
+        return PageOfConversations(self._read(list(map(ThreadName.of_text, found.names))), found.after)
+
+    def all(self) -> list[ThreadInfo]:
+        """The threads of all agents in all namespaces, the last used first."""
+        found, after = list[ThreadInfo](), None
+        while True:
+            page = self.page(None, None, MOST_OF_PAGE, after)
+            found += page
+            after = page.after
+            if after is None:
+                return found
 
     def info(self, name: ThreadName) -> ThreadInfo | None:
         """None: there is no such thread."""
         return next(iter(self._read([name])), None)
-
-    def newest(self, limit: int, namespace: str) -> list[ThreadInfo]:
-        """Of the `limit` threads of all agents that were used last, those of a namespace, the last one first."""
-        pipe = self._client.pipeline(transaction=False)
-        for partition in range(self._keys.partitions):
-            pipe.zrevrange(self._keys.of_partition(partition).threads, 0, limit - 1, withscores=True)
-        used = sorted(((at_ms, listed) for reply in pipe.execute() for listed, at_ms in reply), reverse=True)
-        names = [ThreadName.of_text(listed) for _, listed in used]
-        return self._read([name for name in names if name.namespace == namespace][:limit])
-
-    def _listed(self) -> list[ThreadName]:
-        pipe = self._client.pipeline(transaction=False)
-        for partition in range(self._keys.partitions):
-            pipe.zrange(self._keys.of_partition(partition).threads, 0, -1)
-        return [ThreadName.of_text(listed) for reply in pipe.execute() for listed in reply]
 
     def _read(self, names: Sequence[ThreadName]) -> list[ThreadInfo]:
         pipe = self._client.pipeline(transaction=False)
@@ -98,7 +104,7 @@ class Threads:
             if fields and fields[-1] is not None
         ]
         ends = self._runs.ends([run for _, (*_, run) in found])
-        infos = [
+        return [
             ThreadInfo(
                 name.agent, name.name, int(created), int(used), int(turns), run, None if end is None else end.status,
                 tuple((waiting or "").split()), name.namespace,
@@ -106,7 +112,6 @@ class Threads:
             for name, (created, used, turns, waiting, run) in found
             for end in [ends[run]]
         ]  # fmt: skip
-        return sorted(infos, key=lambda info: (-info.used_ms, info.agent, info.name))
 
     def last(self, name: ThreadName) -> LastTurn | None:
         """What the next turn goes on from. None: there is no such thread. Raises ThreadBusy for a thread whose last run

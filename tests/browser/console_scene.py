@@ -180,6 +180,7 @@ def scene_of(redis: RedisServer, folder: Path) -> Iterator[Scene]:
             scene = Scene(stack, console, client, agents)
             _fill(scene)
             _add_users(client)
+            _add_threads(scene)
             _add_schedules(scene)
             _add_batches(scene)
             _add_jobs(scene)
@@ -214,6 +215,15 @@ def _fill(scene: Scene) -> None:
     }  # fmt: skip
     wait_until(lambda: client.run(paused).status == "paused", "it is paused", 60)
     wait_until(lambda: client.run(cancelled).status == "cancelled", "it is cancelled", 60)
+
+
+def _add_threads(scene: Scene) -> None:
+    """A thread with two turns."""
+    for answer in ("approve", "reject"):
+        run = scene.client.submit(scene.folder / "invoice-intake", HOSTILE, thread="monday")
+        wait_until(run.gates, f"{run.id} asks", 180)
+        run.answer(answer)
+        run.wait(120)
 
 
 def _add_schedules(scene: Scene) -> None:

@@ -32,7 +32,9 @@ PAGES = (
     "/schedules/month-end", "/new-schedule", "/agents", "/agents/invoice-intake", "/agents/invoice-intake?tab=source",
     "/agents/invoice-intake?tab=findings", "/agents/invoice-intake?tab=start", "/agents/invoice-intake?tab=versions",
     "/agents/invoice-intake?tab=versions&first=now&second=now", "/playground/invoice-intake",
-    "/playground/invoice-intake/none", "/fleet", "/audit", "/audit?by=nobody",
+    "/playground/invoice-intake/none", "/fleet", "/incident", "/webhooks", "/webhooks/none", "/new-webhook",
+    "/incoming", "/new-hook", "/threads", "/threads?agent=nobody", "/threads?kind=sessions",
+    "/threads/invoice-intake/monday", "/threads/invoice-intake/none", "/audit", "/audit?by=nobody",
     "/batches", "/batches?q=nothing", "/batches/@graded", "/batches/@graded?state=failed", "/batches/@canary",
     "/batches/@canary?state=failed", "/batches/zzzzzzzzzzzz", "/new-batch", "/batches/@graded/compare/@again",
     "/batches/@graded/compare/@again?start=160", "/runs/@failed/compare/@booked", "/runs/@failed/compare/@big",
@@ -301,19 +303,12 @@ def test_an_admin_adds_a_user_whose_token_is_shown_once(scene: Scene, open_page:
     assert PASSWORD not in page.content()
 
 
-def test_everything_is_paused_and_resumed(scene: Scene, open_page: Open) -> None:
+def test_the_fleet_is_shown(scene: Scene, open_page: Open) -> None:
     page = open_page("/fleet", user="operator")
     expect(page.get_by_role("group", name="Workers").get_by_role("cell", name="functions", exact=True)).to_be_visible()
     picture(page, "fleet")
-    act(page, "Pause everything", reason="the erp is down")
-    expect(page.locator("#banners")).to_contain_text("the erp is down")
-    assert scene.client.held() is not None
-    act(page, "Resume everything")
-    expect(page.locator("#banners")).not_to_contain_text("the erp is down")
-    assert scene.client.held() is None
-    viewer = open_page("/fleet", user="viewer")
-    expect(viewer.get_by_role("heading", name="Queues")).to_be_visible()
-    assert viewer.get_by_text("Pause everything").count() == 0
+    page.get_by_role("link", name="Incident switch").click()
+    expect(page.get_by_role("heading", name="Incident switch")).to_be_visible()
 
 
 def test_an_operator_changes_a_limit_and_resets_it(scene: Scene, open_page: Open) -> None:

@@ -53,7 +53,7 @@ def test_a_queued_turn_begins_when_the_run_before_it_has_ended(talk: QueuingTalk
     second = talk.queue({"a": 10, "b": 20, "c": 30}, "b", "c")
     third = talk.queue({"a": 100})
     assert [talk.status(run) for run in (first, second, third)] == ["running", "queued", "queued"]
-    [thread] = talk.store.threads.all("agent")
+    [thread] = talk.store.threads.page("agent", None, 500, None)
     assert (thread.run, thread.queued, thread.turns, thread.status) == (first, (second, third), 3, "running")
     assert talk.store.runs.info(third).previous == second
     talk.finish(first, said="hi", b=3)

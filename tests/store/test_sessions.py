@@ -107,11 +107,11 @@ def test_a_session_keeps_a_number_of_messages_and_drops_complete_oldest_turns(st
     turns = [[{"role": "user", "content": str(n)}, {"role": "assistant", "content": str(n)}] for n in range(4)]
     for turn in turns[:2]:
         chat.say(chat.start(), *turn)
-    [info] = store.sessions.of_agent("agent")
+    [info] = store.sessions.page("agent", None, 500, None)
     assert (chat.messages, info.dropped) == ([*turns[0], *turns[1]], 0)
     for turn in turns[2:]:
         chat.say(chat.start(), *turn)
-    [info] = store.sessions.of_agent("agent")
+    [info] = store.sessions.page("agent", None, 500, None)
     assert (chat.messages, info.messages, info.dropped) == ([*turns[2], *turns[3]], 4, 4)
 
 
@@ -129,7 +129,7 @@ def test_a_session_takes_one_run_at_a_time_and_names_it(store: Store) -> None:
     with pytest.raises(SessionBusy, match=f"'desk' of agent 'agent' is busy with run {run}.*sleipnir cancel {run}"):
         chat.start()
     assert store.runs.create(run, SPEC, {}) is False  # the same submit again is no second run
-    [info] = store.sessions.of_agent("agent")
+    [info] = store.sessions.page("agent", None, 500, None)
     assert (info.name, info.run, info.messages) == ("desk", run, 0)
     chat.say(run, QUESTION)
     chat.start()
@@ -188,7 +188,7 @@ def test_a_temporary_session_dies_a_day_after_its_last_run_and_not_while_it_has_
     chat.say(chat.start(), QUESTION)
     for key in (keys.session, keys.messages):
         assert 0 < store.runs._client.pttl(key) <= TEMPORARY_MS
-    assert store.sessions.of_agent("agent") == []
+    assert store.sessions.page("agent", None, 500, None) == []
     assert store.sessions.add(chat.name, [REPLIED])
     run = chat.start()
     assert [store.runs._client.pttl(key) for key in (keys.session, keys.messages)] == [-1, -1]
@@ -208,7 +208,7 @@ def test_a_session_is_added_to_and_removed_only_while_it_has_no_run(store: Store
     assert store.sessions.add(DESK, [REPLIED])
     assert chat.messages == [QUESTION, REPLIED]
     assert store.sessions.remove(DESK)
-    assert (chat.messages, store.sessions.info(DESK), store.sessions.of_agent("agent")) == ([], None, [])
+    assert (chat.messages, store.sessions.info(DESK), store.sessions.page("agent", None, 500, None)) == ([], None, [])
 
 
 DYNAMIC = load_graph("name: agent\ndynamic_instructions: true", "config.yaml", "agent")
@@ -302,7 +302,10 @@ def test_sessions_of_two_namespaces_share_nothing_but_their_name(store: Store) -
     other.say(runs[1], REPLIED)
     assert (own.messages, other.messages) == ([QUESTION], [REPLIED])
     assert json.loads(own.talk(own.start()).history) == [QUESTION]
-    seen = {of: [info.namespace for info in store.sessions.of_agent("agent", of)] for of in ("default", "acme", "none")}
+    seen = {
+        of: [info.namespace for info in store.sessions.page("agent", of, 500, None)]
+        for of in ("default", "acme", "none")
+    }
     assert seen == {"default": ["default"], "acme": ["acme"], "none": []}
     assert store.sessions.remove(other.name) and store.sessions.info(own.name) is not None
     assert store.sessions.info(other.name) is None

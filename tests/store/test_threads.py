@@ -14,6 +14,7 @@ from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.claims import Claim
 from sleipnir.runs.run import Checkpoint, Fork, RunSpec
 from sleipnir.runs.threads import HELD_MS, ThreadName, checked
+from sleipnir.runs.views import ThreadInfo
 from sleipnir.store.runs.creation import TurnRefused
 from sleipnir.store.store import Store
 from sleipnir.store.threads import LastTurn, NextTurn
@@ -108,9 +109,9 @@ def test_a_turn_begins_with_the_state_at_the_end_of_the_last_one_and_with_change
     assert (info.thread, info.turn, info.previous) == ("talk", 2, first)
     [submitted] = talk.store.runs.history(second, limit=1)
     assert submitted.reason == f"turn 2 of thread talk, after run {first}, completed"
-    [thread] = talk.store.threads.all("agent")
+    [thread] = talk.store.threads.page("agent", None, 500, None)
     assert (thread.name, thread.turns, thread.run, thread.status) == ("talk", 2, second, "running")
-    assert talk.store.threads.all() == [thread] and talk.store.threads.all("other") == []
+    assert talk.store.threads.all() == [thread] and talk.store.threads.page("other", None, 500, None) == []
 
 
 @pytest.mark.conformance("SV-06")
@@ -355,3 +356,35 @@ def test_a_turn_of_an_earlier_release_goes_on_in_the_thread_that_it_began_in(tal
     talk.end(run, said="hi")
     last = talk.store.threads.last(NAME)
     assert last is not None and (last.run, last.state) == (run, {"said": "hi"})
+
+
+def test_pages_of_threads_have_each_once_and_end(store: Store) -> None:
+    """Also with more threads of the same moment than are read at once, and with few that fit."""
+    partitions = store.keys.partitions
+    names = [ThreadName(f"a{number % 3}", f"t{number:03}", ("default", "acme")[number % 2]) for number in range(120)]
+    for number, name in enumerate(names):
+        place = store.keys.of_partition(store.keys.partition_of(str(name)))
+        at_ms = 1_000 + number // 40
+        store._client.zadd(place.threads, {str(name): at_ms})
+        fields = {"run": f"run{number:09}", "turns": 1, "created_ms": 1, "used_ms": at_ms}
+        store._client.hset(store.keys.of_thread(name), mapping=fields)
+    for agent, namespace, count in ((None, None, 120), ("a1", None, 40), ("a1", "acme", 20), ("none", None, 0)):
+        found, after = list[ThreadInfo](), None
+        for _ in range(200):
+            page = store.threads.page(agent, namespace, 7, after)
+            found += page
+            after = page.after
+            if after is None:
+                break
+        assert after is None and len(found) == len({(each.namespace, each.name) for each in found}) == count
+        assert [each.used_ms for each in found] == sorted((each.used_ms for each in found), reverse=True)
+    for cursor in ("", "x", "1", "1.?", "1." + "A" * 2000, "-1.YQ=="):
+        with pytest.raises(UsageError, match="is no cursor"):
+            store.threads.page(None, None, 5, cursor)
+    for limit in (0, 501):
+        with pytest.raises(UsageError, match="a page has 1 to 500"):
+            store.threads.page(None, None, limit, None)
+    for partition in range(partitions):
+        store._client.delete(store.keys.of_partition(partition).threads)
+    for name in names:
+        store._client.delete(store.keys.of_thread(name))

@@ -148,7 +148,7 @@ ROWS: Mapping[str, Row] = {
     "list_thread_runs": Row("viewer", "GET", "/threads/nobody/none/runs", 404),
     "update_thread_state": Row("operator", "POST", "/threads/nobody/none/update", 404, {"values": {}}),
     "remove_thread": Row("operator", "DELETE", "/threads/nobody/none", 404),
-    "list_sessions": Row("viewer", "GET", "/sessions/nobody", 200),
+    "list_sessions": Row("viewer", "GET", "/sessions", 200),
     "get_session": Row("viewer", "GET", "/sessions/nobody/none", 404),
     "remove_session": Row("operator", "DELETE", "/sessions/nobody/none", 404),
     "list_queues": Row("viewer", "GET", "/queues", 200),

@@ -1,4 +1,4 @@
-"""The fleet: queues, workers, limits, schedulers, Redis, what keeps them from working, and pausing everything."""
+"""The fleet: queues, workers, limits, schedulers, Redis, and what keeps them from working."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_states import StateSummary
 from sleipnir_console.permissions import caller_of, requires
 from sleipnir_console.routes.fleet import ChangedLimit, ResetLimit, reset_limit, set_limit
-from sleipnir_console.routes.holds import DeploymentPauseRequest, pause_deployment, resume_deployment
 
 router = APIRouter(route_class=PageRoute)
 
@@ -105,25 +104,17 @@ class FleetFinding:
 async def show_fleet(request: Request) -> Response:
     """Everything that works on runs, those in trouble first."""
     client = client_of(request)
-    health, held, limits = await client.health(), await client.held(), await client.limits()
+    health, limits = await client.health(), await client.limits()
     workers = sorted((_worker(each, health.now_ms) for each in health.workers), key=_by_trouble)
     queues = [queue_of(name, health) for name in queue_names(health)]
     bounds = [row for use in limits for row in bounds_of(use)]
     return render(
-        request, "fleet.html", title=f"{len(workers)} workers: fleet", health=health, held=held,
+        request, "fleet.html", title=f"{len(workers)} workers: fleet", health=health,
         workers=workers[:MOST_WORKERS], worker_count=len(workers), slots=_slots(health.workers), queues=queues,
         limits=sorted(bounds, key=lambda row: (-row.meter.percent, row.pattern)), troubles=findings_of(health, queues),
         memory=BoundedUse(health.used_memory, health.maxmemory), now_ms=health.now_ms,
-        may_pause=caller_of(request).may("operator", everywhere=True),
+        may_change=caller_of(request).may("operator", everywhere=True),
     )  # fmt: skip
-
-
-@router.post("/fleet/pause", operation_id="send_deployment_pause")
-@requires("operator", everywhere=True)
-async def send_deployment_pause(request: Request) -> Response:
-    """Pauses everything."""
-    await pause_deployment(request, body_of(request, DeploymentPauseRequest))
-    return next_page("/fleet")
 
 
 @router.post("/fleet/limits/set", operation_id="send_limit")
@@ -148,14 +139,6 @@ async def send_limit_reset(request: Request) -> Response:
     """Gives a limit the bounds of limits.yaml again."""
     await reset_limit(request, body_of(request, ResetLimit))
     return next_page("/fleet#limits")
-
-
-@router.post("/fleet/resume", operation_id="send_deployment_resume")
-@requires("operator", everywhere=True)
-async def send_deployment_resume(request: Request) -> Response:
-    """Ends the pause of everything."""
-    await resume_deployment(request)
-    return next_page("/fleet")
 
 
 def queue_names(health: Health) -> list[str]:

@@ -103,7 +103,7 @@ async def show_overview(request: Request) -> Response:
     client, namespace = client_of(request), seen_namespace(request, None)
     counts = await client.run_counts(namespace=namespace)
     throughput = await client.throughput(namespace=namespace)
-    health, held = await client.health(), await client.held()
+    health = await client.health()
     gates = await client.gate_inbox.counts(namespace=namespace)
     oldest = await client.gate_inbox.page(view="role" if gates.role else "overdue", namespace=namespace, limit=1)
     groups = await client.failures(since_ms=health.now_ms - DAY_MS, limit=MOST_GROUPS + 1, namespace=namespace)
@@ -129,9 +129,9 @@ async def show_overview(request: Request) -> Response:
         group_count=f"{MOST_GROUPS} or more" if len(groups) > MOST_GROUPS else str(len(groups)),
         budget=_budget(throughput), visits_chart=_visits_chart(throughput), hops_chart=_hops_chart(throughput),
         queues=queues, limits=limits[:MOST_LIMITS], limit_count=len(limits), limits_error=limits_error,
-        no_scheduler=not health.schedulers, held=held, midnight_ms=now_ms - now_ms % DAY_MS, now_ms=now_ms,
+        no_scheduler=not health.schedulers, midnight_ms=now_ms - now_ms % DAY_MS, now_ms=now_ms,
         live_path=_runs_path(*(("status", each) for each in ("submitted", "running", "waiting", "paused"))),
-        may_pause=caller_of(request).may("operator", everywhere=True),
+        may_pause=caller_of(request).may("operator"),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from sleipnir_console.openai_errors import PATHS
 from sleipnir_console.origins import SAFE_METHODS
 from sleipnir_console.pages.uploaded_form import MULTIPART, UploadedForm
-from sleipnir_console.permissions import GuardedRoute
+from sleipnir_console.permissions import GuardedRoute, permission_of
 from sleipnir_console.problems import HttpProblem
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -40,6 +40,8 @@ class PageRoute(GuardedRoute):
             elif api_path is not None and _wants_json(request):
                 query = f"{'&' if '?' in api_path else '?'}{request.url.query}" if request.url.query else ""
                 return RedirectResponse(f"/api/v1{api_path.format(**request.path_params)}{query}", 307)
+            if request.method in SAFE_METHODS and permission_of(self.endpoint) != "public":
+                request.state.holds = await request.app.state.client.holds()
             response: Response = await guarded(request)
             return response
 

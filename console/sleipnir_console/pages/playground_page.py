@@ -20,8 +20,9 @@ from starlette.responses import Response
 from sleipnir.client.async_client import AsyncClient, AsyncRun
 from sleipnir.errors import RunNotFound, SleipnirError, StoreUnavailable, UsageError
 from sleipnir.graph.draw import page_svg
+from sleipnir.runs.conversation_pages import PageOfConversations
 from sleipnir.runs.run_progress import progress_of
-from sleipnir.runs.views import GateInfo, RunInfo, SessionInfo, ThreadInfo
+from sleipnir.runs.views import GateInfo, RunInfo
 from sleipnir_console.asked_runs import seen_namespace
 from sleipnir_console.connection import client_of
 from sleipnir_console.pages.formats import json_text
@@ -94,16 +95,14 @@ async def show_playground(request: Request, agent: AgentPath) -> Response:
     """The conversations with an agent, the one used last first."""
     found = await get_agent(request, agent)
     client, namespace = client_of(request), seen_namespace(request, None)
-    listed: Sequence[SessionInfo | ThreadInfo]
-    if found.kind == "config":
-        listed = await client.sessions(agent, namespace=namespace)
-    else:
-        listed = await client.threads(agent, namespace=namespace)
+    read = client.sessions if found.kind == "config" else client.threads
+    listed: PageOfConversations[Any] = await read(agent, namespace=namespace, limit=MOST_LISTED)
     return render(
-        request, "conversations.html", title=f"Playground of {agent}", agent=found, listed=listed[:MOST_LISTED],
-        listed_count=len(listed), now_ms=await client.now_ms(), fresh=f"p{secrets.token_hex(4)}",
+        request, "conversations.html", title=f"Playground of {agent}", agent=found, listed=listed,
+        more=f"/threads?kind={'sessions' if found.kind == 'config' else 'threads'}&agent={quote(agent)}",
+        now_ms=await client.now_ms(), fresh=f"p{secrets.token_hex(4)}",
         may_start=caller_of(request).may("operator"), path=f"/playground/{quote(agent)}",
-        api=f"/api/v1/{'sessions/' if found.kind == 'config' else 'threads?agent='}{quote(agent)}",
+        api=f"/api/v1/{'sessions' if found.kind == 'config' else 'threads'}?agent={quote(agent)}",
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from sleipnir.runs.deployment_holds import DEPLOYMENT
 from sleipnir_console.pages import formats, static_files
 from sleipnir_console.permissions import Caller, Permission
 
@@ -57,8 +58,12 @@ NAVIGATION: Final = (
     NavigationLink("/jobs", "jobs", "Jobs"),
     NavigationLink("/failures", "failures", "Failures"),
     NavigationLink("/agents", "agents", "Agents", group="Build"),
+    NavigationLink("/threads", "chat", "Threads", group="Build"),
     NavigationLink("/schedules", "clock", "Schedules", group="Triggers"),
+    NavigationLink("/webhooks", "out", "Webhooks", "admin", group="Triggers", everywhere=True),
+    NavigationLink("/incoming", "hook", "Hooks", "admin", group="Triggers", everywhere=True),
     NavigationLink("/fleet", "fleet", "Fleet", group="System"),
+    NavigationLink("/incident", "pause", "Incident", group="System"),
     NavigationLink("/audit", "audit", "Audit", "admin", group="System", everywhere=True),
     NavigationLink("/users", "users", "Users", "admin", group="System"),
 )
@@ -94,6 +99,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
     caller: Caller | None = getattr(request.state, "caller", None)
     identity = caller.identity if caller is not None else None
     is_linked = getattr(request.state, "link", None) is not None
+    holds = getattr(request.state, "holds", ()) if caller is not None and not is_linked else ()
     shown = {
         "links": [link for link in NAVIGATION if caller is not None and not is_linked and link.is_for(caller)],
         "path": request.url.path,
@@ -104,7 +110,13 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         "user": identity.user if identity is not None else None,
         "csrf": (identity.csrf if identity is not None else None) or "",
         "namespace": request.app.state.namespace,
+        "holds": [held for held in holds if _sees(caller, held.scope, request.app.state.namespace)],
         "now_ms": 0,
         **values,
     }
     return HTMLResponse(templates().get_template(template).render(shown).encode("utf-8", "replace"), status, HEADERS)
+
+
+def _sees(caller: Caller | None, scope: str, own: str) -> bool:
+    """Whether the hold of a scope concerns the caller."""
+    return scope in (DEPLOYMENT, own) or (caller is not None and caller.may("viewer", everywhere=True))

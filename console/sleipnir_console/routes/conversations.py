@@ -19,9 +19,25 @@ from sleipnir_console.strict_model import AgentName, AgentPath, Limit, StrictMod
 router = APIRouter(tags=["conversations"], route_class=GuardedRoute)
 
 Name: TypeAlias = Annotated[str, Path(min_length=1, max_length=200)]
+AskedAgent: TypeAlias = Annotated[AgentName | None, Query(description="Only of this agent.")]
+After: TypeAlias = Annotated[str | None, Query(description="The cursor of the page before.", max_length=1000)]
 OneNamespace: TypeAlias = Annotated[
     str | None, Query(description="Default: that of the server. Others need a role in `*`.", max_length=63)
 ]
+
+
+class ThreadPage(BaseModel):
+    """Threads, and the cursor of the next page; null: there is none."""
+
+    items: list[ThreadInfo]
+    after: str | None
+
+
+class SessionPage(BaseModel):
+    """Sessions, and the cursor of the next page; null: there is none."""
+
+    items: list[SessionInfo]
+    after: str | None
 
 
 class ThreadUpdateRequest(StrictModel):
@@ -50,11 +66,15 @@ class SessionDetail(BaseModel):
 @requires("viewer")
 async def list_threads(
     request: Request,
-    agent: Annotated[AgentName | None, Query(description="Only of this agent.")] = None,
+    agent: AskedAgent = None,
     namespace: AskedNamespace = None,
-) -> list[ThreadInfo]:
-    """Threads of an agent, or of all, in a namespace."""
-    return await client_of(request).threads(agent, namespace=seen_namespace(request, namespace))
+    limit: Limit = 50,
+    after: After = None,
+) -> ThreadPage:
+    """Threads of an agent, or of all, in a namespace. A page with few items and a cursor says that few fit."""
+    namespace = seen_namespace(request, namespace)
+    found = await client_of(request).threads(agent, namespace=namespace, limit=limit, after=after)
+    return ThreadPage(items=list(found), after=found.after)
 
 
 @router.get("/threads/{agent}/{name}", operation_id="get_thread", summary="One thread")
@@ -116,11 +136,20 @@ async def remove_thread(request: Request, agent: AgentPath, name: Name, namespac
     return Response(status_code=204)
 
 
-@router.get("/sessions/{agent}", operation_id="list_sessions", summary="Sessions of an agent, the one used last first")
+@router.get("/sessions", operation_id="list_sessions", summary="Sessions, the one used last first")
 @requires("viewer")
-async def list_sessions(request: Request, agent: AgentPath, namespace: AskedNamespace = None) -> list[SessionInfo]:
-    """Temporary ones are not listed."""
-    return await client_of(request).sessions(agent, namespace=seen_namespace(request, namespace))
+async def list_sessions(
+    request: Request,
+    agent: AskedAgent = None,
+    namespace: AskedNamespace = None,
+    limit: Limit = 50,
+    after: After = None,
+) -> SessionPage:
+    """Sessions of an agent, or of all, in a namespace; temporary ones are not listed. A page with few items and a
+    cursor says that few fit."""
+    namespace = seen_namespace(request, namespace)
+    found = await client_of(request).sessions(agent, namespace=namespace, limit=limit, after=after)
+    return SessionPage(items=list(found), after=found.after)
 
 
 @router.get("/sessions/{agent}/{name}", operation_id="get_session", summary="One session with its messages")

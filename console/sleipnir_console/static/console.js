@@ -46,11 +46,11 @@
 
   // What is wrong, one thing at a time, until it is over.
   let away = 0;
-  const say = (text) => {
+  const say = (text, isAway = true) => {
     const trouble = byId("trouble");
     if (!trouble || trouble.textContent === text) return;
     trouble.textContent = text;
-    root.classList.toggle("away", Boolean(text));
+    root.classList.toggle("away", Boolean(text) && isAway);
     if (!text) away = 0;
   };
   const since = () => { away ||= Date.now(); const s = Math.round((Date.now() - away) / 1000); return s < 2 ? "" : ` since ${s} s`; };
@@ -62,7 +62,7 @@
     else if (status === 401) say("You are not logged in any more. Load this page again to log in; copy first what you have typed.");
     else {
       const problem = new DOMParser().parseFromString(response, "text/html").querySelector("#problem");
-      say(problem ? problem.firstElementChild.textContent.trim() : `The server answered ${status}.`);
+      say(problem ? problem.firstElementChild.textContent.trim() : `The server answered ${status}.`, false);
     }
   });
 

@@ -9,6 +9,7 @@ import click
 from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, name_of, pass_options
 from sleipnir.cli.runs.run_options import NAMESPACE_HELP
+from sleipnir.cli.runs.threads import AFTER, LIMIT, say_more
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
@@ -32,21 +33,27 @@ _NAMESPACE = click.option(
 
 
 @sessions.command()
-@_AGENT
+@click.argument("agent", required=False, shell_complete=complete_agent)
 @click.option("--namespace", metavar="NAME", help=NAMESPACE_HELP)
+@LIMIT
+@AFTER
 @_JSON
 @pass_options
-def ls(options: GlobalOptions, agent: str, namespace: str | None, as_data: bool) -> None:
-    """List the sessions of AGENT, the one used last first."""
+def ls(
+    options: GlobalOptions, agent: str | None, namespace: str | None, limit: int, after: str | None, as_data: bool
+) -> None:
+    """List the sessions of AGENT, or of all agents, the one used last first."""
     with options.connected(workers=False) as client:
-        infos = client.sessions(name_of(agent), namespace=namespace)
+        of = None if agent is None else name_of(agent)
+        infos = client.sessions(of, namespace=namespace, limit=limit, after=after)
     if as_data:
-        print_json(infos)
+        print_json(list(infos))
     elif infos:
-        rows = [(each.name, str(each.messages), moment(each.used_ms), each.run or "") for each in infos]
-        print_table(("session", "messages", "used", "busy with"), rows)
-    else:
+        rows = [(each.agent, each.name, f"{each.messages:,}", moment(each.used_ms), each.run or "") for each in infos]
+        print_table(("agent", "session", "messages", "used", "busy with"), rows)
+    elif infos.after is None:
         terminal.note("no sessions")
+    say_more(infos.after, "sessions")
 
 
 @sessions.command()

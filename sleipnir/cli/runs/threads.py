@@ -10,6 +10,7 @@ from sleipnir.cli.runs.run_options import NAMESPACE_HELP
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
+from sleipnir.runs.conversation_pages import MOST_OF_PAGE
 from sleipnir.runs.plain_text import one_line
 from sleipnir.runs.views import ThreadInfo
 
@@ -22,6 +23,10 @@ def threads() -> None:
 _AGENT = click.argument("agent", shell_complete=complete_agent)
 _NAME = click.argument("name", shell_complete=complete_thread)
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
+LIMIT = click.option(
+    "--limit", type=click.IntRange(1, MOST_OF_PAGE), default=100, show_default=True, help="Maximum number."
+)
+AFTER = click.option("--after", metavar="CURSOR", help="Go on where the list before has ended, as it says.")
 _NAMESPACE = click.option(
     "--namespace", metavar="NAME", help="Of this namespace. Default: SLEIPNIR_NAMESPACE, or `default`."
 )
@@ -30,21 +35,27 @@ _NAMESPACE = click.option(
 @threads.command()
 @click.argument("agent", required=False, shell_complete=complete_agent)
 @click.option("--namespace", metavar="NAME", help=NAMESPACE_HELP)
+@LIMIT
+@AFTER
 @_JSON
 @pass_options
-def ls(options: GlobalOptions, agent: str | None, namespace: str | None, as_data: bool) -> None:
+def ls(
+    options: GlobalOptions, agent: str | None, namespace: str | None, limit: int, after: str | None, as_data: bool
+) -> None:
     """List the threads of AGENT, or of all agents, the one used last first."""
     with options.connected(workers=False) as client:
-        infos = client.threads(None if agent is None else name_of(agent), namespace=namespace)
+        of = None if agent is None else name_of(agent)
+        infos = client.threads(of, namespace=namespace, limit=limit, after=after)
     if as_data:
-        print_json(infos)
+        print_json(list(infos))
     elif infos:
         rows = [
             (each.agent, each.name, f"{each.turns:,}", moment(each.used_ms), each.run, _status(each)) for each in infos
         ]
         print_table(("agent", "thread", "turns", "used", "last run", "status"), rows)
-    else:
+    elif infos.after is None:
         terminal.note("no threads")
+    say_more(infos.after, "threads")
 
 
 @threads.command()
@@ -101,6 +112,12 @@ def rm(options: GlobalOptions, agent: str, name: str, namespace: str | None, as_
         print_json({"agent": agent, "removed": name})
     else:
         terminal.note(f"thread {name!r} of agent {agent!r} is removed")
+
+
+def say_more(after: str | None, what: str) -> None:
+    """Say how a list goes on that was not printed to its end."""
+    if after is not None:
+        terminal.note(f"there may be more {what}: --after {after}")
 
 
 def _status(thread: ThreadInfo) -> str:

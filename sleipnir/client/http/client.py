@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sleipnir.client.http.connections import TIMEOUT_S, ApiRequest, ServerConnections, part
 from sleipnir.client.http.decoding import decoded, of_json
@@ -35,6 +35,8 @@ from sleipnir.runs.views import (
 )
 from sleipnir.settings import Settings
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
     from sleipnir.batches.records import BatchInfo
     from sleipnir.client.batch import Batch
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from sleipnir.python_graph.snapshots import UpdateMode
     from sleipnir.runs.cached_results import CacheUse
     from sleipnir.runs.comparison import Comparison
+    from sleipnir.runs.conversation_pages import PageOfConversations
     from sleipnir.runs.deployment_holds import ScopeHold
     from sleipnir.runs.signals import SignalInfo, SignalReceipt
     from sleipnir.runs.throughput import Throughput
@@ -361,9 +364,16 @@ class _HttpCalls:
 
     # Threads and sessions.
 
-    def threads(self, agent: str | None = None, *, namespace: str | None = None) -> list[ThreadInfo]:
+    def threads(
+        self,
+        agent: str | None = None,
+        *,
+        namespace: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> PageOfConversations[ThreadInfo]:
         """As Client.threads."""
-        return decoded(list[ThreadInfo], self.server.get("/threads", {"agent": agent, "namespace": namespace}))
+        return self._conversations(ThreadInfo, "/threads", agent, namespace, limit, after)
 
     def thread(self, agent: str, name: str, *, namespace: str | None = None) -> ThreadInfo | None:
         """As Client.thread."""
@@ -401,9 +411,30 @@ class _HttpCalls:
         """As Client.remove_thread."""
         return self._removed(f"/threads/{part(agent)}/{part(name)}", {"namespace": namespace})
 
-    def sessions(self, agent: str, *, namespace: str | None = None) -> list[SessionInfo]:
+    def sessions(
+        self,
+        agent: str | None = None,
+        *,
+        namespace: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> PageOfConversations[SessionInfo]:
         """As Client.sessions."""
-        return decoded(list[SessionInfo], self.server.get(f"/sessions/{part(agent)}", {"namespace": namespace}))
+        return self._conversations(SessionInfo, "/sessions", agent, namespace, limit, after)
+
+    def _conversations(
+        self, kind: type[T], path: str, agent: str | None, namespace: str | None, limit: int | None, after: str | None
+    ) -> PageOfConversations[T]:
+        from sleipnir.runs.conversation_pages import PageOfConversations
+
+        found: list[T] = []
+        while True:
+            query = {"agent": agent, "namespace": namespace, "limit": PAGE if limit is None else limit, "after": after}
+            page = self.server.get(path, query)
+            found += [decoded(kind, each) for each in page["items"]]
+            after = page["after"]
+            if after is None or limit is not None:
+                return PageOfConversations(found, after)
 
     def session(self, agent: str, name: str, *, namespace: str | None = None) -> SessionInfo | None:
         """As Client.session."""

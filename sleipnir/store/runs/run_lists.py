@@ -50,7 +50,7 @@ MOST_OF_SET = 500
 """Members that are read of one set with one command."""
 MOST_OF_PAGE = 1_000
 """Cards that are read in one round trip."""
-_FIRST, _END = ListPosition(2**53, "~"), ListPosition(-1, "")
+FIRST, _END = ListPosition(2**53, "~"), ListPosition(-1, "")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class FoundRuns:
     looked: int
 
 
-class _Walk:
+class ListWalk:
     """Walks sets together, newest first, after a position. What was read of a set is kept until it is its turn, and a
     set is read again, more of it each time, when little of that is left."""
 
@@ -159,12 +159,12 @@ class RunLists(RunConnection):
     def found(self, wanted: RunFilter, limit: int, after: ListPosition | None = None, look: int = LOOK) -> FoundRuns:
         """The newest `limit` runs that fit, after a position. Some ms and one round trip per thousand runs looked at;
         another number of round trips to choose the sets."""
-        position = after or _FIRST
+        position = after or FIRST
         for before_ms in (wanted.before_ms, wanted.ended_before_ms):  # what ended then was submitted before
             if before_ms is not None:
                 position = min(position, ListPosition(before_ms, ""))
         sets = self._smallest(wanted)
-        walk = _Walk(self._client, sets, position, wanted.since_ms, max(4, 2 * limit // max(1, len(sets)) + 1))
+        walk = ListWalk(self._client, sets, position, wanted.since_ms, max(4, 2 * limit // max(1, len(sets)) + 1))
         ids: list[str] = []
         looked = 0
         while page := walk.next_page(min(MOST_OF_PAGE, look - looked)):
@@ -232,7 +232,7 @@ class RunLists(RunConnection):
 
     def known_tags(self, namespace: str, look: int = 200) -> list[str]:
         """`key=value` of the tags that the newest runs have, to complete what a person types."""
-        walk = _Walk(self._client, self._smallest(RunFilter(namespace)), _FIRST, None, 8)
+        walk = ListWalk(self._client, self._smallest(RunFilter(namespace)), FIRST, None, 8)
         cards = self._cards([run_id for _, run_id in walk.next_page(look)]).values()
         return sorted({f"{key}={value}" for card in cards for key, value in card.get("t", {}).items()})
 
