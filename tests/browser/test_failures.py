@@ -23,6 +23,14 @@ from tests.browser.test_console import (  # noqa: F401 fixtures
 )
 
 
+def test_the_tables_of_a_narrow_overview_fit(open_page: Open) -> None:
+    page = open_page("/", viewport={"width": 390, "height": 844})
+    expect(page.locator("#queues tbody tr").first).to_be_visible()
+    wider = "found => found.filter(each => each.scrollWidth > each.clientWidth).map(each => each.ariaLabel)"
+    assert page.locator("main .tw").evaluate_all(wider) == []
+    picture(page, "overview-390")
+
+
 def test_the_overview_leads_to_what_needs_a_person(scene: Scene, open_page: Open) -> None:
     page = open_page("/", user="operator")
     expect(page.locator("#figs")).to_contain_text("Visits a second")
