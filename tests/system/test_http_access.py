@@ -164,10 +164,10 @@ ROWS: Mapping[str, Row] = {
     "get_deployment_hold": Row("viewer", "GET", "/deployment/hold", 200),
     "pause_deployment": Row("operator", "POST", "/deployment/pause", 202, everywhere=True),
     "resume_deployment": Row("operator", "POST", "/deployment/resume", 202, everywhere=True),
-    "resume_part_of_deployment": Row("operator", "POST", "/deployment/resume-part", 422, {"rate": 1}, everywhere=True),
+    "resume_part_of_deployment": Row("operator", "POST", "/deployment/resume-part", 422, {}, everywhere=True),
     "list_holds": Row("viewer", "GET", "/holds", 200),
     "pause_namespace": Row("operator", "POST", "/namespaces/default/pause", 202),
-    "resume_part_of_namespace": Row("operator", "POST", "/namespaces/default/resume-part", 200, {"rate": 1}),
+    "resume_part_of_namespace": Row("operator", "POST", "/namespaces/default/resume-part", 422, {}),
     "resume_namespace": Row("operator", "POST", "/namespaces/default/resume", 202),
     "list_models": Row("viewer", "GET", "/models", 200, base="/v1"),
     "get_model": Row("viewer", "GET", "/models/nobody", 404, base="/v1"),
@@ -511,10 +511,11 @@ def test_a_thread_and_a_session_of_another_namespace_are_not_there(
             ("?namespace=other", viewer, 403),
         ):
             assert console.request("DELETE", path + of, None, headers).status == status
-    for path in ("/threads", "/sessions/chatty"):
-        assert console.get(path, **here).data == console.get(f"{path}?namespace=*", **here).data == []
+    for path in ("/threads", "/sessions"):
+        assert console.get(path, **here).data == console.get(f"{path}?namespace=*", **here).data
+        assert console.get(path, **here).data == {"items": [], "after": None}
         assert console.get(f"{path}?namespace=other", **here).status == 404
-        [found] = console.get(f"{path}?namespace=other", **viewer).data
+        [found] = console.get(f"{path}?namespace=other", **viewer).data["items"]
         assert (found["namespace"], found["run"] is not None) == ("other", True)
     with console.stack.client() as client:
         assert client.run(other.id).info().thread == "talk"
