@@ -25,7 +25,7 @@ from tests.processes import RedisServer
 
 
 def test_a_thread_leads_to_its_turns_and_to_its_conversation(scene: Scene, open_page: Open) -> None:
-    page = open_page("/threads?limit=1", user="operator")
+    page = open_page("/threads?agent=invoice-intake&limit=1", user="operator")
     thread = scene.client.thread("invoice-intake", "monday")
     assert thread is not None
     expect(page.get_by_role("row", name=re.compile("monday"))).to_contain_text("Completed")
