@@ -334,12 +334,12 @@ def test_threads_sessions_signals_cache_limits_and_the_fleet(console: Console) -
     run = submitted(console, "work", "hi", thread="ann")
     ended(console, run)
     assert console.get("/threads/work/ann").data["run"] == run
-    assert [thread["name"] for thread in console.get("/threads?agent=work").data] == ["ann"]
+    assert [thread["name"] for thread in console.get("/threads?agent=work").data["items"]] == ["ann"]
     assert [each["id"] for each in console.get("/threads/work/ann/runs").data] == [run]
     assert console.request("DELETE", "/threads/work/ann").status == 204
     assert console.request("DELETE", "/threads/work/ann").problem == "not-found"
     assert console.get("/threads/work/ann/runs").problem == "not-found"
-    assert console.get("/sessions/work").data == []
+    assert console.get("/sessions?agent=work").data == {"items": [], "after": None}
     assert console.get("/sessions/work/nobody").problem == "not-found"
     receipt = console.post("/signals", {"name": "paid/1", "data": {"sum": 5}, "id": "s1"}).data
     assert (receipt["is_new"], receipt["reached"]) == (True, 0)

@@ -149,7 +149,7 @@ def _work(work: PartitionLoad, fleet: FleetLoad | None) -> Iterator[Metric]:
     yield _gauge("sleipnir_paused", "1: the deployment is held (`sleipnir pause --all`).", int(work.paused))
     yield _gauge(
         "sleipnir_paused_namespaces",
-        "Namespaces that are held (`sleipnir incident pause`).",
+        "Namespaces that are held (`sleipnir incident`).",
         work.paused_namespaces,
     )
 
