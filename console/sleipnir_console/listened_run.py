@@ -59,7 +59,7 @@ class AnswerSlots:
 
 @dataclass(frozen=True)
 class RunStanding:
-    """A run that has ended, or that asks: `gates` are its open questions, `output` that of a completed run."""
+    """A run at one moment: `gates` are its open questions, `output` that of a completed run."""
 
     info: RunInfo
     gates: tuple[GateInfo, ...] = ()
@@ -115,14 +115,18 @@ class ListenedRun:
     answered: set[Place] = field(default_factory=set)
     spoken: SpokenText = field(default_factory=SpokenText)
 
-    async def standing(self) -> RunStanding | None:
-        """None: the run goes on by itself."""
+    async def now(self) -> RunStanding:
+        """The run as it is now, whether it goes on by itself or not."""
         info = await self.run.info()
         if info.is_final:
             output = await self.run.output() if info.status == "completed" else None
             return RunStanding(info, output=output or "")
-        gates = [gate for gate in await self.run.gates() if place_of(gate) not in self.answered]
-        return RunStanding(info, tuple(gates)) if gates else None
+        return RunStanding(info, tuple(gate for gate in await self.run.gates() if place_of(gate) not in self.answered))
+
+    async def standing(self) -> RunStanding | None:
+        """None: the run goes on by itself."""
+        now = await self.now()
+        return now if now.info.is_final or now.gates else None
 
     async def until_it_may_have_ended(self) -> None:
         """Return when the run has ended, or after LOOK_AGAIN_S."""

@@ -300,7 +300,7 @@ def test_a_graph_of_another_deployment_asks_and_goes_on_from_its_checkpoint(
         lambda: [each for each in child.gates() if each.opened_ms != gate.opened_ms], "what does not fit is asked again"
     )
     child.answer("7", again)
-    run.wait(60)
+    assert (info := run.wait(60)).status == "completed", info.error
     assert run.output == "yes / bells 7"
     assert log.read_text() == "thought\nthought\n"
 

@@ -131,8 +131,7 @@ class AgentTasks:
 
     async def now(self, run: AsyncRun) -> Json:
         """The task as it is now."""
-        listened = ListenedRun(run, self.is_stopping)
-        return task_of(await listened.standing() or RunStanding(await run.info()))
+        return task_of(await ListenedRun(run, self.is_stopping).now())
 
     async def events(self, listened: ListenedRun) -> AsyncGenerator[Json | None]:
         """A stream: the task, its output as it comes, its last status; None as a sign of life."""
