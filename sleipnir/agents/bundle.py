@@ -64,6 +64,7 @@ UNPACKED = "unpacked"
 """The folder below a worker's home. Not `bundles`: workers of earlier releases that share the home have writable trees
 there, which this release would treat as modified and replace while they are in use."""
 
+_File: TypeAlias = "os.DirEntry[str]"
 _BESIDE = (f"{SHARED}/", f".{FUNCTIONS}/")
 """The prefix of names of files from beside the agent's folder."""
 
@@ -88,8 +89,8 @@ def pack(
     `limit_bytes` packed or `unpacked_bytes` unpacked, has more than MOST_BUNDLE_FILES files, or contains a link that
     leaves it or an unreadable file."""
     files: dict[str, Path | bytes] = {}
-    for name, path in _all_files(folder, _knowledge(graph)):
-        files[name] = path
+    for name, file in _all_files(folder, _knowledge(graph)):
+        files[name] = Path(file.path)
         if len(files) > MOST_BUNDLE_FILES:
             raise BundleError(
                 f"the agent folder {folder} has more than {MOST_BUNDLE_FILES:,} files. Move data out of it"
@@ -154,15 +155,16 @@ class _Packing:
 
 def folder_signature(folder: Path, config_file: Path | None = None) -> tuple[tuple[str, int, int], ...]:
     """Name, size and change time of every file that could be packed: equal signatures, equal bundles."""
-    also = [] if config_file is None else [(str(config_file), config_file)]
-    stats = ((name, path.stat()) for name, path in (*_all_files(folder, [], is_signature=True), *also))
+    stats = [(name, file.stat()) for name, file in _all_files(folder, [], is_signature=True)]
+    if config_file is not None:
+        stats.append((str(config_file), config_file.stat()))
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
 
 
 def packed_part(signature: tuple[tuple[str, int, int], ...], graph: Graph) -> tuple[tuple[str, int, int], ...]:
     """The part of a folder's signature that affects the bundle: documents and knowledge bases may change."""
     knowledge = _knowledge(graph)
-    return tuple(each for each in signature if each[0].startswith(_BESIDE) or not _left_out(Path(each[0]), knowledge))
+    return tuple(each for each in signature if each[0].startswith(_BESIDE) or not _left_out(each[0], knowledge))
 
 
 def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> Graph:
@@ -551,43 +553,54 @@ def _size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _all_files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[tuple[str, Path]]:
+def _all_files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[tuple[str, _File]]:
     """The files to pack of an agent's folder and of what is beside it, by their names in the archive."""
     own = []
-    for name in _files(folder, knowledge, is_signature=is_signature):
-        own.append(folder / name)
-        yield name, folder / name
-    for prefix, other in beside(folder, own):
-        for name in _files(other, [], is_signature=is_signature):
-            yield f"{prefix}/{name}", other / name
+    for name, file in _files(folder, knowledge, is_signature=is_signature):
+        own.append(file)
+        yield name, file
+    for prefix, other in beside(folder, (Path(file.path) for file in own)):
+        for name, file in _files(other, [], is_signature=is_signature):
+            yield f"{prefix}/{name}", file
 
 
-def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[str]:
-    """The names of the files to pack. Raises BundleError for files that cannot be packed, instead of omitting them.
-    `is_signature`: linked folders may be documents of a rag node, and are not read."""
-    root = folder.resolve()
-
-    def fail(error: OSError) -> None:
-        if is_signature:
-            return
-        raise BundleError(f"cannot read {error.filename}: {error.strerror}. Give its owner the right, or remove it")
-
-    for current, folders, names in os.walk(root, onerror=fail, followlinks=not is_signature):
-        place = Path(current).relative_to(root)
-        folders[:] = sorted(name for name in folders if not _left_out(place / name, knowledge))
-        for name in folders:
-            if not is_signature:
-                _check_folder(Path(current) / name, root)
-        for name in names:
-            if _left_out(place / name, knowledge):
+def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[tuple[str, _File]]:
+    """The files to pack, by their names. Raises BundleError for files that cannot be packed, instead of omitting them.
+    `is_signature`: linked folders may be documents of a rag node, and are not read. Without pathlib: each submission
+    takes a signature."""
+    root = folder if is_signature else folder.resolve()
+    unread = [("", str(root))]
+    while unread:
+        place, current = unread.pop()
+        for entry in _entries(current, is_signature=is_signature):
+            name = place + entry.name
+            if _left_out(name, knowledge):
                 continue
-            path = Path(current) / name
-            if path.is_symlink() and not path.resolve().is_relative_to(root):
-                raise BundleError(f"{path} links to a file outside the agent folder; copy it in, or remove the link")
-            if path.is_file():
-                yield (place / name).as_posix()
+            if entry.is_dir():
+                if not is_signature:
+                    _check_folder(Path(entry.path), root)
+                if not (is_signature and entry.is_symlink()):
+                    unread.append((f"{name}/", entry.path))
+            elif entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root.resolve()):
+                raise BundleError(
+                    f"{entry.path} links to a file outside the agent folder; copy it in, or remove the link"
+                )
+            elif entry.is_file():
+                yield name, entry
             elif not is_signature:
-                raise BundleError(f"{path} is neither a file nor a folder; remove it from the agent folder")
+                raise BundleError(f"{entry.path} is neither a file nor a folder; remove it from the agent folder")
+
+
+def _entries(folder: str, *, is_signature: bool) -> list[_File]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        if is_signature:
+            return []
+        raise BundleError(
+            f"cannot read {error.filename}: {error.strerror}. Give its owner the right, or remove it"
+        ) from None
 
 
 def _check_folder(path: Path, root: Path) -> None:
@@ -601,15 +614,17 @@ def _check_folder(path: Path, root: Path) -> None:
         raise BundleError(f"{path} links to a folder that it is in, or from within a linked one; remove the link")
 
 
+@functools.lru_cache(4096)
 def is_left_out(name: str) -> bool:
     """Whether no bundle has files and folders of this name."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
 
 
-def _left_out(path: Path, knowledge: list[str]) -> bool:
-    if is_left_out(path.name):
-        return True
-    return any(path.is_relative_to(source) for source in knowledge)
+def _left_out(name: str, knowledge: list[str]) -> bool:
+    """Of a path within the agent's folder."""
+    return is_left_out(name.rpartition("/")[2]) or any(
+        PurePosixPath(name).is_relative_to(source) for source in knowledge
+    )
 
 
 def _knowledge(graph: Graph | None) -> list[str]:

@@ -41,7 +41,7 @@ from sleipnir.jobs.records import (
 from sleipnir.jobs.records import filter_of as filter_of_stored
 from sleipnir.runs.run import id_letters
 from sleipnir.runs.run_filters import ANY_NAMESPACE, RunCount, RunFilter
-from sleipnir.store.runs.requests import request_token
+from sleipnir.store.runs.requests import random_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,7 @@ class Jobs:
         if given and action != "fork":
             raise UsageError(f"{', '.join(sorted(given))}: only a job that forks runs has these")
         with self._store.errors():
-            job = request_token() if request_id is None else id_letters(f"job {self._actor.person.name} {request_id}")
+            job = random_id() if request_id is None else id_letters(f"job {self._actor.person.name} {request_id}")
             [known] = self._store.jobs.infos([job])
             if known is not None:
                 return self._same(known, action)

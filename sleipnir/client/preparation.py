@@ -7,7 +7,6 @@ only bases are stored.
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -42,9 +41,10 @@ from sleipnir.runs.actor import Person
 from sleipnir.runs.budgets import Budget, check_budget
 from sleipnir.runs.cards import checked_tags
 from sleipnir.runs.initial_state import queued_turn
-from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, QueuedTurn, RunSpec
+from sleipnir.runs.run import QueuedTurn, RunSpec
 from sleipnir.runs.shared_values import names_of
 from sleipnir.settings import Settings
+from sleipnir.store.runs.requests import random_id
 from sleipnir.store.store import Store
 from sleipnir.store.threads import LastTurn, LiveTurn
 
@@ -367,7 +367,7 @@ class Preparation:
     def _id_in(self, partition: int | None) -> str:
         keys = self._store.keys
         while True:
-            run_id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+            run_id = random_id()
             if partition in (None, keys.partition_of(run_id)):
                 return run_id
 

@@ -32,7 +32,9 @@ class Actor:
 
     def __str__(self) -> str:
         text = f"{self.user}@{self.host} ({self.via})" if self.host else f"{self.user} ({self.via})"
-        return "".join(letter if letter.isprintable() else "?" for letter in text)[:MOST]
+        if not text.isprintable():
+            text = "".join(letter if letter.isprintable() else "?" for letter in text)
+        return text[:MOST]
 
     @property
     def person(self) -> Person:

@@ -267,7 +267,7 @@ class RunSpec:
 
 
 ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-"""The letters of run ids. Crockford's alphabet: no two letters look alike."""
+"""The 32 letters of run ids. Crockford's alphabet: no two letters look alike."""
 
 ID_LENGTH: Final = 12
 

@@ -12,7 +12,7 @@ from sleipnir.client.http.runs import SUBMIT_S, agent_name
 from sleipnir.client.jobs import Jobs, PageOfJobs
 from sleipnir.errors import AgentNotFound, JobNotFound
 from sleipnir.jobs.records import DELAY_S, JobInfo, JobPreview, Refusal
-from sleipnir.store.runs.requests import request_token
+from sleipnir.store.runs.requests import random_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ class HttpJobs(Jobs):
             "before": before, "state": state, "agent": named, "model": model,
         }  # fmt: skip
         body = _asked(action, status, runs, query) | {name: v for name, v in given.items() if v is not None}
-        headers = {"Idempotency-Key": request_id or request_token()}
+        headers = {"Idempotency-Key": request_id or random_id()}
         answer = self._call(
             "POST", "", body=body, headers=headers, missing=AgentNotFound, repeats=True, timeout_s=SUBMIT_S
         )

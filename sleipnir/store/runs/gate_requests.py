@@ -10,7 +10,7 @@ from sleipnir.access.audit import audit_text
 from sleipnir.errors import GateAnswered, GateError
 from sleipnir.runs.views import GateInfo
 from sleipnir.store.runs.gates import Gates, claimed_error, gate_answered_text
-from sleipnir.store.runs.requests import request_token
+from sleipnir.store.runs.requests import random_id
 from sleipnir.store.scripts import Arg, LuaScript
 
 _HANDLE = LuaScript("handle_gate")
@@ -76,7 +76,7 @@ class GateRequests(Gates):
         args: dict[str, Arg] = {
             "op": operation, "name": f"{gate.run}/{gate.seq}", "seq": gate.seq, "attempt": gate.attempt, "by": self._by,
             "person": self._person.name, "role": request.role, "assignee": request.assignee, "for_ms": request.for_ms,
-            "until_ms": request.until_ms, "token": request_token(), "take_over": "1" if request.take_over else "",
+            "until_ms": request.until_ms, "token": random_id(), "take_over": "1" if request.take_over else "",
             "entry": entry, "keep_ms": self._audit_ms,
         }  # fmt: skip
         reply = _HANDLE(self._client, keys, args)

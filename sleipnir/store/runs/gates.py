@@ -19,7 +19,7 @@ from sleipnir.runs.views import GateInfo
 from sleipnir.store.namespaced import is_complete, of_namespace
 from sleipnir.store.record_text import dumps
 from sleipnir.store.runs.connection import PAGE
-from sleipnir.store.runs.requests import request_token
+from sleipnir.store.runs.requests import random_id
 from sleipnir.store.runs.run_infos import RunInfos
 from sleipnir.store.scripts import Arg, LuaScript
 
@@ -100,7 +100,7 @@ class Gates(RunInfos):
         entry = audit_text("question voiced", f"run {run_id}", self._by, after=after, reason=comment)
         args: dict[str, Arg] = {
             "run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt, "by": self._by,
-            "token": request_token(), "person": self._person.name, "role": role or self._person.role or "",
+            "token": random_id(), "person": self._person.name, "role": role or self._person.role or "",
             "comment": comment or "", "most": MOST_VOICES, "entry": entry, "keep_ms": self._audit_ms,
         }  # fmt: skip
         reply = _ANSWER(self._client, keys, args)

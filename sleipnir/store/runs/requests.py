@@ -161,7 +161,7 @@ class RunRequests(RunConnection):
             raise UsageError(f"run {run_id!r} is already {status}; nothing to {verb}")
 
     def _tell(self, run_id: str, type_: str, *fields: str, session: SessionKeys | None = None) -> str:
-        token = Fence("", request_token())
+        token = Fence("", random_id())
         status = _TELL(self._client, *self._telling(run_id, type_, session, token), fields)
         if status is None:
             raise RunNotFound(f"no run {run_id!r}")
@@ -202,6 +202,6 @@ def _left(spec: RunSpec) -> str:
     return f"its {what} has continued without it"
 
 
-def request_token() -> str:
-    """A unique token for a request."""
-    return "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+def random_id() -> str:
+    """Of a run, or of a request."""
+    return "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in secrets.token_bytes(ID_LENGTH))
