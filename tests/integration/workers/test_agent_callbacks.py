@@ -180,6 +180,43 @@ def test_the_events_of_a_child_that_failed_are_seen(tmp_path: Path) -> None:
     assert called.seen == ["('visit_closed', 'work', False, None)", "('run_ended', None, None, 'failed')"]
 
 
+IN_PYTHON = """
+from typing import TypedDict
+
+from sleipnir import END, START, NodeMiddleware, StateGraph
+
+class State(TypedDict, total=False):
+    word: str
+    answer: str
+
+class Heard(NodeMiddleware):
+    @staticmethod
+    def agent_event(state, info, event):
+        with open("PLACE", "a") as file:
+            print(info.node, state["word"], event["type"], event["data"].get("node"), file=file)
+
+builder = StateGraph(State).add_agent_node("ask", "child", "{{word}}", output_mapper={"answer": "{{child.output}}"}NODE)
+graph = builder.add_edge(START, "ask").add_edge("ask", END).compile(GRAPH)
+"""
+
+
+@pytest.mark.parametrize("node, graph", [(", middleware=Heard", ""), ("", "middleware=Heard")], ids=["node", "graph"])
+def test_a_middleware_in_python_sees_the_events_of_a_child(tmp_path: Path, node: str, graph: str) -> None:
+    write_agent(tmp_path / "child", CHILD, work_py=WORK)
+    (tmp_path / "parent").mkdir()
+    text = IN_PYTHON.replace("PLACE", str(tmp_path / "seen")).replace("NODE", node).replace("GRAPH", graph)
+    (tmp_path / "parent" / "graph.py").write_text(text)
+    run = AgentRun(tmp_path / "parent", state={"word": "hello"}, settings=Settings(agents_dir=tmp_path))
+    for _ in run.steps():
+        pass
+    assert run.info().status == "completed", run.info().error
+    assert (tmp_path / "seen").read_text().splitlines() == [
+        "ask hello visit_closed work",
+        "ask hello visit_closed done",
+        "ask hello run_ended None",
+    ]
+
+
 SCENES = """
 name: scenes
 version: sleipnir/1
