@@ -87,7 +87,7 @@ def test_a_link_shows_its_question_and_takes_the_answer_of_its_person(
     page = look(console, path)
     text = page.body.decode()
     assert page.status == 200 and "Pay <strong>it</strong>?" in text
-    assert page.headers["Referrer-Policy"] == "no-referrer" and page.headers["Cache-Control"] == "no-store"
+    assert page.headers["Referrer-Policy"] == "strict-origin" and page.headers["Cache-Control"] == "no-store"
     assert 'class="rail"' not in text and "/inbox" not in text and "/claim" not in text
     assert f'action="{path}/answer"' in text
     other = asking(client)

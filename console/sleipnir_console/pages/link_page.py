@@ -7,7 +7,7 @@ role that the person has now.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
@@ -24,6 +24,7 @@ from sleipnir_console.permissions import RANKS, Caller, Permission, requires
 router = APIRouter(route_class=PageRoute)
 
 LinkToken: TypeAlias = Annotated[str, Path(max_length=2_000)]
+REFERRER_POLICY: Final = "strict-origin"  # with `no-referrer` browsers send forms with the origin `null`
 STATUSES = {"damaged": 404, "expired": 410, "person": 403}
 
 
@@ -82,5 +83,5 @@ def _refused(request: Request, error: LinkRefused | RunNotFound) -> Response:
 
 
 def _private(response: Response) -> Response:
-    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Referrer-Policy"] = REFERRER_POLICY
     return response
