@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "answer": ("sleipnir.cli.runs.gates:answer", "Answer an open question of a run."),
         "claim": ("sleipnir.cli.runs.gate_handling:claim", "Claim an open question of a run, or release it."),
         "assign": ("sleipnir.cli.runs.gate_handling:assign", "Say whose work an open question is."),
+        "comment": ("sleipnir.cli.runs.gate_handling:comment", "Say something about a question without answering it."),
         "snooze": ("sleipnir.cli.runs.gate_handling:snooze", "Hide an open question from your work for some time."),
         "link": ("sleipnir.cli.runs.gate_handling:link", "Make a signed link to an open question."),
         "signal": ("sleipnir.cli.runs.signals:signal", "Send an event to all runs that wait for it."),

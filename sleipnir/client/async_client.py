@@ -252,6 +252,7 @@ class AsyncGateInbox:
     release_all = _coroutine(GateInbox.release_all)
     assign = _coroutine(GateInbox.assign)
     snooze = _coroutine(GateInbox.snooze)
+    comment = _coroutine(GateInbox.comment)
 
 
 class AsyncGateLinks:

@@ -5,7 +5,8 @@
     client.run(gate.run).answer("yes", gate)
 
 A claim says that a person works on a question: until it ends, others answer it only after they have taken it over. An
-assignment says whose work it is, and stops nobody. A snooze hides a question from what one person has to do.
+assignment says whose work it is, and stops nobody. A snooze hides a question from what one person has to do. A comment
+says something about it to those who answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from sleipnir.client import run_queries
-from sleipnir.client.gate_person import role_in, role_of, role_of_person
+from sleipnir.client.gate_person import checked_comment, role_in, role_of, role_of_person
 from sleipnir.errors import BundleError, GateError, RecordUnreadable, RunNotFound, UsageError
 from sleipnir.graph.answer_rules import assignee_problem
 from sleipnir.runs.actor import Person
@@ -151,3 +152,14 @@ class GateInbox:
             if until_ms is not None and not now_ms < until_ms <= now_ms + MOST_SNOOZE_MS:
                 raise UsageError("a question is snoozed until a time within the next 366 days")
             self._store.runs.snooze_gate(gate, until_ms or 0)
+
+    def comment(self, gate: GateInfo, text: str) -> None:
+        """Say something about a question without answering it: those who look at it see the comment, and the journal
+        keeps it. Whoever may do something with questions may comment, also who may not answer. The same text of the
+        same person is kept once. Raises UsageError for an empty text, one that is too long, and a question with too
+        many comments."""
+        said = checked_comment(text)
+        if said is None:
+            raise UsageError("the comment is empty")
+        with self._store.errors():
+            self._store.runs.comment_gate(gate, said)

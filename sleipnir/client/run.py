@@ -459,7 +459,7 @@ class Run(Answering):
         `among`; None: there is none. An answer is there once a scheduler has taken it, within milliseconds."""
         with self._store.errors():
             for step in islice(self._store.runs.newest_steps(self.id), among):
-                if step.by and (step.gate == seq or (step.seq == seq and step.kind in ("approval", "input"))):
+                if step.answers(seq):
                     return step
         return None
 

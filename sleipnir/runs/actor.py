@@ -74,8 +74,8 @@ def is_actor(by: str) -> bool:
 @dataclass(frozen=True)
 class Change:
     """The last change of a kind by a person to a run or a batch: `paused`, `resumed`, `retried`, `cancelled`,
-    `answered` (a run's question), `skipped` (a visit of `node`) or `replanned` (a batch's limits). `by` is Actor as
-    text; `reason` and `answer` if there is one."""
+    `answered` or `commented` (a run's question), `skipped` (a visit of `node`) or `replanned` (a batch's limits). `by`
+    is Actor as text; `reason` (of a comment its text) and `answer` if there is one."""
 
     what: str
     by: str

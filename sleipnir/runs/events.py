@@ -49,6 +49,16 @@ class Answered:
 
 
 @dataclass(frozen=True)
+class Commented:
+    """A person has said something about the question that a visit's attempt asks, and has not answered it."""
+
+    seq: int
+    attempt: int
+    text: str
+    by: str
+
+
+@dataclass(frozen=True)
 class Cancelled:
     """A request to end the run. With `keeps`, the run keeps its results: its parent failed and may be retried. `reason`
     is for people."""
@@ -192,6 +202,7 @@ Event: TypeAlias = (
     | TurnReached
     | Resulted
     | Answered
+    | Commented
     | Cancelled
     | Retried
     | Paused

@@ -1,5 +1,5 @@
-"""What people have done with an open gate: their voices, if several must give the same answer, who has claimed it, and
-who it is assigned to.
+"""What people have done with an open gate: their voices, if several must give the same answer, who has claimed it, who
+it is assigned to, and what they have said about it.
 
 It is stored beside the question, for one attempt of its visit (store/lua/shared/handling.lua), and goes with it. None
 of it keeps a gate from expiring.
@@ -16,6 +16,8 @@ from sleipnir.redaction import REDACTED
 
 MOST_COMMENT: Final = 4_000
 """Characters of a comment."""
+MOST_COMMENTS: Final = 100
+"""Comments that one gate keeps before it is answered."""
 MOST_VOICES: Final = 100
 """People whose answers one gate keeps while it has no quorum."""
 
@@ -53,6 +55,16 @@ class GateAssignment:
 
 
 @dataclass(frozen=True)
+class GateComment:
+    """What a person has said about a gate at `at_ms`, without answering it. `by` is the actor as text."""
+
+    person: str
+    by: str
+    at_ms: int
+    text: str
+
+
+@dataclass(frozen=True)
 class GateHandling:
     """What people have done with the gate that an attempt of a visit has opened. The `claim` may have ended: see
     `holder`."""
@@ -61,6 +73,7 @@ class GateHandling:
     voices: tuple[Voice, ...] = ()
     claim: GateClaim | None = None
     assigned: GateAssignment | None = None
+    comments: tuple[GateComment, ...] = ()
 
     def holder(self, now_ms: int) -> str | None:
         """The person whose claim has not ended."""

@@ -44,10 +44,10 @@ class Closing:
 class Step:
     """One journal entry: a visit that ended, or (no `seq`) a request about the run.
 
-    Step 0 is the submission (`kind` "submitted"). The requests are paused, resumed, cancelled, retried, and answered,
-    where the answer to the question of the visit `gate` does not end that visit; `by` is the actor (by.By, as text),
-    `reason` the reason. `answer` is the answer of `by` to a question, `key` the name of that
-    question if it is an interrupt.
+    Step 0 is the submission (`kind` "submitted"). The requests are paused, resumed, cancelled, retried, commented
+    (what a person says of the question of the visit `gate`), and answered, where the answer to that question does not
+    end the visit; `by` is the actor (by.By, as text), `reason` the reason, or the comment. `answer` is the answer of
+    `by` to a question, `key` the name of that question if it is an interrupt.
 
     Its writes count from this step on, unless it is `held` because others of its super-step have not ended.
     `applies` are the steps whose writes count from here on, in visit order, this one included if it is held;

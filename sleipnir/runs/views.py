@@ -310,9 +310,9 @@ class Lineage:
 @dataclass(frozen=True)
 class StepInfo:
     """One journal entry: a visit that ended, or (no `seq`) a request on the run: paused, resumed, cancelled, retried,
-    answered. `by` is the actor, `reason` its reason, `answer` the answer (`[redacted]` if its name is secret-like),
-    `gate` the visit of the question if that visit did not end, `key` the name of that question if it is an interrupt.
-    Step 0 is the submission. `keys` are the state keys it
+    commented, answered. `by` is the actor, `reason` its reason or comment, `answer` the answer (`[redacted]` if its
+    name is secret-like), `gate` the visit of the question if that visit did not end, `key` the name of that question if
+    it is an interrupt. Step 0 is the submission. `keys` are the state keys it
     wrote, `next` the node or nodes it led to (for parallel visits known when all of them have ended), `item` the number
     of the map's visit and of the item. `goes_on`: a turn without calls that was not the last of its loop
     (auto-continuation). `checkpoint`: the run was at a consistent point after it, so its state there can be read and
@@ -355,6 +355,14 @@ class StepInfo:
     def targets(self) -> tuple[str, ...]:
         """The nodes it led to."""
         return self.next if isinstance(self.next, tuple) else (self.next,) if self.next else ()
+
+    def answers(self, seq: int) -> bool:
+        """Whether it has the answer of a person to the question of the visit `seq`."""
+        if not self.by:
+            return False
+        if self.seq is None:
+            return self.gate == seq and self.answer is not None
+        return self.seq == seq and self.kind in ("approval", "input")
 
 
 @dataclass(frozen=True)

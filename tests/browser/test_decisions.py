@@ -41,20 +41,23 @@ def is_over(scene: Scene, run: str, output: str) -> None:
     assert output in (scene.client.run(run).output or "")
 
 
+def violations(page: Page) -> Any:
+    """What axe finds in the page."""
+    session = page.context.new_cdp_session(page)
+    session.send("Runtime.evaluate", {"expression": AXE})
+    found = session.send("Runtime.evaluate", {"expression": VIOLATIONS, "awaitPromise": True, "returnByValue": True})
+    return found["result"]["value"]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_every_page_is_accessible_and_fits(scene: Scene, open_page: Open, theme: Any, width: int) -> None:
     asking, refund = path_of(scene, scene.runs["asking"]), path_of(scene, scene.runs["refund"])
     page = open_page("/runs", viewport={"width": width, "height": 844}, color_scheme=theme)
-    session = page.context.new_cdp_session(page)
     for path in ("/inbox/role", "/inbox/all", "/inbox/snoozed", asking, refund, f"/decisions/{scene.runs['booked']}/3"):
         page.goto(scene.url + path)
         expect(page.locator("h1")).to_have_count(1)
-        session.send("Runtime.evaluate", {"expression": AXE})
-        found = session.send(
-            "Runtime.evaluate", {"expression": VIOLATIONS, "awaitPromise": True, "returnByValue": True}
-        )
-        assert found["result"]["value"] == [], path
+        assert violations(page) == [], path
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} scrolls sideways"
         assert page.evaluate("window.hacked") is None, path
         assert page.locator("main script, main img, main iframe, main style").count() == 0, path
@@ -215,6 +218,29 @@ def test_a_question_is_assigned_and_snoozed(scene: Scene, open_page: Open) -> No
     expect(row(page)).to_be_visible()
     other.reload()
     expect(row(other)).to_be_visible()
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_a_person_comments_and_another_one_answers(scene: Scene, open_page: Open, javascript: bool) -> None:
+    run = scene.submit_invoice("discussed")
+    path, said = path_of(scene, run), f"The supplier says yes. {HOSTILE}"
+    page, other = open_page(path, user="operator", java_script_enabled=javascript), open_page(path, user="approver")
+    page.locator("#comment").fill(said)
+    page.get_by_role("button", name="Comment without an answer").click()
+    comments = page.get_by_role("region", name="Comments")
+    expect(comments.get_by_role("listitem")).to_have_count(1)
+    expect(comments).to_contain_text(said)
+    expect(page.locator("#comment")).to_have_value("")
+    expect(other.get_by_role("region", name="Comments")).to_contain_text(said)
+    page.get_by_role("button", name="Comment without an answer").click()
+    expect(page.get_by_role("alert")).to_contain_text("the comment is empty")
+    expect(page.locator(".way-on").first).to_be_visible()
+    if javascript:
+        assert violations(page) == []
+    other.locator(".way-on", has_text="approve").first.click()
+    is_over(scene, run, "booked")
+    kinds = [(step.kind, step.reason) for step in scene.client.run(run).history() if step.by]
+    assert kinds[0] == ("commented", said)
 
 
 def test_who_may_not_answer_is_told_why(scene: Scene, open_page: Open) -> None:

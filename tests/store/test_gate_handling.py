@@ -11,7 +11,7 @@ from sleipnir.client.access import Access
 from sleipnir.client.gate_inbox import GateInbox
 from sleipnir.errors import AnswerRefused, GateAnswered, GateClaimed, GateError, UsageError
 from sleipnir.runs.actor import Person
-from sleipnir.runs.handling import VoiceCount
+from sleipnir.runs.handling import MOST_COMMENT, MOST_COMMENTS, VoiceCount
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.views import GateInfo
 from sleipnir.settings import Settings
@@ -164,6 +164,50 @@ def test_a_snooze_hides_a_question_from_one_person_until_its_time(store: Store) 
     with pytest.raises(UsageError, match="within the next 366 days"):
         anna.snooze(gate, store.now_ms() - 1)
     assert not store._client.keys(f"{store.keys.prefix}:*:gates:snoozed:*")
+
+
+def test_comments_are_kept_with_the_question_and_then_in_the_journal(store: Store) -> None:
+    world = World(store, "assignees: [anna]")
+    gate = gate_of(store)
+    inbox(store, "carl").comment(gate, "  The supplier says yes.\nSee ticket 4711. ")
+    inbox(store, "anna").claim(gate)
+    inbox(store, "carl").comment(gate, "The supplier says yes.\nSee ticket 4711.")
+    inbox(store, "anna").comment(gate, "thanks")
+    comments = gate_of(store).handling.comments
+    assert [(each.person, each.by, each.text) for each in comments] == [
+        ("carl", "carl@desk (api)", "The supplier says yes.\nSee ticket 4711."),
+        ("anna", "anna@desk (api)", "thanks"),
+    ]
+    assert world.of("anna").answer("yes") is None
+    with pytest.raises(GateAnswered):
+        inbox(store, "carl").comment(gate, "too late")
+    assert world.output() == "done"
+    steps = [(step.kind, step.by, step.reason, step.gate) for step in store.runs.history(RUN) if step.by]
+    assert steps[:2] == [
+        ("commented", "carl@desk (api)", "The supplier says yes.\nSee ticket 4711.", gate.seq),
+        ("commented", "anna@desk (api)", "thanks", gate.seq),
+    ]
+    entries = [entry for entry in Access(store, "test").audit() if entry.what == "run commented"]
+    assert [(entry.by, entry.on, entry.reason) for entry in entries] == [
+        ("carl@desk (api)", f"run {RUN}", "The supplier says yes.\nSee ticket 4711."),
+        ("anna@desk (api)", f"run {RUN}", "thanks"),
+    ]
+    [change] = [change for change in world.of("anna").info().changes if change.what == "commented"]
+    assert change.reason == "thanks"
+
+
+def test_a_question_keeps_a_bounded_number_of_comments(store: Store) -> None:
+    World(store, "")
+    gate, anna = gate_of(store), inbox(store, "anna")
+    for number in range(MOST_COMMENTS):
+        anna.comment(gate, f"comment {number}")
+    anna.comment(gate, "comment 7")
+    with pytest.raises(UsageError, match=f"has {MOST_COMMENTS} comments already"):
+        anna.comment(gate, "one more")
+    for wrong in (" \n", "x" * (MOST_COMMENT + 1)):
+        with pytest.raises(UsageError, match="the comment"):
+            anna.comment(gate, wrong)
+    assert len(gate_of(store).handling.comments) == MOST_COMMENTS
 
 
 def asking(store: Store, count: int, rules: str = "", agent: str = "agent", namespace: str = "default") -> list[str]:

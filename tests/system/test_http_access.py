@@ -112,6 +112,7 @@ ROWS: Mapping[str, Row] = {
     "release_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/release", 404),
     "assign_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/assign", 404, {"person": "anna"}),
     "snooze_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/snooze", 404, {"until_ms": None}),
+    "comment_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/comment", 404, {"text": "known"}),
     "make_link": Row("admin", "POST", f"/gates/{NO_RUN}/1/link", 404, {"person": "anna"}),
     "answer_gate": Row("approver", "POST", f"/gates/{NO_RUN}/1/answer", 404, {"answer": "yes"}),
     "submit_batch": Row("operator", "POST", "/batches?agent=nobody", 415),

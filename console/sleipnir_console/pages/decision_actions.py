@@ -1,4 +1,7 @@
-"""What the buttons of a decision do: answer, claim, release, assign, snooze. What was typed stays if it is refused."""
+"""What the buttons of a decision do: answer, claim, release, assign, snooze, comment.
+
+What was typed stays if it is refused.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from sleipnir_console.strict_model import RunId
 
 router = APIRouter(route_class=PageRoute)
 
-ACTIONS: Final = ("claim", "take-over", "release", "assign", "snooze")
+ACTIONS: Final = ("claim", "take-over", "release", "assign", "snooze", "comment")
 MOST_SNOOZE_S: Final = 31 * 86_400
 
 
@@ -93,10 +96,16 @@ async def send_answer(request: Request, run_id: RunId, gate: GateId) -> Response
 async def handle_decision(
     request: Request, run_id: RunId, gate: GateId, action: Annotated[str, Path(pattern=f"^({'|'.join(ACTIONS)})$")]
 ) -> Response:
-    """Claims, releases, assigns or snoozes a question."""
+    """Claims, releases, assigns, snoozes or comments a question."""
     client, form = client_of(request), form_of(request)
     run = await client.run(run_id)
-    found, inbox = await open_gate(run, gate), client.gate_inbox
+    try:
+        found, inbox = await open_gate(run, gate), client.gate_inbox
+    except HttpProblem as problem:
+        if action != "comment" or problem.type not in ("already-answered", "no-question"):
+            raise
+        return await closed_page(request, run, gate, problem, _kept(form))
+    typed = Typed()
     try:
         match action:
             case "claim" | "take-over":
@@ -105,14 +114,17 @@ async def handle_decision(
                 await inbox.release(found)
             case "assign":
                 await inbox.assign(found, form.get("person", "").strip() or None)
+            case "comment":
+                typed = Typed(_answer(found, form)[1], form.get("words", ""), form.get("comment", "").strip())
+                await inbox.comment(found, typed.comment.replace("\r\n", "\n"))
             case _:
                 await inbox.snooze(found, await _snoozed_until(request, form))
     except (AnswerRefused, GateClaimed) as error:
-        return await _again(request, run, found, "", Typed(), str(error), problem_of(error).kind.status)
+        return await _again(request, run, found, "", typed, str(error), problem_of(error).kind.status)
     except GateError as error:
         raise await closed_problem(run, found.seq, str(error)) from None
     except UsageError as error:
-        return await _again(request, run, found, "", Typed(), str(error), 422)
+        return await _again(request, run, found, form.get("also", ""), typed, str(error), 422)
     return next_page(path_here(form["next"]) if form.get("next") else path_of(found))
 
 

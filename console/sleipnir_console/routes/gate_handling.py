@@ -1,4 +1,4 @@
-"""What people do with an open question besides answering it: claim, release, assign and snooze it."""
+"""What people do with an open question besides answering it: claim, release, assign, snooze and comment it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sleipnir.client.async_client import AsyncGateInbox, AsyncRun
 from sleipnir.client.gate_inbox import CLAIM_S, MOST_CLAIM_S
 from sleipnir.client.gate_links import LINK_S, MOST_LINK_S
 from sleipnir.errors import AnswerRefused, ConfigError, GateClaimed, GateError
+from sleipnir.runs.handling import MOST_COMMENT
 from sleipnir.runs.views import GateInfo
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
@@ -48,6 +49,12 @@ class SnoozeRequest(StrictModel):
     """Until when the caller's lists do without the question, in ms by Redis' clock; null: it is seen again."""
 
     until_ms: int | None = Field(ge=1, le=MOST_INT)
+
+
+class CommentRequest(StrictModel):
+    """What the caller says about the question."""
+
+    text: str = Field(min_length=1, max_length=MOST_COMMENT, examples=["I have asked the supplier."])
 
 
 class LinkRequest(StrictModel):
@@ -132,3 +139,14 @@ async def snooze_gate(request: Request, run_id: RunId, gate: GateId, body: Snooz
     """Hide it from what the caller has to do, until a time. Others see it as before."""
     run, found, inbox = await _asked(request, run_id, gate)
     await _done(run, found.seq, inbox.snooze(found, body.until_ms))
+
+
+@router.post(
+    "/gates/{run_id}/{gate}/comment", operation_id="comment_gate", summary="Comment on a question", status_code=204
+)
+@requires("approver")
+async def comment_gate(request: Request, run_id: RunId, gate: GateId, body: CommentRequest) -> None:
+    """Say something about it without answering it; its `handling` has all comments, and so has the journal of the run.
+    Who may not answer it may comment. The same text of the same person is kept once."""
+    run, found, inbox = await _asked(request, run_id, gate)
+    await _done(run, found.seq, inbox.comment(found, body.text))

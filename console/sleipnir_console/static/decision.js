@@ -54,6 +54,16 @@
   document.addEventListener("change", compare);
   compare();
 
+  // A comment that is in the list was sent: the draft, which is restored after this, must not bring it back.
+  const sent = [...document.querySelectorAll("[data-mine]")].map((each) => each.dataset.mine);
+  if (form && sent.length) {
+    try {
+      const draft = `draft ${form.dataset.draft}`, kept = JSON.parse(sessionStorage.getItem(draft) || "[]");
+      const isSent = ([name, text]) => name === "comment" && sent.includes(text.trim());
+      sessionStorage.setItem(draft, JSON.stringify(kept.filter((field) => !isSent(field))));
+    } catch { /* there is no draft */ }
+  }
+
   // Somebody else has answered: what was typed stays to be read and copied, and cannot be sent.
   const banner = byId("decision-banner");
   const close = () => {

@@ -17,6 +17,7 @@ from sleipnir.runs.events import (
     Answered,
     Cancelled,
     ChildEnded,
+    Commented,
     Event,
     Paused,
     Resumed,
@@ -74,4 +75,4 @@ def concerns_one_that_waits(event: Event) -> bool:
         return event.what == SLOT_GRANTED
     if isinstance(event, TimerFired):
         return event.name == PAST_DUE
-    return isinstance(event, Answered | Cancelled | Paused | Resumed | Retried | ChildEnded)
+    return isinstance(event, Answered | Commented | Cancelled | Paused | Resumed | Retried | ChildEnded)

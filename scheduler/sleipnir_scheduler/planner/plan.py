@@ -31,6 +31,7 @@ from sleipnir.runs.events import (
     Cancelled,
     ChildEnded,
     ChildGone,
+    Commented,
     Continued,
     Event,
     LeaseLost,
@@ -198,6 +199,8 @@ def _decide(context: Context, event: Event) -> IgnoredEvent | None:
             return _turn_due(context)
         case Answered():
             return _answer(context, event)
+        case Commented():
+            return _comment(context, event)
         case LeaseLost():
             return _lease_lost(context, event)
         case Cancelled():
@@ -236,7 +239,9 @@ def _decide(context: Context, event: Event) -> IgnoredEvent | None:
 # Events about one visit
 
 
-def _addressee(context: Context, event: Resulted | LeaseLost | Answered | ChildEnded | ChildGone) -> Visit | None:
+def _addressee(
+    context: Context, event: Resulted | LeaseLost | Answered | Commented | ChildEnded | ChildGone
+) -> Visit | None:
     """The visit that an event is about. None: the visit is over, has another attempt, or waits for something else,
     because messages come late and repeat."""
     visit: Visit | None = context.run.frontier.get(event.seq)
@@ -372,6 +377,15 @@ def _answer(context: Context, event: Answered) -> IgnoredEvent | None:
     context.draft.record.comment, context.draft.record.voices = event.reason, event.voices
     context.renew_limit()
     answered(context, visit, visit.body, event.text, event.by)
+    return None
+
+
+def _comment(context: Context, event: Commented) -> IgnoredEvent | None:
+    visit = _addressee(context, event)
+    if visit is None:
+        return IgnoredEvent("the question is closed, or another one")
+    record = context.draft.record
+    record.write_request("commented", event.by, reason=event.text, gate=visit.seq, attempt=visit.attempt)
     return None
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from sleipnir.runs.events import Answered, ChildEnded, ChildGone, Event, LeaseLost, Resulted
+from sleipnir.runs.events import Answered, ChildEnded, ChildGone, Commented, Event, LeaseLost, Resulted
 from sleipnir.runs.visits import (
     Backoff,
     Body,
@@ -169,6 +169,7 @@ CONCERNS: Final[Mapping[type[Event], frozenset[State]]] = {
     Resulted: frozenset({Work}),
     LeaseLost: frozenset({Work}),
     Answered: frozenset({Question, Doubt}),
+    Commented: frozenset({Question, Doubt}),
     ChildEnded: frozenset({ChildWait}),
     ChildGone: frozenset({ChildWait}),
 }

@@ -30,6 +30,7 @@ from sleipnir.runs.events import (
     Answered,
     Cancelled,
     ChildEnded,
+    Commented,
     LeaseLost,
     Resulted,
     Retried,
@@ -376,7 +377,7 @@ def _unreadable(run: RunView, event: Unreadable) -> IgnoredEvent | str:
 def _about(entry: Entry, run: RunView | None) -> handling:
     """The log context of an entry: its run, and the visit of its event, if it has one."""
     event = entry.event
-    if run is None or not isinstance(event, Resulted | Answered | LeaseLost | ChildEnded):
+    if run is None or not isinstance(event, Resulted | Answered | Commented | LeaseLost | ChildEnded):
         return handling(entry.run)
     visit = run.frontier.get(event.seq)
     return handling(entry.run, None if visit is None else visit.node, event.seq, event.attempt)

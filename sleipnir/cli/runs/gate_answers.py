@@ -167,7 +167,8 @@ def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[G
     commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
     headline = f"run {gate.run} waits for an answer to {gate.place!r}: {first_line(gate.question)}"
     who = who_may_answer(gate)
-    return "\n".join([headline, *([f"  for {one_line(who)}"] if who else []), *commands])
+    said = [f"  {one_line(each.by)}: {one_line(each.text)}" for each in gate.handling.comments]
+    return "\n".join([headline, *([f"  for {one_line(who)}"] if who else []), *said, *commands])
 
 
 def who_may_answer(gate: GateInfo) -> str:

@@ -1,4 +1,4 @@
-"""`claim`, `assign` and `snooze`: what people do with an open question besides answering it."""
+"""`claim`, `assign`, `snooze`, `comment` and `link`: what people do with an open question besides answering it."""
 
 from __future__ import annotations
 
@@ -96,6 +96,25 @@ def snooze(options: GlobalOptions, run_id: str, name: str | None, for_s: float, 
         _inbox(client, person).snooze(gate, until_ms)
     until = "is seen again" if until_ms is None else f"is snoozed until {moment(until_ms)}"
     terminal.note(f"question {gate.seq} of run {gate.run} {until}")
+    return exit_codes.COMPLETED
+
+
+@click.command()
+@_RUN
+@click.argument("words", metavar="[GATE] TEXT", nargs=-1)
+@as_person
+@pass_options
+def comment(options: GlobalOptions, run_id: str, words: tuple[str, ...], person: str | None) -> int:
+    """Say something about an open question of RUN without answering it.
+
+    Those who look at the question see TEXT, also with `show`, and `history` keeps it. GATE is named as for `answer`.
+    """
+    if not 1 <= len(words) <= 2:
+        raise click.UsageError("give TEXT, in quotes, and before it at most one GATE")
+    with options.connected(workers=False) as client:
+        gate = _gate(client, run_id, words[0] if len(words) > 1 else None)
+        _inbox(client, person).comment(gate, words[-1])
+    terminal.note(f"question {gate.seq} of run {gate.run} has your comment")
     return exit_codes.COMPLETED
 
 

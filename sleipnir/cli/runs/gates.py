@@ -166,6 +166,8 @@ def _text(gate: GateInfo, now_ms: int) -> str:
     notes = [f"for {who}"] if who else []
     notes += [f"held by {holder}"] if holder else []
     notes += [f"assigned to {assigned.person}"] if assigned else []
+    if count := len(gate.handling.comments):
+        notes.append("1 comment" if count == 1 else f"{count} comments")
     return terminal.first_line(gate.question) + options + (f" ({'; '.join(notes)})" if notes else "")
 
 

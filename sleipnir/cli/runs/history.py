@@ -132,7 +132,7 @@ def _by(entry: StepInfo) -> str:
         before = f", after {', '.join(others)}" if others else ""
         said = f": {one_line(entry.reason, 80)}" if entry.reason else ""
         return f"{one_line(entry.answer, 40)!r}" + (f" by {entry.by}" if entry.by else "") + before + said
-    return ": ".join(filter(None, (entry.by, entry.reason)))
+    return ": ".join(filter(None, (entry.by, one_line(entry.reason or ""))))
 
 
 def _kind(entry: StepInfo) -> str:

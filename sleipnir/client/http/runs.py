@@ -237,7 +237,7 @@ class HttpRun(Run):
     def answered(self, seq: int, *, among: int = _NEWEST) -> StepInfo | None:
         """As Run.answered, among the last 1,000 steps."""
         for step in self._newest_steps(self.id):
-            if step.by and (step.gate == seq or (step.seq == seq and step.kind in ("approval", "input"))):
+            if step.answers(seq):
                 return step
         return None
 

@@ -1,11 +1,12 @@
--- handle_gate: what people do with an open question besides answering it: claim it, release it, assign it, snooze it.
+-- handle_gate: what people do with an open question besides answering it: claim, release, assign, snooze and comment it.
 --
 -- KEYS[1] gates    HASH    slp:{p07}:run:<run>:gates
 -- KEYS[2] claimed  ZSET    slp:{p07}:gates:claimed
 -- KEYS[3] snoozed  ZSET    slp:{p07}:gates:snoozed:<person>
 -- KEYS[4] events   STREAM  slp:{p07}:run:<run>:events
 -- KEYS[5] audit    STREAM  slp:{p07}:audit
--- ARGV[1] op         str   'claim', 'release', 'assign' or 'snooze'
+-- KEYS[6] inbox    STREAM  slp:{p07}:inbox
+-- ARGV[1] op         str   'claim', 'release', 'assign', 'snooze' or 'comment'
 -- ARGV[2] name       str   <run>/<seq>
 -- ARGV[3] seq        int
 -- ARGV[4] attempt    int   identifies the question: a visit whose worker is lost again asks again
@@ -19,20 +20,25 @@
 -- ARGV[12] take_over str   '1': also from a person who has claimed it
 -- ARGV[13] entry     JSON  access/audit.py; the script adds what was before
 -- ARGV[14] keep_ms   int   how long that entry is kept
+-- ARGV[15] comment   str   what the person says
+-- ARGV[16] most      int   comments that a question keeps
 --
 -- Returns  {1, until_ms}     done, now or before; until_ms of a claim or a snooze, else 0
 --          {0, text, by, at_ms}  answered before, with that text; nothing changed
 --          {-1}              no such open question
 --          {-2, why}         the person, or who gets it, may not answer: 'author' or 'people'
 --          {-5, person, at_ms, until_ms}  another person has claimed it then, until then
+--          {-6}              the question has as many comments as it keeps
 -- A claim lasts until its time or its release; who has it may claim it again, and then it lasts longer. A snooze is seen
--- by its person alone. What changes nothing writes no entry of the audit. Calling twice is safe.
+-- by its person alone. A comment is passed on to the scheduler, which writes it into the journal, and with it the entry of
+-- the audit; the same one of the same person is kept once. What changes nothing writes no entry of the audit. Calling
+-- twice is safe.
 -- shared: audit
 -- shared: handling
-local gates, claimed, snoozed, events, audit = unpack(KEYS)
+local gates, claimed, snoozed, events, audit, inbox = unpack(KEYS)
 local op, name, seq, attempt, by, person, role, assignee = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), unpack(ARGV, 5, 8)
 local for_ms, until_ms, token, take_over = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
-local entry, keep_ms = ARGV[13], tonumber(ARGV[14])
+local entry, keep_ms, comment, most = ARGV[13], tonumber(ARGV[14]), ARGV[15], tonumber(ARGV[16])
 
 local stored = redis.call('HMGET', gates, seq, seq .. ':answer', seq .. ':handling')
 local gate = stored[1] and cjson.decode(stored[1])
@@ -69,6 +75,21 @@ if op == 'snooze' then
   if is_later then keep_until(snoozed, until_ms) else redis.call('ZREM', snoozed, name) end
   if was ~= until_ms then add_entry(was > now_ms and {until_ms = was} or nil) end
   return {1, is_later and until_ms or 0}
+end
+
+if op == 'comment' then
+  local comments = handling.comments or {}
+  for _, each in ipairs(comments) do
+    if each.person == person and each.text == comment then return {1, 0} end
+  end
+  if #comments >= most then return {-6} end
+  comments[#comments + 1] = {person = person, by = by, at_ms = now_ms, text = comment}
+  handling.comments = comments
+  redis.call('HSET', gates, seq .. ':handling', cjson.encode(handling))
+  redis.call('XADD', inbox, '*', 't', 'commented', 'run', string.match(name, '^(.+)/'), 'seq', seq, 'attempt', attempt,
+    'text', comment, 'by', by)
+  notify(events, 'gate_commented', {seq = tonumber(seq), node = gate.node, by = by, person = person, text = comment})
+  return {1, 0}
 end
 
 local other = not take_over and claim_of_another(handling, person, now_ms)

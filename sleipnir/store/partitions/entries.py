@@ -15,6 +15,7 @@ from sleipnir.runs.events import (
     Cancelled,
     ChildEnded,
     ChildGone,
+    Commented,
     Continued,
     Event,
     LeaseLost,
@@ -68,6 +69,8 @@ def event_of(fields: Mapping[str, str]) -> Event:
             text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")
             answered = Answered(whole(fields["seq"], "visit"), str(text), attempt, fields.get("by", ""))
             return _with_rules(answered, fields) if "checked" in fields or "reason" in fields else answered
+        case "commented":
+            return Commented(*_visit(fields), fields["text"], fields.get("by", ""))
         case "cancelled":
             return Cancelled(fields.get("keeps") == "1", fields.get("by", ""), fields.get("reason") or None)
         case "retried":

@@ -1,4 +1,4 @@
-"""What people do with an open question besides answering it: claim, release, assign and snooze it."""
+"""What people do with an open question besides answering it: claim, release, assign, snooze and comment it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from sleipnir.access.audit import audit_text
-from sleipnir.errors import GateAnswered, GateError
+from sleipnir.errors import GateAnswered, GateError, UsageError
+from sleipnir.runs.handling import MOST_COMMENTS
 from sleipnir.runs.views import GateInfo
 from sleipnir.store.runs.gates import Gates, claimed_error, gate_answered_text
 from sleipnir.store.runs.requests import random_id
@@ -15,11 +16,12 @@ from sleipnir.store.scripts import Arg, LuaScript
 
 _HANDLE = LuaScript("handle_gate")
 
-Operation: TypeAlias = Literal["claim", "release", "assign", "snooze"]
+Operation: TypeAlias = Literal["claim", "release", "assign", "snooze", "comment"]
 _AUDITED: dict[Operation, str] = {
     "claim": "question claimed", "release": "question released", "assign": "question assigned",
-    "snooze": "question snoozed",
+    "snooze": "question snoozed", "comment": "",
 }  # fmt: skip
+"""The entries of the audit. That of a comment comes with its journal step."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class _Request:
     for_ms: int = 0
     until_ms: int = 0
     take_over: bool = False
+    comment: str = ""
 
 
 class GateRequests(Gates):
@@ -55,6 +58,11 @@ class GateRequests(Gates):
         """Hide a question from lists for the person of this store until then; a time that is over ends it."""
         self._handle("snooze", gate, _Request(until_ms=until_ms), {"until_ms": until_ms})
 
+    def comment_gate(self, gate: GateInfo, text: str) -> None:
+        """Say something about a question, which stays open; the scheduler writes it into the journal. The same text of
+        the same person is kept once. Raises UsageError for a question that has as many comments as it keeps."""
+        self._handle("comment", gate, _Request(comment=text), {})
+
     def claimed_by_person(self) -> list[GateInfo]:
         """The questions that the person of this store holds, as far as they are open."""
         indexes = [self._keys.of_partition(number).claimed_gates for number in range(self._keys.partitions)]
@@ -70,6 +78,7 @@ class GateRequests(Gates):
         keys = {
             "gates": run.gates, "claimed": partition.claimed_gates,
             "snoozed": partition.snoozed_gates(self._person.name), "events": run.events, "audit": partition.audit,
+            "inbox": partition.inbox,
         }  # fmt: skip
         after = {"question": gate.seq, "attempt": gate.attempt, **after}
         entry = audit_text(_AUDITED[operation], f"run {gate.run}", self._by, after=after)
@@ -77,7 +86,7 @@ class GateRequests(Gates):
             "op": operation, "name": f"{gate.run}/{gate.seq}", "seq": gate.seq, "attempt": gate.attempt, "by": self._by,
             "person": self._person.name, "role": request.role, "assignee": request.assignee, "for_ms": request.for_ms,
             "until_ms": request.until_ms, "token": random_id(), "take_over": "1" if request.take_over else "",
-            "entry": entry, "keep_ms": self._audit_ms,
+            "entry": entry, "keep_ms": self._audit_ms, "comment": request.comment, "most": MOST_COMMENTS,
         }  # fmt: skip
         reply = _HANDLE(self._client, keys, args)
         match reply[0]:
@@ -87,6 +96,8 @@ class GateRequests(Gates):
                 raise self._refused(gate.run, gate.seq, reply[1], request.assignee or self._person.name)
             case -5:
                 raise claimed_error(gate.run, gate.seq, *reply[1:])
+            case -6:
+                raise UsageError(f"question {gate.seq} of run {gate.run!r} has {MOST_COMMENTS} comments already")
             case 0:
                 text = gate_answered_text(gate.run, gate.seq, json.loads(reply[1]), reply[2])
                 raise GateAnswered(text, reply[2], reply[3])

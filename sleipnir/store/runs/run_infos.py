@@ -35,7 +35,9 @@ _SUMMARY = (
     "batch", "slot", "budget", "stopped_by", "failed_visits", "failure",
     "cached", "queued",
 )  # fmt: skip
-_CHANGES = ("by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered", "by:skipped", "by:stopped")
+_CHANGES = (
+    "by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered", "by:commented", "by:skipped", "by:stopped",
+)  # fmt: skip
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 

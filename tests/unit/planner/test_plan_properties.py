@@ -26,6 +26,7 @@ from sleipnir.runs.dag_checkpoints import DagReader
 from sleipnir.runs.events import (
     Answered,
     Cancelled,
+    Commented,
     Event,
     LeaseLost,
     Paused,
@@ -156,6 +157,10 @@ class HostileWorld(RuleBasedStateMachine):
     @rule(seq=st.integers(0, 9), text=st.sampled_from(TEXTS), attempt=st.integers(1, 3), target=events)
     def answer(self, seq: int, text: str, attempt: int) -> Event:
         return Answered(seq, text, attempt)
+
+    @rule(seq=st.integers(0, 9), attempt=st.integers(1, 3), target=events)
+    def comment(self, seq: int, attempt: int) -> Event:
+        return Commented(seq, attempt, "wait for the supplier", "me")
 
     @rule(seq=st.integers(0, 9), attempt=st.integers(0, 3), target=events)
     def nonsense(self, seq: int, attempt: int) -> Event:

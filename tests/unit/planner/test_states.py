@@ -19,6 +19,7 @@ from sleipnir.runs.events import (
     Cancelled,
     ChildEnded,
     ChildGone,
+    Commented,
     Event,
     LeaseLost,
     Paused,
@@ -166,6 +167,8 @@ class World:
     def about(self, visit: Visit) -> tuple[Event, dict[str, Any], tuple[dict[str, Any], ...], int]:
         order = self.order
         match visit.body:
+            case Question() if order.random() < 0.1:
+                return Commented(visit.seq, visit.attempt, "wait", "ann"), {}, (), 1
             case Question() if visit.kind == "budget":
                 return Answered(visit.seq, order.choice(["yes", "no", "what?"]), visit.attempt), {}, (), 1
             case ChildWait(child) if not isinstance(visit.place, Call) and order.random() < 0.2:

@@ -10,6 +10,7 @@ from sleipnir.runs.events import (
     RUN_DEADLINE,
     Answered,
     Cancelled,
+    Commented,
     LeaseLost,
     Paused,
     Resumed,
@@ -140,6 +141,26 @@ def test_an_answer_in_time_drops_the_timer_and_a_late_timer_changes_nothing() ->
     driver.send(Submitted())
     assert driver.send(Answered(1, "Ann")).untimers == ("visit/1/1",)
     assert isinstance(plan(driver.graph, driver.run, TimerFired("visit/1/1"), driver.now_ms), IgnoredEvent)
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_comment_on_a_question_is_a_step_of_the_journal_and_nothing_else(is_paused: bool) -> None:
+    driver = Driver(EXPIRING, {"host": "nobody"})
+    driver.send(Submitted())
+    if is_paused:
+        driver.send(Paused("ann"))
+    before = driver.run
+    said = driver.send(Commented(1, 1, "Ann knows", "bob@desk (api)"))
+    [step] = [write.step for write in said.writes]
+    assert (step.kind, step.by, step.reason, step.gate, step.seq) == (
+        "commented", "bob@desk (api)", "Ann knows", 1, None,
+    )  # fmt: skip
+    assert not (said.close or said.open or said.timers or said.untimers or said.dispatches)
+    assert (driver.run.frontier, driver.run.status) == (before.frontier, before.status)
+    for other in (Commented(1, 2, "of another attempt", "bob"), Commented(7, 1, "of no visit", "bob")):
+        assert isinstance(plan(driver.graph, driver.run, other, driver.now_ms), IgnoredEvent)
+    driver.send(Answered(1, "Ann"))
+    assert isinstance(plan(driver.graph, driver.run, Commented(1, 1, "late", "bob"), driver.now_ms), IgnoredEvent)
 
 
 def test_a_paused_run_commits_what_runs_and_dispatches_nothing_until_it_is_resumed() -> None:
