@@ -123,6 +123,46 @@ SAME = {
     "print(subprocess.run([sys.executable, '-c', 'print(1)'], capture_output=True).stdout)",
     "asyncio": "import asyncio\nasync def f(): await asyncio.sleep(0); return 1\nprint(asyncio.run(f()))",
     "ctypes": "import ctypes; print(ctypes.pythonapi.Py_GetVersion.argtypes, ctypes.get_errno())",
+    "a file that nobody closes": "file = open('kept', 'w'); file.write('x' * 10)",
+    "a file of a function's default": "def f(file=open('kept', 'w')): file.write('default')\nf()",
+    "a file that a module of the library has": "import os; os.file = open('kept', 'w'); os.file.write('library')",
+    "a file of a hook": "import sys; file = open('kept', 'w'); file.write('hook')\n"
+    "def hook(*_): print('hook')\nsys.excepthook = hook\n1 / 0\n",
+    "a file behind a traceback": "def f():\n    file = open('kept', 'w'); file.write('frame')\n    1 / 0\nf()\n",
+    "a compressed file": "import gzip; file = gzip.GzipFile('', 'wb', 9, open('kept', 'wb'), 0); file.write(b'zip')",
+    "another stdout": "import sys; print('first', end=' '); sys.stdout = open('kept', 'w'); print('second')",
+    "another stdout of the same file": "import sys, io; print('a', end='')\n"
+    "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, line_buffering=False); print('b', end='')",
+    "a detached stdout": "import sys, io; print('a', end='')\n"
+    "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'utf-16'); print('b', end='')",
+    "a detached file": "import io\n"
+    "a = open('kept', 'w'); a.write('a'); b = io.TextIOWrapper(a.detach(), 'utf-16'); b.write('b')",
+    "a library that was changed": "import gc, atexit, threading\nprint('x', end='')\ndef no(*_): raise SystemExit(7)\n"
+    "gc.collect = gc.get_objects = no\n",
+    "finalizers": "class A:\n    def __init__(self, name): self.name = name\n"
+    "    def __del__(self): print('freed', self.name, helper())\n"
+    "def helper(): return 'helped'\nb, _a = A('public'), A('private')\nb.b = b\n",
+    "a finalizer of a module of the library": "import json\nclass A:\n    def __del__(self): print('freed')\n"
+    "import wave; wave.a = A()\n",
+    "finalizers of weak references": "import weakref\nclass A: pass\na = A(); weakref.finalize(a, print, 'over')",
+    "a folder for a time": "import tempfile, os\n"
+    "folder = tempfile.TemporaryDirectory(dir='.'); print(os.path.isdir(folder.name))",
+    "atexit in order": "import atexit\nfor i in range(3): atexit.register(print, i)\n"
+    "atexit.register(lambda: 1 / 0)\natexit.register(exit, 3)\n",
+    "atexit that reads the globals": "import atexit\nx = 1\ndef f(): print('x', x)\natexit.register(f)\n",
+    "pools of threads": "from concurrent.futures import ThreadPoolExecutor\n"
+    "pool = ThreadPoolExecutor(2); pool.submit(print, 'in a thread')\n",
+    "a thread that a finished thread has begun": "import threading\n"
+    "t = threading.Thread(target=lambda: threading.Timer(0.1, print, ['late']).start()); t.start(); t.join()\n",
+    "output of a library in C": "import ctypes; ctypes.CDLL(None).printf(b'from C')",
+    "a logger": "import logging; logging.basicConfig(filename='kept'); logging.error('written'); logging.shutdown",
+    "a queue of messages": "import multiprocessing as m; q = m.Queue(); q.put(1); print(q.get())",
+    "output that cannot be written at the end": "import sys, os\n"
+    "print('x'); os.dup2(os.open('/dev/full', os.O_WRONLY), 1)",
+    "a closed descriptor of stdout": "import os; print('x'); os.close(1)",
+    "no stdout": "import sys; sys.stdout = None; print('x')",
+    "a fork that goes on to the end": "import os, sys\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n"
+    "print('child' if not pid else 'parent')\n",
     "site": "import site, sys; print(site.ENABLE_USER_SITE, 'site' in sys.modules, 'sleipnir' in str(sys.modules))",
 }
 
@@ -136,8 +176,22 @@ def comparable(outcome: sandbox.CommandOutcome) -> tuple[object, ...]:
 @pytest.mark.parametrize("what", SAME)
 def test_a_script_is_as_in_a_start_of_its_own(tmp_path: Path, what: str) -> None:
     assert is_warm(tmp_path, name="probe.py")
-    warm, cold = (run(tmp_path, SAME[what], warm=warm) for warm in (True, False))
-    assert comparable(warm) == comparable(cold)
+    kept, ends = tmp_path / "kept", []
+    for is_started_warm in (True, False):
+        kept.unlink(missing_ok=True)
+        outcome = run(tmp_path, SAME[what], warm=is_started_warm)
+        ends.append((comparable(outcome), kept.read_bytes() if kept.exists() else None, len(list(tmp_path.iterdir()))))
+    assert ends[0] == ends[1]
+
+
+def test_a_file_in_a_cycle_is_written_and_an_error_of_a_finalizer_is_told(tmp_path: Path) -> None:
+    """A start of its own may lose the content, as a collection closes such files in any order."""
+    text = (
+        "class A:\n    def __del__(self): 1 / 0\na = A(); a.a = a; a.file = open('kept', 'w'); a.file.write('cycle')\n"
+    )
+    outcome = run(tmp_path, text)
+    assert (outcome.code, (tmp_path / "kept").read_text()) == (0, "cycle")
+    assert "ZeroDivisionError" in outcome.stderr and "warm_server" not in outcome.stderr
 
 
 def test_no_line_of_the_launcher_is_in_a_traceback(tmp_path: Path) -> None:

@@ -18,12 +18,19 @@ NATIVE = frozenset(sys.modules)
 if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # the folder of this file; a script gets its own
 
+import _io  # noqa: E402
 import _socket  # noqa: E402  (socket, with its enums, costs as much as all else of this start)
+import _weakref  # noqa: E402
+import atexit  # noqa: E402
 import ctypes  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402, F401  (nearly every script reads its state with it)
 import os  # noqa: E402
 import select  # noqa: E402
+
+TYPE_CHECKING = False  # typing itself would take longer to import than all else here
+if TYPE_CHECKING:
+    import typing
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SIGKILL = 9
@@ -220,6 +227,83 @@ def set_arguments(program: str, path: str) -> None:
     sys.modules["__main__"] = main
 
 
+def end(status: int) -> None:
+    """End this process in the order of CPython's Py_FinalizeEx, but keep the modules that the launcher had loaded: to
+    free their objects would copy every page of them, which takes longer than all else of a short script. Returns if
+    only the interpreter itself can end it: it has more threads, or its output cannot be written."""
+    if is_threaded():
+        return
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()
+    try:  # noqa: SIM105
+        atexit._run_exitfuncs()
+    except BaseException:  # Python 3.9 prints it and raises it
+        pass
+    if is_threaded() or not has_flushed(sys.stdout, sys.stderr):
+        return
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+    for name in ("stdout", "stderr", "displayhook", "excepthook", "unraisablehook"):
+        setattr(sys, name, getattr(sys, f"__{name}__"))
+    files = open_files()  # open until all finalizers have run, some of which write to them
+    clear_modules()
+    has_flushed(*files, sys.stdout, sys.stderr)
+    libc.exit(status)  # and not os._exit: libraries in C may have functions that are called at the end
+
+
+def is_threaded() -> bool:
+    return len(sys._current_frames()) > 1
+
+
+def has_flushed(*files: "typing.Any") -> bool:
+    """False: one cannot be written. Closed ones do not count."""
+    written = True
+    for file in files:
+        try:
+            if file is not None and not getattr(file, "closed", False):
+                file.flush()
+        except BaseException:
+            written = False
+    return written
+
+
+def open_files() -> "list[typing.Any]":
+    """What writes to a file of the system, directly or through a buffer, after it has written what it held back."""
+    found: list[typing.Any] = []
+    for each in gc.get_objects():
+        if type(each) in (_io.FileIO, _io.BufferedWriter, _io.BufferedRandom, _io.TextIOWrapper):
+            has_flushed(each)
+            if is_of_system(each):
+                found.append(each)
+    return found
+
+
+def is_of_system(file: "typing.Any") -> bool:
+    while type(file) in (_io.BufferedWriter, _io.BufferedRandom, _io.TextIOWrapper):
+        try:
+            file = file.buffer if type(file) is _io.TextIOWrapper else file.raw
+        except ValueError:  # it was detached
+            return False
+    return type(file) is _io.FileIO
+
+
+def clear_modules() -> None:
+    """Free what the script's modules refer to: objects may have finalizers, and files have content to write."""
+    names = [name for name in sys.modules if name not in LOADED or name == "__main__"]
+    modules = [sys.modules.pop(name) for name in names]
+    references = [_weakref.ref(module) for module in modules if isinstance(module, type(sys))]
+    del modules
+    gc.collect()  # finalizers run while the names that they use exist
+    for reference in reversed(references):
+        values = vars(reference() or type(sys)("freed"))
+        for is_private in (True, False):
+            for name in list(values):
+                if name != "__builtins__" and is_private == (name[:1] == "_" and name[1:2] != "_"):
+                    values[name] = None
+    gc.collect()
+
+
 control = _socket.socket(fileno=int(sys.argv[1]))
 if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
     sys.exit("python3 has started threads of its own: it cannot be forked")
@@ -228,7 +312,13 @@ gc.freeze()  # otherwise a collection in a script would touch, and so copy, ever
 control.send(b"ready " + ",".join(sorted(set(sys.modules) - NATIVE)).encode())
 file, path = become_script(*Server(control).serve())
 del control
+LOADED = frozenset(sys.modules)
 # Prints an exception and exits for SystemExit, all as `python3 FILE` does. The interpreter remembers an uncaught
 # KeyboardInterrupt, and dies of SIGINT if this file ends normally.
-if run_file(file, path, 1, None) != 0 and sys.last_type is not KeyboardInterrupt:
-    sys.exit(1)
+failed = run_file(file, path, 1, None) != 0
+if not failed or sys.last_type is not KeyboardInterrupt:
+    try:  # noqa: SIM105
+        end(int(failed))
+    except BaseException:  # what a script has replaced in the library may raise anything
+        pass
+    sys.exit(int(failed))
