@@ -9,12 +9,14 @@ have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from sleipnir.access.audit import audit_text
 from sleipnir.access.records import Identity
 from sleipnir.errors import ConfigError, RunNotFound, UsageError
+from sleipnir.graph.plain import compact_json
 from sleipnir.webhooks.gate_links import GateLink, LinkDamaged, link_of, token_of, url_of
 from sleipnir.webhooks.signatures import SigningKeys
 
@@ -63,7 +65,8 @@ class GateLinks:
         self._store, self._settings, self._by = store, settings, by
 
     def make(self, gate: GateInfo, person: str, *, for_s: float = LINK_S, reason: str | None = None) -> NewLink:
-        """A link for `person` that is valid for `for_s`, with its entry in the audit. Raises UsageError for who is no
+        """A link for `person` that is valid for `for_s`, with its entry in the audit. The same request soon after that
+        gets the same link: it is no second change. Raises UsageError for who is no
         user, is disabled or has no role where the run is, and ConfigError without SLEIPNIR_CONSOLE_URL."""
         if not self._settings.console_url:
             raise ConfigError("SLEIPNIR_CONSOLE_URL is not set: the address at which people reach the console")
@@ -73,12 +76,17 @@ class GateLinks:
         with self._store.errors():
             if self._role(person, gate.run) is None:
                 raise UsageError(f"{person!r:.80} is no user, is disabled, or has no role where run {gate.run!r} is")
-            until_ms = self._store.now_ms() + round(for_s * 1000)
-            link = GateLink(keys.newest, gate.run, gate.seq, gate.attempt, person, until_ms, self._by)
-            after = {"person": person, "until_ms": until_ms}
-            self._store.access.note(
-                audit_text("link made", f"run {gate.run}/{gate.seq}", self._by, after=after, reason=reason)
-            )
+            link = GateLink(keys.newest, gate.run, gate.seq, gate.attempt, person, 0, self._by)
+
+            def entry(until_ms: int) -> str:
+                after = {"person": person, "until_ms": until_ms}
+                return audit_text("link made", f"run {gate.run}/{gate.seq}", self._by, after=after, reason=reason)
+
+            now_ms, for_ms = self._store.now_ms(), round(for_s * 1000)
+            asked = compact_json([vars(link), for_ms, reason])
+            request = sha256(asked.encode()).hexdigest()
+            until_ms = self._store.access.make_link(gate.run, request, now_ms, for_ms, entry)
+            link = replace(link, until_ms=until_ms)
         return NewLink(url_of(self._settings.console_url, token_of(link, keys)), person, until_ms)
 
     def opened(self, token: str) -> OpenedLink:

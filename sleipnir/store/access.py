@@ -7,7 +7,7 @@ secret is its hash.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -34,6 +34,8 @@ FAILED_MS: Final = 3600 * 1000
 """Failures are forgotten so long after the last attempt."""
 PROOF_MS: Final = 3600 * 1000
 """Longer than a login provider and a begun login let a proof be used."""
+SAME_LINK_MS: Final = 10 * 60_000
+"""A link that is asked for again within this time, or a tenth of its own, is the same one."""
 
 _PAGE = 200
 
@@ -211,6 +213,18 @@ class AccessRecords:
         key = self._keys.proof(digest)
         is_first = self._client.set(key, attempt, nx=True, px=PROOF_MS)
         return bool(is_first) or self._client.get(key) == attempt  # this one, whose first reply was lost
+
+    def make_link(self, run: str, request: str, now_ms: int, for_ms: int, entry_of: Callable[[int], str]) -> int:
+        """Until when the link lasts that a `request`, of which this is the digest, makes. The same request again is the
+        same link, and no second entry of the audit."""
+        key, until_ms = self._keys.made_links(run), now_ms + for_ms
+        while True:
+            before = self._client.hget(key, request)
+            if before is not None and 0 <= until_ms - int(before) <= min(SAME_LINK_MS, for_ms // 10):
+                return int(before)
+            entry = entry_of(until_ms)
+            if self._change(key, request, before or "", str(until_ms), "", ttl_ms=SAME_LINK_MS, entry=entry):
+                return until_ms
 
     # Groups of failures.
 

@@ -252,6 +252,11 @@ class AccessKeys:
         later."""
         return f"{self.tag}:proof:{digest}"
 
+    def made_links(self, run: str) -> str:
+        """HASH SHA-256 of what was asked for -> until_ms of the signed links to the questions of a run that were made
+        just now. Dies store.access.SAME_LINK_MS after the last one."""
+        return f"{self.tag}:links:{run}"
+
     @property
     def audit(self) -> str:
         """STREAM e (JSON, access/audit.py), at most MOST_ENTRIES, each as long as the setting audit_retention_s."""

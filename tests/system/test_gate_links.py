@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlencode, urlsplit
 
 import pytest
@@ -11,6 +12,7 @@ from sleipnir.access.records import EVERY
 from sleipnir.client.client import Client
 from sleipnir.client.run import Run
 from sleipnir.errors import UsageError
+from sleipnir.runs.views import GateInfo
 from tests.console import Answer, Console, console_of
 from tests.processes import RedisServer, Stack, write_agent
 from tests.waiting import wait_until
@@ -187,3 +189,40 @@ def test_admins_make_links_over_http_and_on_the_command_line(console: Console, c
     entries = [entry for entry in client.access.audit() if entry.on == f"run {run.id}/{gate.seq}"]
     assert [(entry.what, entry.reason) for entry in entries][-1] == ("link made", "on the road")
     assert "/d/" not in str(entries)
+
+
+def test_the_same_link_asked_for_again_is_one_change(console: Console, client: Client, stack: Stack) -> None:
+    run = asking(client)
+    [gate] = run.gates()
+    headers = {"Authorization": f"Bearer {client.access.create_token('root').text}"}
+
+    def urls(*asked: dict[str, object]) -> list[str]:
+        path = f"/gates/{run.id}/{gate.seq}/link"
+        return [console.request("POST", path, body, headers).data["url"] for body in asked]
+
+    ann = {"person": "ann", "reason": "on the road"}
+    first, again = urls(ann, ann)
+    assert first == again
+    others = urls({"person": "bob"}, {**ann, "for_s": 3600}, {**ann, "reason": "another"})
+    assert len({first, *others}) == 4
+    entries = [entry for entry in client.access.audit() if entry.on == f"run {run.id}/{gate.seq}"]
+    assert [(entry.after["person"], entry.reason) for entry in entries] == [
+        ("ann", "on the road"), ("bob", None), ("ann", "on the road"), ("ann", "another"),
+    ]  # fmt: skip
+    now_ms, links = client.now_ms(), client.gate_links
+    with pytest.MonkeyPatch.context() as patched:
+        made = [links.make(gate, "ann").until_ms]
+        for minutes in (9, 11):
+            patched.setattr(client.store, "now_ms", lambda later=minutes: now_ms + later * 60_000)
+            made.append(links.make(gate, "ann").until_ms)
+    assert made[0] == made[1] < made[2], "later it is a new link, which lasts longer"
+    with ThreadPoolExecutor(8) as pool:
+        at_once = set(pool.map(lambda _: stack_link(stack, gate), range(8)))
+    assert len(at_once) == 1
+    entries = [entry for entry in client.access.audit() if entry.on == f"run {run.id}/{gate.seq}"]
+    assert len(entries) == 7
+
+
+def stack_link(stack: Stack, gate: GateInfo) -> str:
+    with stack.client() as other:
+        return other.gate_links.make(gate, "bob", for_s=7200).url

@@ -1,6 +1,6 @@
 -- change_access: change one record of a user, a token, a webhook or a login, if it is as it was read, and write the audit entry.
 --
--- KEYS[1] records  HASH    slp:{access}:users, ...:tokens, ...:webhooks or ...:logins:<user>
+-- KEYS[1] records  HASH    slp:{access}:users, ...:tokens, ...:webhooks, ...:logins:<user> and others
 -- KEYS[2] users    HASH    slp:{access}:users
 -- KEYS[3] logins   HASH    slp:{access}:logins:<user>
 -- KEYS[4] audit    STREAM  slp:{access}:audit
