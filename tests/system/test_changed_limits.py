@@ -3,15 +3,19 @@ that run."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from sleipnir.client.client import Client
 from sleipnir.errors import UsageError
 from sleipnir.testing import ModelServer
-from tests.console import console_of
+from tests.console import Answer, console_of
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.system.test_tool_limits import GRAPH, TOOLS, log, put_off, replies
 
@@ -85,3 +89,66 @@ def test_a_limit_is_changed_over_http_and_on_the_page(stack: Stack) -> None:
             client.set_limit("a:*", max_parallel=0)
         assert client.reset_limit("a:*").change is None
         assert client.reset_limit("a:*").change is None
+
+
+def test_the_command_the_api_and_the_page_say_the_same(stack: Stack) -> None:
+    """What was changed by any of them, what limits.yaml says, which call that is, and why one is refused."""
+    with stack.client() as client:
+        client.access.add_user("ann", None, {"*": "operator"})
+        token = client.access.create_token("ann").text
+
+    with console_of(stack) as console:
+        bearer = {"Authorization": f"Bearer {token}"}
+
+        def post(path: str, body: Any) -> Answer:
+            return console.request("POST", path, body, bearer)
+
+        def form(**fields: str) -> Answer:
+            return console.request(
+                "POST", "/fleet/limits/set", None, bearer | PAGE, raw=urlencode(fields).encode(), base=""
+            )
+
+        def page() -> str:
+            return " ".join(unescape(console.request("GET", "/fleet", None, bearer, base="").body.decode()).split())
+
+        def agree(by: str, **bounds: int) -> None:
+            shown = {each["pattern"]: each for each in json.loads(stack.sleipnir("limits", "--json").stdout)}["a:*"]
+            [told] = [
+                each
+                for each in console.request("GET", "/limits", None, bearer).data
+                if each["limit"]["pattern"] == "a:*"
+            ]
+            assert {name: shown[name] for name in told["limit"]} == told["limit"]
+            assert (shown["change"], shown["written"]) == (told["change"], told["written"])
+            assert {name: shown["change"][name] for name in bounds} == bounds and shown["change"]["by"].startswith(by)
+            table, html = stack.sleipnir("limits"), page()
+            assert f"by {shown['change']['by']}: too many; limits.yaml: rpm 600" in table.stderr
+            assert html.count(f"changed by <bdi>{shown['change']['by']}</bdi>") == len(bounds)
+            assert ": <bdi>too many</bdi>; limits.yaml: 600" in html
+
+        assert stack.sleipnir("limits", "set", "a:*", "--rate", "50", "--reason", "too many").returncode == 0
+        agree("", requests_per_minute=50)
+        body = {"pattern": "a:*", "requests_per_minute": 40, "max_parallel": 3, "reason": "too many"}
+        assert post("/limits/set", body).status == 200
+        agree("ann/", requests_per_minute=40, max_parallel=3)
+        assert '--json \'{"max_parallel": 3, "pattern": "a:*", "requests_per_minute": 40}\'' in page()
+        sent = form(pattern="a:*", bound="requests_per_minute", value="30", reason="too many")
+        assert sent.status == 303
+        agree("ann/", requests_per_minute=30, max_parallel=3)
+
+        with stack.client() as client:
+            entries = list(client.access.audit(what="limit changed"))
+        assert [(entry.before, entry.after, entry.reason) for entry in entries] == [
+            ({"requests_per_minute": 600}, {"requests_per_minute": 50}, "too many"),
+            ({"requests_per_minute": 50}, {"requests_per_minute": 40, "max_parallel": 3}, "too many"),
+            (
+                {"requests_per_minute": 40, "max_parallel": 3}, {"requests_per_minute": 30, "max_parallel": 3},
+                "too many",
+            ),
+        ]  # fmt: skip
+
+        why = "no limit 'b:*'; there are: 'a:*', 'tool:slow'"
+        assert why in stack.sleipnir("limits", "set", "b:*", "--rate", "5").stderr
+        assert post("/limits/set", {"pattern": "b:*", "requests_per_minute": 5}).data["detail"] == why
+        refused = form(pattern="b:*", bound="requests_per_minute", value="5")
+        assert refused.status == 422 and why in unescape(refused.body.decode())

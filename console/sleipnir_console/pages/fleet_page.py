@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -76,8 +76,9 @@ class WorkerRow:
 
 @dataclass(frozen=True)
 class LimitRow:
-    """A bound of a limit: what it counts, how much of that is used. `holders` are runs that hold a permit; with a
-    `change`, `written` is what limits.yaml says of it."""
+    """A bound of a limit: what it counts, how much of that is used. `holders` are runs that hold a permit. With a
+    `change` of this bound, `written` is what limits.yaml says of it. `kept` are the other bounds that were changed,
+    which a request for this one names too."""
 
     pattern: str
     counts: str
@@ -88,6 +89,8 @@ class LimitRow:
     bound: str
     change: LimitChange | None = None
     written: int | None = None
+    kept: Mapping[str, int] = field(default_factory=dict)
+    is_changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,12 +212,13 @@ def _by_trouble(row: WorkerRow) -> tuple[int, str]:
 
 def bounds_of(use: LimitUse) -> list[LimitRow]:
     """A row for each bound that a limit has."""
-    limit = use.limit
+    limit, changed = use.limit, use.change.bounds if use.change is not None else {}
     holders = [permit.holder.partition("/")[0] for permit in use.slots]
     return [
         LimitRow(limit.pattern, counts, BoundedUse(used, most), use.waiting, use.cooling_until_ms,
-                 list(dict.fromkeys(holders))[:MOST_HOLDERS] if counts == "parallel calls" else (), bound, use.change,
-                 None if use.written is None else getattr(use.written, bound))
+                 list(dict.fromkeys(holders))[:MOST_HOLDERS] if counts == "parallel calls" else (), bound,
+                 use.change if bound in changed else None, None if use.written is None else getattr(use.written, bound),
+                 {name: value for name, value in changed.items() if name != bound}, bool(changed))
         for (bound, counts), used in zip(
             BOUNDS.items(), (use.requests, use.tokens, len(use.slots)), strict=True
         )

@@ -107,7 +107,8 @@ async def list_limits(request: Request) -> list[LimitUse]:
 @router.post("/limits/set", operation_id="set_limit", summary="Give a limit other bounds")
 @requires("operator", everywhere=True)
 async def set_limit(request: Request, body: ChangedLimit) -> LimitUse:
-    """In the place of those of limits.yaml, for all workers, until it is reset; bounds that are null stay."""
+    """In the place of those of limits.yaml, for all workers, until it is reset; bounds that are null are as written
+    there."""
     given = body.model_dump(exclude={"pattern"})
     return await client_of(request).set_limit(body.pattern, **given)
 
