@@ -202,7 +202,7 @@ def clear_resume_value(key: str) -> None:
 
 
 TOOL_RUNNER: Final = "sleipnir_tool_runner"
-"""The module that has the answers of a call in the process of a Python tool (tools/runners/python_tool.py)."""
+"""The module that has the answers of a call in the process of a Python tool (tools/runners/python_call.py)."""
 
 
 def _answers(function: str) -> VisitAnswers:

@@ -1,4 +1,4 @@
-"""What a call of a Python tool needs to ask a person: loaded by python_tool.py when the tool does, under another name.
+"""What a call of a Python tool needs to ask a person: loaded by python_call.py when the tool does, under another name.
 
 `from sleipnir import interrupt, resume_value, has_resume_value` works in any interpreter: without Sleipnir, a module of
 that name has these functions only. The question is written to LLM_INTERRUPT (tools/questions.py).
@@ -74,7 +74,7 @@ class CallAnswers:
 
 
 def answers_of_call(question: str, answers_file: str | None) -> CallAnswers:
-    """`question` and `answers_file` as in python_tool.allow_questions."""
+    """`question` and `answers_file` as in python_call.allow_questions."""
     if answers_file is None:
         return CallAnswers(question, [])
     with open(answers_file, encoding="utf-8") as file:  # noqa: PTH123
