@@ -25,6 +25,7 @@ from sleipnir.errors import (
     AgentNotFound,
     BatchNotFound,
     GateAnswered,
+    GateClaimed,
     GateError,
     GraphError,
     RunNotFound,
@@ -33,6 +34,7 @@ from sleipnir.errors import (
     StoreUnavailable,
     UsageError,
 )
+from sleipnir.runs.actor import Actor
 from tests.console import Console, console_of
 from tests.processes import CALM, RedisServer, Stack, write_agent
 from tests.system.test_http_api import ASKING, FAILING, HOSTILE, STEPS, WORK
@@ -158,6 +160,51 @@ def test_two_people_answer_and_one_of_them_wins(client: Client) -> None:
         run.answer("no", gate)
     assert isinstance(lost.value, GateAnswered | GateError)
     run.wait(WAIT_S)
+
+
+def test_people_share_the_work_on_questions(client: Client, stack: Stack) -> None:
+    with stack.client() as direct:
+        eve = direct.acting_as(Actor("eve", "desk", "api", "approver"))
+        run = client.submit("asking", "Ann")
+        gate = asked(run)
+        eve.gate_inbox.claim(gate)
+        inbox = client.gate_inbox
+        with pytest.raises(GateClaimed, match="eve has claimed question") as held:
+            inbox.claim(gate)
+        assert held.value.person == "eve" and held.value.until_ms > held.value.at_ms
+        with pytest.raises(GateClaimed):
+            inbox.release(gate)
+        with pytest.raises(GateClaimed):
+            run.answer("yes", gate)
+        until_ms = inbox.claim(gate, for_s=60, take_over=True)
+        assert [each.run for each in inbox.page(view="mine")] == [run.id]
+        inbox.assign(gate, "eve")
+        inbox.comment(gate, "I look into it")
+        inbox.comment(gate, "I look into it")
+        (now,) = run.gates()
+        assert now.handling.claim is not None and now.handling.claim.until_ms == until_ms
+        assert now.handling.assigned is not None and now.handling.assigned.person == "eve"
+        assert [each.text for each in now.handling.comments] == ["I look into it"]
+        inbox.snooze(gate, until_ms)
+        assert [each.run for each in inbox.walk(view="snoozed", agent="asking")] == [run.id]
+        assert (inbox.counts().snoozed, inbox.counts().is_exact) == (1, True)
+        inbox.snooze(gate, None)
+        inbox.release(gate)
+        inbox.assign(gate, None)
+        for refused in (
+            lambda: inbox.claim(gate, for_s=10**6), lambda: inbox.comment(gate, " "), lambda: inbox.snooze(gate, 1),
+            lambda: inbox.page(after="x"),
+        ):  # fmt: skip
+            with pytest.raises(UsageError):
+                refused()
+        ways = inbox.ways_on(gate)
+        assert [way.answer for way in ways] == ["yes", "no", None]
+        assert run.answer("yes", gate) is None
+        run.wait(WAIT_S)
+        with pytest.raises(GateError):
+            inbox.claim(gate)
+        with pytest.raises(GateError):
+            inbox.comment(gate, "late")
 
 
 def test_a_run_is_steered(client: Client) -> None:

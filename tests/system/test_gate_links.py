@@ -205,6 +205,12 @@ def test_the_same_link_asked_for_again_is_one_change(console: Console, client: C
     assert first == again
     others = urls({"person": "bob"}, {**ann, "for_s": 3600}, {**ann, "reason": "another"})
     assert len({first, *others}) == 4
+    with Client(
+        f"http://127.0.0.1:{console.port}", token=headers["Authorization"].removeprefix("Bearer ")
+    ) as over_http:
+        assert over_http.gate_links.make(gate, "ann", reason="on the road").url == first
+        with pytest.raises(UsageError, match="is no user"):
+            over_http.gate_links.make(gate, "who")
     entries = [entry for entry in client.access.audit() if entry.on == f"run {run.id}/{gate.seq}"]
     assert [(entry.after["person"], entry.reason) for entry in entries] == [
         ("ann", "on the road"), ("bob", None), ("ann", "on the road"), ("ann", "another"),

@@ -11,9 +11,12 @@ import pytest
 
 from sleipnir import Client
 from sleipnir.client.batch import Batch
+from sleipnir.client.gate_inbox import GateInbox
+from sleipnir.client.gate_links import GateLinks
 from sleipnir.client.http.batches import HttpBatch, RowRequest
 from sleipnir.client.http.client import client_class
 from sleipnir.client.http.connections import ServerAddress
+from sleipnir.client.http.gates import HttpGateInbox, HttpGateLinks
 from sleipnir.client.http.problems import RefusedResponse
 from sleipnir.client.http.runs import HttpRun
 from sleipnir.client.http.schedules import HttpSchedule
@@ -47,6 +50,8 @@ MADE_OF_OTHERS = {
     "Run": {"answer", "answer_all", "error", "result", "status"},
     "Batch": {"run_id", "wait", "watch"},
     "Schedule": set[str](),
+    "GateInbox": {"walk"},
+    "GateLinks": set[str](),
 }
 """Methods that call others alone."""
 
@@ -61,8 +66,15 @@ def public(of: type) -> set[str]:
 
 @pytest.mark.parametrize(
     ("direct", "over_http"),
-    [(Client, client_class(Client)), (Run, HttpRun), (Batch, HttpBatch), (Schedule, HttpSchedule)],
-    ids=["Client", "Run", "Batch", "Schedule"],
+    [
+        (Client, client_class(Client)),
+        (Run, HttpRun),
+        (Batch, HttpBatch),
+        (Schedule, HttpSchedule),
+        (GateInbox, HttpGateInbox),
+        (GateLinks, HttpGateLinks),
+    ],
+    ids=lambda of: of.__name__,
 )
 def test_each_public_method_is_served_or_listed_with_its_reason(direct: type, over_http: type) -> None:
     """A new method needs a route, or a row in UNSERVED: inherited as it is, it would ask for a Redis."""

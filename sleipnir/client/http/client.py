@@ -40,6 +40,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from sleipnir.batches.records import BatchInfo
     from sleipnir.client.batch import Batch
+    from sleipnir.client.http.gates import HttpGateInbox, HttpGateLinks
     from sleipnir.client.http.jobs import HttpJobs
     from sleipnir.client.run import Run
     from sleipnir.client.schedule import Schedule
@@ -232,6 +233,20 @@ class _HttpCalls:
     def gate_count(self, *, namespace: str | None = None) -> int:
         """As Client.gate_count."""
         return int(self.server.get("/gates", {"namespace": namespace, "limit": 1})["count"])
+
+    @property
+    def gate_inbox(self) -> HttpGateInbox:
+        """As Client.gate_inbox, of the person of the token."""
+        from sleipnir.client.http.gates import HttpGateInbox
+
+        return HttpGateInbox(self.server)
+
+    @property
+    def gate_links(self) -> HttpGateLinks:
+        """As Client.gate_links, for admins."""
+        from sleipnir.client.http.gates import HttpGateLinks
+
+        return HttpGateLinks(self.server)
 
     @property
     def jobs(self) -> HttpJobs:
