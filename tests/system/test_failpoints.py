@@ -66,6 +66,8 @@ OF_CLIENTS = {
     "rewind": "fork_run",
     "answer": "answer",
     "claim": "handle_gate",
+    "assign": "handle_gate",
+    "comment": "handle_gate",
     "cancel": "tell",
     "retry": "tell",
     "skip": "tell",
@@ -759,6 +761,27 @@ def claim(caller: Caller) -> Run:
     return run
 
 
+def assign(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.gate_inbox.assign(client.run(sys.argv[2]).gates()[0], 'eve')", run)
+    [gate] = run.gates()
+    caller.client.gate_inbox.assign(gate, "eve")
+    [gate] = run.gates()
+    assert gate.handling.assigned is not None and gate.handling.assigned.person == "eve"
+    entries = [each for each in caller.client.access.audit() if each.on == f"run {run.id}"]
+    assert [each.what for each in entries] == ["question assigned"]
+    return run
+
+
+def comment(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.gate_inbox.comment(client.run(sys.argv[2]).gates()[0], 'wait')", run)
+    [gate] = run.gates()
+    caller.client.gate_inbox.comment(gate, "wait")
+    wait_until(lambda: [step.kind for step in run.history() if step.by] == ["commented"], "it is in the journal once")
+    return run
+
+
 def cancel(caller: Caller) -> Run:
     run = caller.asked()
     caller.dies_in("client.run(sys.argv[2]).cancel()", run)
@@ -895,6 +918,8 @@ CALLS: dict[str, Callable[[Caller], Run]] = {
         rewind,
         answer,
         claim,
+        assign,
+        comment,
         cancel,
         retry,
         skip,
