@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import venv
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,7 +36,13 @@ def launchers_of_this_test_alone() -> Iterator[None]:
 
 
 def run(
-    folder: Path, text: str | bytes, *, name: str = "step.py", warm: bool = True, **changes: Any
+    folder: Path,
+    text: str | bytes,
+    *,
+    name: str = "step.py",
+    python: str = "python3",
+    warm: bool = True,
+    **changes: Any,
 ) -> sandbox.CommandOutcome:
     file = folder / name
     file.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -47,7 +54,7 @@ def run(
         "max_stdout_bytes": 2**24,
         "grace_s": 0.2,
     }
-    return sandbox.run(["python3", str(file)], warm=warm, **(arguments | changes))
+    return sandbox.run([python, str(file)], warm=warm, **(arguments | changes))
 
 
 def launcher() -> warm_python.Launcher:
@@ -276,6 +283,24 @@ def test_a_python3_that_is_a_shim_of_pyenv_starts_warm_with_what_it_chooses(tmp_
     env = ENV | {"PATH": f"{shim.parent}{os.pathsep}{PATH}"}
     assert is_warm(tmp_path, env=env) and is_warm(tmp_path, env=env)
     assert asked.read_text() == "asked\n"
+
+
+def test_the_python_of_a_virtual_environment_starts_warm_with_its_packages(tmp_path: Path) -> None:
+    """Tools run with that of their working directory."""
+    venv.create(tmp_path / ".venv", symlinks=True)
+    python = str(tmp_path / ".venv" / "bin" / "python3")
+    [packages] = (tmp_path / ".venv" / "lib").glob("python*/site-packages")
+    (packages / "only_there.py").write_text("")
+    text = "import only_there, sys; print(sys.path, sys.prefix, sys.executable, sys.argv, sys.orig_argv)"
+    warm, cold = (run(tmp_path, text, warm=warm, python=python) for warm in (True, False))
+    assert warm.code == 0 and comparable(warm) == comparable(cold)
+    assert is_warm(tmp_path, python=python)
+
+
+@pytest.mark.parametrize("name", ["python-of-ours", "node"])
+def test_another_program_is_no_python(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to(sys.executable)
+    assert not is_warm(tmp_path, python=str(tmp_path / name))
 
 
 def test_a_python3_that_cannot_be_a_launcher_starts_cold(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Start Python scripts without the cost of starting python3: a launcher forks a ready one for each script.
 
 A launcher is a `python3 warm_server.py` that this process starts with its first script and keeps. It has the same
-python3 and the same environment as the script, except for the variables of the visit (GRAPH_*, LLM_*), because an
-interpreter reads its environment when it starts; scripts with another environment get another launcher. When this
-process ends in any way, the launcher reads the end of its control socket, kills its scripts and exits. PR_SET_PDEATHSIG
-is not used for it: that is tied to the thread that forks, and a launcher outlives the thread that needed it first.
+python3 (or another Python, as that of a virtual environment) and the same environment as the script, except for the
+variables of the visit (GRAPH_*, LLM_*), because an interpreter reads its environment when it starts; scripts with
+another environment get another launcher. When this process ends in any way, the launcher reads the end of its control
+socket, kills its scripts and exits. PR_SET_PDEATHSIG is not used for it: that is tied to the thread that forks, and a
+launcher outlives the thread that needed it first.
 
 For one script: this process sends a channel, stdout, stderr and a pipe for emissions over the control socket; the
 launcher forks; the child leads its session, sends `ready <pid>` on the channel, and waits. All this is done ahead,
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import select
 import shutil
@@ -61,6 +63,8 @@ HONOURED = frozenset(
     )
 )  # fmt: skip
 """PYTHON* variables that affect a script through its launcher as they would through a start of its own."""
+
+_PYTHON: Final = re.compile(r"python3?(\.\d+)?")
 
 EMITS = b"\0GRAPH_EVENTS_FD="
 """What a request has if its script may write to descriptor 3."""
@@ -355,9 +359,10 @@ class WarmPython:
         self._slots: OrderedDict[Key, _EnvironmentLauncher] = OrderedDict()
 
     def launch(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int = -1) -> WarmScript | None:
-        """Start `python3 FILE`. None: start it cold. Raises OSError when descriptors or processes are exhausted."""
+        """Start `python3 FILE`, or a Python that is named by its path. None: start it cold. Raises OSError when
+        descriptors or processes are exhausted."""
         request = packet(argv, env, cwd)
-        program = _interpreter(env, cwd)
+        program = _interpreter(argv[0], env, cwd)
         if request is None or program is None:
             return None
         at_start = {name: value for name, value in env.items() if not name.startswith(VISIT_VARIABLES)}
@@ -393,7 +398,7 @@ class WarmPython:
 
 def packet(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> bytes | None:
     """The request that makes a child the script, or None if the script would not run as after a cold start."""
-    if sys.platform != "linux" or len(argv) != 2 or argv[0] != "python3" or not Path(argv[1]).is_absolute():
+    if sys.platform != "linux" or len(argv) != 2 or not Path(argv[1]).is_absolute():
         return None
     if any(name.startswith("PYTHON") and name not in HONOURED for name in env):
         return None
@@ -408,14 +413,19 @@ def packet(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> bytes | No
     return packet if len(packet) <= REQUEST_BYTES else None
 
 
-def _interpreter(env: Mapping[str, str], cwd: Path) -> str | None:
-    """The absolute path of `python3`, or of the program that a shim of this name starts; None for other scripts."""
-    program = shutil.which("python3", path=env.get("PATH"))
+def _interpreter(name: str, env: Mapping[str, str], cwd: Path) -> str | None:
+    """The absolute path of `python3`, or of the program that a shim of this name starts, or of a Python that is named
+    by its path, as that of a virtual environment; None for other programs, and for other scripts of these names."""
+    if name != "python3" and not (Path(name).is_absolute() and _PYTHON.fullmatch(Path(name).name)):
+        return None
+    program = shutil.which(name, path=env.get("PATH"))
     if program is None or not Path(program).is_absolute():
         return None
     with Path(program).open("rb") as file:
         is_script = file.read(2) == b"#!"
-    return shims.python3(env, cwd) if is_script else program
+    if not is_script:
+        return program
+    return shims.python3(env, cwd) if name == "python3" else None
 
 
 def _argv0(program: str, env: Mapping[str, str]) -> str:
