@@ -52,6 +52,8 @@ def violations(page: Page) -> Any:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_every_page_is_accessible_and_fits(scene: Scene, open_page: Open, theme: Any, width: int) -> None:
+    [gate] = scene.client.run(scene.runs["asking"]).gates()
+    scene.client.gate_inbox.comment(gate, f"{HOSTILE}\n{'unbroken' * 60}")
     asking, refund = path_of(scene, scene.runs["asking"]), path_of(scene, scene.runs["refund"])
     page = open_page("/runs", viewport={"width": width, "height": 844}, color_scheme=theme)
     for path in ("/inbox/role", "/inbox/all", "/inbox/snoozed", asking, refund, f"/decisions/{scene.runs['booked']}/3"):
