@@ -8,11 +8,14 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sleipnir.client.async_client import AsyncClient
+from sleipnir.client.client import Client
+from sleipnir.errors import HookNotFound, NotServed, UsageError, WebhookNotFound
 from sleipnir.failpoints import VARIABLE
 from tests.console import console_of
 from tests.processes import RedisServer, Stack, write_agent
@@ -139,6 +142,44 @@ def test_an_admin_adds_and_removes_a_webhook_over_http(own_stack: Stack, target:
         assert api.request("DELETE", "/webhooks/w").status == 204
         assert api.get("/webhooks/w").problem == "not-found"
         assert api.post("/webhooks", {**body, "on": ["started"]}).status == 422
+
+
+def test_a_client_over_http_has_the_webhooks_of_its_server(own_stack: Stack, target: Receiver) -> None:
+    with console_of(own_stack) as api, Client(f"http://127.0.0.1:{api.port}") as client, own_stack.client() as direct:
+        webhooks = client.webhooks
+        made = webhooks.add("w", target.url, ["run_ended"], tags={"customer": "acme"}, reason="orders")
+        assert made.secret.startswith("whsec_")
+        [stored] = direct.webhooks.all()
+        hidden = {"token": "", "key": "", "changed": ""}
+        assert webhooks.all() == [made.info] == [replace(stored, webhook=replace(stored.webhook, **hidden))]
+        with pytest.raises(UsageError, match="there is a webhook 'w' already"):
+            webhooks.add("w", target.url, ["run_ended"])
+        paused = webhooks.pause("w", reason="it moves").paused
+        assert paused == direct.webhooks.get("w").webhook.paused and paused is not None and paused.reason == "it moves"
+        assert webhooks.resume("w").paused is None
+        assert webhooks.deliveries("w") == []
+        with pytest.raises(NotServed, match="with `reason`"):
+            webhooks.remove("w", reason="over")
+        assert webhooks.remove("w").name == "w"
+        for missing in (webhooks.get, webhooks.pause, webhooks.remove, webhooks.deliveries):
+            with pytest.raises(WebhookNotFound):
+                missing("w")
+        with pytest.raises(UsageError, match="delivery"):
+            webhooks.redeliver("msg_000000000000000000000000")
+
+
+def test_a_client_over_http_has_the_hooks_of_its_server(own_stack: Stack) -> None:
+    with console_of(own_stack) as api, Client(f"http://127.0.0.1:{api.port}") as client, own_stack.client() as direct:
+        made = client.hooks.add("paid", signal="order.{{body.order}}.paid", inputs={}, id_field="event.id")
+        stored = direct.hooks.get("paid")
+        hidden = {"token": "", "changed": "", "secrets": (), "header": stored.proof_header}
+        assert client.hooks.all() == [made.hook] == [replace(stored, **hidden)]
+        rotated = client.hooks.rotate("paid", overlap_s=60)
+        assert made.secret and rotated.secret and made.secret != rotated.secret
+        assert client.hooks.remove("paid").name == "paid"
+        for missing in (client.hooks.get, client.hooks.rotate, client.hooks.remove):
+            with pytest.raises(HookNotFound):
+                missing("paid")
 
 
 @pytest.mark.parametrize("networks", ["", "10.0.0.0/8"])

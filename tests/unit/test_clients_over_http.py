@@ -13,6 +13,7 @@ from sleipnir import Client
 from sleipnir.client.batch import Batch
 from sleipnir.client.gate_inbox import GateInbox
 from sleipnir.client.gate_links import GateLinks
+from sleipnir.client.hooks import Hooks
 from sleipnir.client.http.batches import HttpBatch, RowRequest
 from sleipnir.client.http.client import client_class
 from sleipnir.client.http.connections import ServerAddress
@@ -21,8 +22,10 @@ from sleipnir.client.http.problems import RefusedResponse
 from sleipnir.client.http.runs import HttpRun
 from sleipnir.client.http.schedules import HttpSchedule
 from sleipnir.client.http.unserved import UNSERVED
+from sleipnir.client.http.webhooks import HttpHooks, HttpWebhooks
 from sleipnir.client.run import Run
 from sleipnir.client.schedule import Schedule
+from sleipnir.client.webhooks import Webhooks
 from sleipnir.errors import (
     AccessDenied,
     AnswerRefused,
@@ -52,6 +55,8 @@ MADE_OF_OTHERS = {
     "Schedule": set[str](),
     "GateInbox": {"walk"},
     "GateLinks": set[str](),
+    "Webhooks": set[str](),
+    "Hooks": set[str](),
 }
 """Methods that call others alone."""
 
@@ -73,6 +78,8 @@ def public(of: type) -> set[str]:
         (Schedule, HttpSchedule),
         (GateInbox, HttpGateInbox),
         (GateLinks, HttpGateLinks),
+        (Webhooks, HttpWebhooks),
+        (Hooks, HttpHooks),
     ],
     ids=lambda of: of.__name__,
 )

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
 
 from sleipnir.errors import ConfigError
-from sleipnir.webhooks.records import OccasionName, WebhookDelivery, WebhookInfo
+from sleipnir.webhooks.records import OccasionName, WebhookDelivery, WebhookInfo, WebhookPause
 from sleipnir_console.connection import client_of
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.problems import HttpProblem
@@ -54,6 +54,7 @@ class WebhookView(BaseModel):
     created_ms: int
     created_by: str
     paused_by: str | None
+    paused: WebhookPause | None
     waiting: int
     delivered: int
     failed: int
@@ -74,6 +75,7 @@ class WebhookView(BaseModel):
             created_ms=webhook.created_ms,
             created_by=webhook.created_by,
             paused_by=webhook.paused.by if webhook.paused else None,
+            paused=webhook.paused,
             waiting=info.waiting,
             delivered=info.delivered,
             failed=info.failed,

@@ -6,9 +6,9 @@
 
 `Client` and `AsyncClient` with a URL have the same methods as with Redis, and handles of the same classes.
 connections.py sends requests, problems.py makes errors of their refusals, runs.py, batches.py and schedules.py have the
-handles, gates.py and jobs.py what a client does with these, client.py its methods. A method that is not defined there
-raises NotServed with the reason that unserved.py has for it: there is a route for each of the others. A test compares
-the table with the classes.
+handles, gates.py, jobs.py and webhooks.py what a client does with these, client.py its methods. A method that is not
+defined there raises NotServed with the reason that unserved.py has for it: there is a route for each of the others. A
+test compares the table with the classes.
 
 Rules.
 1. A request is repeated only if that changes nothing: reading, and requests that the API lets be repeated. `submit`

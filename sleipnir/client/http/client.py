@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sleipnir.client.batch import Batch
     from sleipnir.client.http.gates import HttpGateInbox, HttpGateLinks
     from sleipnir.client.http.jobs import HttpJobs
+    from sleipnir.client.http.webhooks import HttpHooks, HttpWebhooks
     from sleipnir.client.run import Run
     from sleipnir.client.schedule import Schedule
     from sleipnir.client.schedule_pages import PageOfSchedules
@@ -247,6 +248,20 @@ class _HttpCalls:
         from sleipnir.client.http.gates import HttpGateLinks
 
         return HttpGateLinks(self.server)
+
+    @property
+    def webhooks(self) -> HttpWebhooks:
+        """As Client.webhooks, for admins of the whole deployment."""
+        from sleipnir.client.http.webhooks import HttpWebhooks
+
+        return HttpWebhooks(self.server)
+
+    @property
+    def hooks(self) -> HttpHooks:
+        """As Client.hooks, for admins of the whole deployment."""
+        from sleipnir.client.http.webhooks import HttpHooks
+
+        return HttpHooks(self.server)
 
     @property
     def jobs(self) -> HttpJobs:

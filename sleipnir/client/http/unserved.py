@@ -22,7 +22,6 @@ UNSERVED: Final[Mapping[str, str]] = {
     "Client.add_to_session": "the API has no route that adds to a session: runs do",
     "Client.compare_batches": "the API compares a page of rows at a time: `Batch.comparisons`",
     "Client.definition": _DEFINITION,
-    "Client.hooks": _VIEWS,
     "Client.get_state": _CHECKPOINTS,
     "Client.get_state_history": _CHECKPOINTS,
     "Client.nodes": _DEFINITION,
@@ -37,9 +36,9 @@ UNSERVED: Final[Mapping[str, str]] = {
     "Client.store": _RECORDS,
     "Client.structure": _DEFINITION,
     "Client.warnings": _DEFINITION,
-    "Client.webhooks": _VIEWS,
     "GateInbox.release_all": "logging out ends all claims of a person",
     "GateLinks.opened": "who has a link opens it in a browser",
+    "Hooks.receive": "requests of a hook come to `/hooks/NAME` of the server",
     "Run.checkpoint": "`history` says of each step whether it is a checkpoint",
     "Run.export": "its lines come from `GET /api/v1/runs/RUN/export`",
     "Run.get_state": _CHECKPOINTS,
@@ -47,6 +46,8 @@ UNSERVED: Final[Mapping[str, str]] = {
     "Run.graph": "the API has its drawing only: `GET /api/v1/runs/RUN/drawing`",
     "Run.past_steps": "the API has the steps of each run: `history` of its source has them",
     "Run.trace_lines": "the API has the trace as data: `trace`",
+    "Webhooks.lost_notes": "`sleipnir doctor` says so",
+    "Webhooks.senders": "`sleipnir doctor` says so",
 }
 INSTEAD: Final = "A client of Redis has it (SLEIPNIR_REDIS_URL)"
 
