@@ -117,7 +117,8 @@ class HttpHooks(Hooks):
         body = {
             "name": name, "form": form, "agent": agent, "signal": signal, "prompt": prompt,
             "inputs": dict(inputs or {}), "header": header, "algorithm": algorithm, "id_header": id_header,
-            "id_field": id_field, "namespace": namespace, "per_minute": per_minute, "own_secret": own_secret, "reason": reason,
+            "id_field": id_field, "namespace": namespace, "per_minute": per_minute, "own_secret": own_secret,
+            "reason": reason,
         }  # fmt: skip
         return _new_hook(_call(self._server, "POST", "/hooks", body))
 
