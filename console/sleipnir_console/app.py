@@ -221,10 +221,11 @@ def _routes(routers: Iterable[APIRouter]) -> Iterator[APIRoute]:
 
 
 def methods_of(path: str) -> set[str]:
-    """The methods that the routes of a path take; those of PROTOCOLS have one each."""
+    """The methods that the routes of a path take, for a path without parameters (`/jobs/preview`) those of its own
+    routes alone; those of PROTOCOLS have one each."""
     below, routes = path.removeprefix(PREFIX), [route for router in ROUTERS for route in router.routes]
     found = [route for route in routes if isinstance(route, APIRoute) and route.path_regex.match(below)]
-    return {method for route in found for method in route.methods or ()}
+    return {method for route in found if route.path == found[0].path for method in route.methods or ()}
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:

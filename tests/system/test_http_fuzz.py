@@ -43,10 +43,13 @@ def test_what_is_no_number_of_a_question_is_refused(console: Console, gate: str)
     assert console.post(f"/gates/{run}/{gate}/answer", {"answer": "yes"}).problem == "invalid-request"
 
 
-@pytest.mark.parametrize("path", ["/runs", "/signals", "/cache"])
+ALLOWED = {"/cache": "DELETE, GET", "/jobs/preview": "POST"}
+
+
+@pytest.mark.parametrize("path", ["/runs", "/signals", "/cache", "/jobs/preview"])
 def test_a_method_that_a_path_does_not_take_is_refused_with_all_that_it_takes(console: Console, path: str) -> None:
     answer = console.request("PATCH", path)
-    assert (answer.status, answer.headers["Allow"]) == (405, {"/cache": "DELETE, GET"}.get(path, "GET, POST"))
+    assert (answer.status, answer.headers["Allow"]) == (405, ALLOWED.get(path, "GET, POST"))
 
 
 @pytest.mark.parametrize(
