@@ -7,15 +7,29 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sleipnir_workers.execution.execution import VisitLost
-from sleipnir_workers.processes import group_guard, sandbox
+from sleipnir_workers.processes import group_guard, sandbox, warm_python
 from tests.unit.workers.visits import PATH, When, is_gone, text_of
 from tests.waiting import wait_until
+
+
+@pytest.fixture(params=[False, True], ids=["cold", "forked"], autouse=True)
+def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands start in both ways, and show no difference."""
+    monkeypatch.setitem(STARTS, "warm", request.param)
+    warm_python.warm_python.close()
+    yield
+    assert bool(warm_python.warm_python.launchers()) <= request.param
+    warm_python.warm_python.close()
+
+
+STARTS = {"warm": False}
 
 
 def run(command: str, folder: Path, **changes: Any) -> sandbox.CommandOutcome:
@@ -26,6 +40,7 @@ def run(command: str, folder: Path, **changes: Any) -> sandbox.CommandOutcome:
         "lost": threading.Event(),
         "max_stdout_bytes": 2**20,
         "grace_s": 0.1,
+        **STARTS,
     }
     return sandbox.run(["bash", "-c", command], **(arguments | changes))
 
@@ -164,10 +179,50 @@ def test_a_visit_that_is_lost_already_starts_nothing(tmp_path: Path) -> None:
 
 def test_no_file_descriptor_is_left_open(tmp_path: Path) -> None:
     run("true", tmp_path)
-    before = sorted(Path("/proc/self/fd").iterdir())
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for command in ("true", "sleep 60 & echo x", "trap '' TERM; sleep 60"):
         run(command, tmp_path, timeout_s=0.3)
-    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_command_has_the_descriptors_of_a_shell_and_no_others(tmp_path: Path) -> None:
+    assert run("ls /proc/self/fd", tmp_path).stdout.split() == [b"0", b"1", b"2", b"3"]  # the last is of `ls`
+
+
+def test_a_program_or_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {
+        "env": {"PATH": PATH}, "timeout_s": 20.0, "lost": threading.Event(), "max_stdout_bytes": 2**20, **STARTS,
+    }  # fmt: skip
+    outcome = sandbox.run(["no-such-program"], cwd=tmp_path, **arguments)
+    assert (outcome.code, outcome.stderr) == (
+        127,
+        "launch: cannot start 'no-such-program': No such file or directory\n",
+    )
+    with pytest.raises(FileNotFoundError):
+        sandbox.run(["true"], cwd=tmp_path / "missing", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("variables", "characters"),
+    [({}, 1), ({"LANG": "C"}, 1), ({"LANG": "xx_YY.UTF-8"}, 2), ({"LC_CTYPE": "POSIX"}, 1), ({"LC_ALL": "C"}, 2)],
+)
+def test_text_is_utf_8_unless_another_locale_is_asked_for(
+    tmp_path: Path, variables: dict[str, str], characters: int
+) -> None:
+    outcome = run('a="é"; echo "${#a}" "$LC_CTYPE"', tmp_path, env={"PATH": PATH, **variables})
+    assert (outcome.stdout.split()[0], outcome.stderr) == (b"%d" % characters, "")
+
+
+def test_words_and_variables_come_as_they_are(tmp_path: Path) -> None:
+    words = ["", "a b", "\n", "é", "\udcff", "x=y", "-n"]
+    env = {"PATH": PATH, "EMPTY": "", "EQUAL": "a=b", "LINES": "1\n2", "BYTES": "\udcff", "LARGE": "x" * 100_000}
+    command = "import os, sys; print(sys.argv[1:], [(k, v) for k, v in sorted(os.environ.items()) if k != 'LC_CTYPE'])"
+    outcome = sandbox.run(
+        [sys.executable, "-c", command, *words], env=env, cwd=tmp_path, timeout_s=20.0, lost=threading.Event(),
+        max_stdout_bytes=2**20, **STARTS,
+    )  # fmt: skip
+    assert outcome.stdout.decode() == f"{words} {sorted(env.items())}\n"
+    assert run("trap", tmp_path).stdout == b"trap -- '' SIGPIPE\ntrap -- '' SIGXFSZ\n"
 
 
 RUN_FOR_EVER = """
@@ -175,12 +230,14 @@ import pathlib, sys, threading
 from sleipnir_workers.processes import sandbox
 command = "trap '' TERM HUP; sleep 60 & echo $! > child; echo $$ > leader; wait"
 sandbox.run(["bash", "-c", command], env={"PATH": sys.argv[1]}, cwd=pathlib.Path(sys.argv[2]), timeout_s=60.0,
-            lost=threading.Event(), max_stdout_bytes=1000)
+            lost=threading.Event(), max_stdout_bytes=1000, warm=WARM)
 """
 
 
 def test_a_killed_worker_takes_its_commands_and_their_children_with_it(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", RUN_FOR_EVER, PATH, str(tmp_path)]) as worker:
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN_FOR_EVER.replace("WARM", str(STARTS["warm"])), PATH, str(tmp_path)]
+    ) as worker:
         wait_until(lambda: text_of(tmp_path / "leader"), "the command runs")
         worker.kill()
     for name in ("leader", "child"):

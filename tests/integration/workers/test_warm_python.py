@@ -64,9 +64,11 @@ def launcher() -> warm_python.Launcher:
 
 def is_warm(folder: Path, **changes: Any) -> bool:
     """Whether a script with these arguments is a launcher's child."""
-    outcome = run(folder, "import os; print(os.getppid())", **changes)
+    outcome = run(folder, "import os, sys; print(os.getppid(), 'ctypes' in sys.modules)", **changes)
     assert outcome.code == 0, outcome
-    return int(outcome.stdout) in [found.pid for found in warm_python.warm_python.launchers()]
+    parent, has_modules = outcome.stdout.split()
+    is_child = int(parent) in [found.pid for found in warm_python.warm_python.launchers()]
+    return is_child and has_modules == b"True"
 
 
 SAME = {

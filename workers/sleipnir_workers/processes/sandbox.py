@@ -126,7 +126,7 @@ def run(
 
     `max_stdout_bytes`: a command that prints more is killed. None: its stdout is only a log, kept as stderr is.
 
-    `warm`: start `python3 FILE` by a fork, where the only difference is speed.
+    `warm`: start it by a fork, `python3 FILE` even by one of a ready python3, where the only difference is speed.
 
     `stdin` is a descriptor that it reads from; None: its stdin is empty. Such a command is not `warm`.
 
@@ -156,9 +156,9 @@ def run(
 
     try:
         with children.of_command() as mark:
-            if warm and stdin is None and (script := warm_python.warm_python.launch(argv, env, cwd, mark)):
+            if warm and stdin is None and (forked := _forked(argv, env, cwd, mark)):
                 with contextlib.suppress(warm_python.NotBegun):
-                    return wait_for(script)
+                    return wait_for(forked)
             return wait_for(_ColdStart(shims.without_shim(argv, env, cwd), env, cwd, mark, events is not None, stdin))
     except OSError as error:
         if error.errno == errno.E2BIG or error.filename in (cwd, str(cwd)):
@@ -166,6 +166,14 @@ def run(
         raise MachineFailed.of(
             error, "cannot start a command", part=EXHAUSTED.get(error.errno or 0, "sandbox")
         ) from error
+
+
+def _forked(argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int) -> Leader | None:
+    """The command, started by a fork: as a script of a warm python3 if it is one. None: it must be started cold."""
+    launchers = warm_python.warm_python
+    if script := launchers.launch(argv, env, cwd, mark):
+        return script
+    return launchers.launch_command(shims.without_shim(argv, env, cwd), env, cwd, mark)
 
 
 class _ColdStart:

@@ -14,6 +14,8 @@ where, with which variables), without which nothing is run. When the script ends
 `killed <signal>`, and reaps the script only when this process closes the channel: until then its group can be
 signalled.
 
+Other commands start by a fork of a launcher too, whose child becomes the command (`launch_command`).
+
 If a script is not certain to run as after a start of its own, `launch` returns None, and so it does when a launcher
 fails. The end of a script that was running when its launcher died is unknown (`code` is None). Only its group may be
 signalled although init may have reaped it a moment before.
@@ -367,9 +369,28 @@ class WarmPython:
             return None
         at_start = {name: value for name, value in env.items() if not name.startswith(VISIT_VARIABLES)}
         slot = self._slot((*_identity(program), *sorted(at_start.items())))
+        return self._run(slot, request, mark, program, at_start, _modules_beside(argv[1]))
+
+    def launch_command(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int = -1
+    ) -> WarmScript | None:
+        """Start any command. A launcher of no particular environment forks, and the fork becomes the command, which
+        saves the start of an interpreter that would become it (launch.py). None: start it in that way."""
+        request = command_packet(argv, env, cwd)
+        return None if request is None else self._run(self._slot(("command",)), request, mark, sys.executable, {})
+
+    def _run(
+        self,
+        slot: _EnvironmentLauncher,
+        request: bytes,
+        mark: int,
+        program: str,
+        env: Mapping[str, str],
+        modules: frozenset[str] = frozenset(),
+    ) -> WarmScript | None:
         for _ in range(2):
-            launcher = slot.get(program, at_start)
-            if launcher is None or launcher.preloaded & _modules_beside(argv[1]):
+            launcher = slot.get(program, env)
+            if launcher is None or launcher.preloaded & modules:
                 return None
             try:
                 return launcher.run(request, mark)
@@ -405,12 +426,22 @@ def packet(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> bytes | No
     if not all(Path(entry).is_absolute() for entry in env.get("PYTHONPATH", "/").split(os.pathsep)):
         return None  # python3 makes it absolute at its start, which a launcher does in another directory
     variables = [f"{name}={value}" for name, value in env.items() if name.startswith(VISIT_VARIABLES)]
-    fields = [os.fsencode(field) for field in (str(cwd), *argv, *variables)]
     env_chars = sum(len(name) + len(value) for name, value in env.items())
-    if any(b"\0" in field for field in fields) or env_chars > REQUEST_BYTES:
+    return _joined("script", str(cwd), *argv, *variables) if env_chars <= REQUEST_BYTES else None
+
+
+def command_packet(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> bytes | None:
+    """The request that makes a child the command; None: it has no form for it."""
+    variables = [f"{name}={value}" for name, value in env.items()]
+    if sys.platform != "linux" or any("=" in name for name in env):
         return None
-    packet = b"\0".join(fields)
-    return packet if len(packet) <= REQUEST_BYTES else None
+    return _joined("command", str(cwd), str(len(argv)), *argv, *variables)
+
+
+def _joined(*fields: str) -> bytes | None:
+    encoded = [os.fsencode(field) for field in fields]
+    packet = b"\0".join(encoded)
+    return packet if len(packet) <= REQUEST_BYTES and not any(b"\0" in field for field in encoded) else None
 
 
 def _interpreter(name: str, env: Mapping[str, str], cwd: Path) -> str | None:

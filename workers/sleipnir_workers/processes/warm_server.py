@@ -1,4 +1,5 @@
-"""A python3 that is kept running: it forks for every script, and runs the script's file as `__main__` there.
+"""A python3 that is kept running: it forks for every script, and runs the script's file as `__main__` there; or for
+every command, which replaces the forked process.
 
 A worker starts it as `python3 warm_server.py CONTROL_FD` (warm_python.py, which describes their protocol).
 It is the python3 of the scripts, of any version from 3.9 on. So this file uses the standard library only, is never
@@ -19,6 +20,7 @@ if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # the folder of this file; a script gets its own
 
 import _io  # noqa: E402
+import _locale  # noqa: E402
 import _socket  # noqa: E402  (socket, with its enums, costs as much as all else of this start)
 import _weakref  # noqa: E402
 import atexit  # noqa: E402
@@ -165,7 +167,8 @@ def become_leader(launcher: int) -> None:
 def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, bytes]:
     """Set up this process as the request describes. Returns the open file and its path.
 
-    A request is `cwd \\0 argv[0] \\0 path \\0 name=value \\0 ...`; without one this process was not needed.
+    A request is `script \\0 cwd \\0 argv[0] \\0 path \\0 name=value \\0 ...`, or for a command `command \\0 cwd \\0
+    <number of words> \\0 word \\0 ... \\0 name=value \\0 ...`, which this process becomes. Without one it ends.
     """
     # Both ends are non-blocking if the worker made them while it had a default timeout for sockets, as Celery sets one
     # while it connects.
@@ -178,7 +181,9 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
     if not request:
         os._exit(0)
     try:
-        cwd, program, path, *variables = request.split(b"\0")
+        kind, cwd, *fields = request.split(b"\0")
+        count = int(fields.pop(0)) if kind == b"command" else 2
+        words, variables = fields[:count], fields[count:]
         emits = any(variable.startswith(b"GRAPH_EVENTS_FD=") for variable in variables)
         if emits and channel.fileno() == EVENTS:
             other = os.dup(EVENTS)
@@ -189,9 +194,12 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
             os.close(outputs[number - 1])
         keep_events(outputs[2], emits)
         os.chdir(cwd)
-        for variable in variables:
-            name, _, value = variable.partition(b"=")
-            os.environb[name] = value
+        values = {name: value for name, _, value in (variable.partition(b"=") for variable in variables)}
+        if kind == b"command":
+            os.set_inheritable(channel.fileno(), False)  # closed by the command, or the worker hears that there is none
+            os.execvpe(words[0], words, {**values, **character_type(values)})
+        os.environb.update(values)
+        program, path = words
         set_arguments(os.fsdecode(program), os.fsdecode(path))
         file = libc.fopen(path, b"rb")
         if not file:
@@ -201,6 +209,18 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
         os._exit(1)
     channel.close()
     return file, path
+
+
+def character_type(env: "dict[bytes, bytes]") -> "dict[bytes, bytes]":
+    """What an interpreter that becomes a command adds to its environment: UTF-8 in place of the locale C (PEP 538)."""
+    os.environb.clear()
+    os.environb.update(env)
+    try:
+        if env.get(b"LC_ALL") or _locale.setlocale(_locale.LC_CTYPE, "") != "C":
+            return {}
+        return {b"LC_CTYPE": _locale.setlocale(_locale.LC_CTYPE, "C.UTF-8").encode()}
+    except Exception:  # there is no such locale
+        return {}
 
 
 def keep_events(pipe: int, emits: bool) -> None:
