@@ -389,10 +389,12 @@ class Client(Conversations):
             raise BatchNotFound(several if found else f"no batch {batch_id!r}")
         return Batch(self.store, found[0])
 
-    def batches(self, limit: int = 50, *, namespace: str | None = None) -> list[BatchInfo]:
-        """Batches, the newest first. `namespace` as that of `runs`."""
+    def batches(self, limit: int = 50, *, namespace: str | None = None, after: str | None = None) -> list[BatchInfo]:
+        """Batches, the newest first. `namespace` as that of `runs`. `after` is the id of a batch, the last one of the
+        page before: those that began before it. Raises BatchNotFound if that one has expired."""
         with self.store.errors():
-            return self.store.batches.recent(limit, run_queries.one_namespace(namespace, self.settings.namespace))
+            of = run_queries.one_namespace(namespace, self.settings.namespace)
+            return self.store.batches.recent(limit, of, after)
 
     def schedule(
         self,

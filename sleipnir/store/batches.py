@@ -169,15 +169,36 @@ class Batches:
             raise _not_found(batch)
         return info
 
-    def recent(self, limit: int, namespace: str | None = None) -> list[BatchInfo]:
-        """The batches that began last, of one namespace or (None) of all, the newest first."""
+    def recent(self, limit: int, namespace: str | None = None, after: str | None = None) -> list[BatchInfo]:
+        """The batches that began last, of one namespace or (None) of all, the newest first: after the batch `after`, if
+        it is given. Raises BatchNotFound if that one is not among them any more."""
         index = self._first.batches
         if namespace is None:
-            return self._existing(self._client.zrevrange(index, 0, limit - 1))
+            return self._newest(index, limit, after)
         if all(is_complete(self._client, [index])):
-            return self._existing(self._client.zrevrange(of_namespace(index, namespace), 0, limit - 1))
-        infos = self._existing(self._client.zrevrange(index, 0, -1))
+            return self._newest(of_namespace(index, namespace), limit, after)
+        infos = self._existing(self._client.zrevrange(index, self._place_after(index, after), -1))
         return [info for info in infos if info.namespace == namespace][:limit]
+
+    def _newest(self, index: str, limit: int, after: str | None) -> list[BatchInfo]:
+        """Those that exist. The indexes also have some that have expired."""
+        found: list[BatchInfo] = []
+        place = self._place_after(index, after)
+        while (wanted := limit - len(found)) > 0:
+            ids = self._client.zrevrange(index, place, place + wanted - 1)
+            found += self._existing(ids)
+            if len(ids) < wanted:
+                break
+            place += wanted
+        return found
+
+    def _place_after(self, index: str, batch: str | None) -> int:
+        if batch is None:
+            return 0
+        place = self._client.zrevrank(index, batch)
+        if place is None:
+            raise _not_found(batch)
+        return int(place) + 1
 
     def _existing(self, ids: Sequence[str]) -> list[BatchInfo]:
         infos = [info for at in range(0, len(ids), LOOK_PAGE) for info in self.infos(ids[at : at + LOOK_PAGE])]

@@ -173,3 +173,13 @@ def test_two_runs_are_compared(scene: Scene, open_page: Open, javascript: bool) 
     page.goto(f"{scene.url}/runs/{booked}/compare/zzzzzzzzzzzz")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.get_by_text("no run 'zzzzzzzzzzzz'")).to_be_visible()
+
+
+def test_the_list_of_batches_goes_on_after_one(scene: Scene, open_page: Open) -> None:
+    newest, second, *_ = scene.client.batches(10, namespace="*")
+    page = open_page(f"/batches?after={newest.id}")
+    expect(page.locator(f"#row-{newest.id}")).to_have_count(0)
+    expect(page.locator(f"#row-{second.id}")).to_be_visible()
+    page.get_by_role("link", name="Newest").click()
+    expect(page.locator(f"#row-{newest.id}")).to_be_visible()
+    assert page.goto(f"{scene.url}/batches?after=gone").status == 404  # type: ignore[union-attr]

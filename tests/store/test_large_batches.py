@@ -11,6 +11,7 @@ import pytest
 from sleipnir.batches.records import BatchPlan, place_of, row_run_id
 from sleipnir.client.batch import MOST_GROUPS, OTHER_MESSAGES, Batch
 from sleipnir.client.client import Client
+from sleipnir.errors import BatchNotFound
 from sleipnir.messages import Usage
 from sleipnir.settings import Settings
 from sleipnir.store import batches as batches_module
@@ -286,6 +287,22 @@ def test_batches_that_are_kept_do_not_keep_the_janitor_from_those_that_have_expi
     assert [store.batches.forget_expired(store.now_ms(), 2) for _ in range(5)] == [1, 0, 2, 0, 0]
     assert {info.id for info in store.batches.recent(10)} == {"b0", "b2", "b3"}
     assert store.batches.pinned().bundles == {"digest"}
+
+
+@pytest.mark.parametrize("namespace", [None, "default"])
+def test_batches_are_read_in_pages_and_expired_ones_shorten_none(store: Store, namespace: str | None) -> None:
+    for number in range(7):
+        store.batches.add(f"b{number}", SPEC, BatchPlan(), rows(1))
+    for number in (2, 5):
+        store._client.delete(store.keys.of_batch(f"b{number}").batch)
+    pages, after = [], None
+    while page := [info.id for info in store.batches.recent(2, namespace, after)]:
+        pages.append(page)
+        after = page[-1]
+    assert [each for page in pages for each in page] == [info.id for info in store.batches.recent(10, namespace)]
+    assert [len(page) for page in pages] == [2, 2, 1]
+    with pytest.raises(BatchNotFound):
+        store.batches.recent(2, namespace, "gone")
 
 
 @pytest.mark.parametrize("case", cases("batch"), ids=str)

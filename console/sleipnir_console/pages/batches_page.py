@@ -1,4 +1,4 @@
-"""The batches: the newest, by state and agent."""
+"""The batches, the newest first, by state and agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sleipnir_console.permissions import caller_of, requires
 router = APIRouter(route_class=PageRoute)
 
 MOST_READ: Final = 500
-"""The newest batches, among which the page looks."""
+"""The batches among which a page looks: the next one goes on after them."""
 SHOWN: Final = 100
 
 View: TypeAlias = Literal["all", "live", "due", "over"]
@@ -63,10 +63,12 @@ async def show_batches(
     agent: Annotated[str | None, Query(max_length=200)] = None,
     q: Annotated[str, Query(max_length=200)] = "",
     namespace: Annotated[str | None, Query(max_length=64)] = None,
+    after: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Response:
-    """The newest batches, those of an agent, or those with a text in their name or id."""
-    client = client_of(request)
-    found = [_row(info) for info in await client.batches(MOST_READ, namespace=seen_namespace(request, namespace))]
+    """The newest batches, those of an agent, or those with a text in their name or id: after the batch `after`, if it
+    is given."""
+    client, seen = client_of(request), seen_namespace(request, namespace)
+    found = [_row(info) for info in await client.batches(MOST_READ, namespace=seen, after=after)]
     wanted = q.strip().lower()
     fitting = [
         row
@@ -75,11 +77,13 @@ async def show_batches(
     ]
     shown = [row for row in fitting if row.is_in(view)]
     kept = {"agent": agent or "", "q": q, "namespace": namespace or ""}
+    last = shown[SHOWN - 1] if len(shown) > SHOWN else found[-1] if len(found) == MOST_READ else None
     return render(
         request, "batches.html", title="Batches", rows=shown[:SHOWN], fitting=len(shown), looked=len(found),
-        is_cut=len(found) == MOST_READ, view=view, q=q, agent=agent, kept=kept,
+        is_cut=len(found) == MOST_READ, after=after, view=view, q=q, agent=agent, kept=kept,
         views=[(name, label, path_of(kept, view=name), sum(row.is_in(name) for row in fitting))
                for name, label in VIEWS],
+        newest=path_of(kept, view=view), older=last and path_of({**kept, "after": last.info.id}, view=view),
         agents=sorted({row.info.agent for row in found}), clear=path_of({}, view=view),
         may_start=caller_of(request).may("operator"), now_ms=await client.now_ms(),
     )  # fmt: skip

@@ -207,10 +207,17 @@ def _variables(text: str | None) -> dict[str, str] | None:
 
 @router.get("", operation_id="list_batches", summary="Batches, newest first")
 @requires("viewer")
-async def list_batches(request: Request, limit: Limit = 50, namespace: AskedNamespace = None) -> list[BatchDetail]:
-    """The newest batches of a namespace."""
+async def list_batches(
+    request: Request,
+    limit: Limit = 50,
+    namespace: AskedNamespace = None,
+    after: Annotated[
+        str | None, Query(max_length=64, description="The id of the last batch of the page before.")
+    ] = None,
+) -> list[BatchDetail]:
+    """The newest batches of a namespace, or those that began before the batch `after`."""
     seen = seen_namespace(request, namespace)
-    return [BatchDetail.of(info) for info in await client_of(request).batches(limit, namespace=seen)]
+    return [BatchDetail.of(info) for info in await client_of(request).batches(limit, namespace=seen, after=after)]
 
 
 @router.get("/{batch_id}", operation_id="get_batch", summary="One batch")

@@ -324,11 +324,11 @@ class _HttpCalls:
         found = self.server.get(f"/batches/{part(batch_id)}", missing=BatchNotFound)
         return HttpBatch(self.server, found["batch"]["id"])
 
-    def batches(self, limit: int = 50, *, namespace: str | None = None) -> list[BatchInfo]:
+    def batches(self, limit: int = 50, *, namespace: str | None = None, after: str | None = None) -> list[BatchInfo]:
         """As Client.batches, up to 500."""
         from sleipnir.batches.records import BatchInfo
 
-        found = self.server.get("/batches", {"limit": _page(limit), "namespace": namespace})
+        found = self.server.get("/batches", {"limit": _page(limit), "namespace": namespace, "after": after})
         return decoded(list[BatchInfo], [each["batch"] for each in found])
 
     # Schedules.
