@@ -181,3 +181,35 @@ def test_what_is_typed_stays_while_redis_is_away(
     page.get_by_role("button", name=button).click()
     expect(page.locator("#trouble")).to_contain_text("It was not added.", timeout=60_000)
     expect(page.locator("[name=name]")).to_have_value("kept")
+
+
+def test_webhooks_and_hooks_come_back_with_redis(scene: Scene, redis: RedisServer, open_page: Open) -> None:
+    scene.client.webhooks.add("away", "https://example.com/away", on=["run_ended"])
+    scene.client.hooks.add("away", agent="nightly-report")
+    live = [open_page(path) for path in ("/webhooks", "/webhooks/away")]
+    asked = {path: open_page("/menu") for path in ("/incoming", "/incoming/away")}
+    redis.kill()
+    try:
+        for page in live:
+            expect(page.locator("#trouble")).to_contain_text("Redis does not answer", timeout=60_000)
+        expect(live[0].get_by_role("link", name="away", exact=True)).to_be_visible()
+        for path, page in asked.items():
+            page.goto(scene.url + path)
+            expect(page.get_by_role("heading", name="Redis does not answer")).to_be_visible(timeout=60_000)
+    finally:
+        redis.start()
+    for page in live:
+        expect(page.locator("#trouble")).to_be_empty(timeout=60_000)
+    for page, heading in zip(asked.values(), ("Hooks", "away"), strict=True):
+        expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=60_000)
+    scene.client.webhooks.remove("away")
+    scene.client.hooks.remove("away")
+
+
+def test_the_body_of_a_delivery_covers_nothing_on_a_phone(scene: Scene, open_page: Open) -> None:
+    scene.client.webhooks.add("narrow", "https://example.com/narrow", on=["run_ended"])
+    page = open_page("/webhooks/narrow", viewport={"width": 390, "height": 844})
+    page.get_by_text("The body of the first one").click()
+    page.get_by_text("curl to send one again").click(timeout=5_000)
+    expect(page.get_by_text("webhook-deliveries/ID/redeliver")).to_be_visible()
+    scene.client.webhooks.remove("narrow")
