@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -60,6 +61,7 @@ from sleipnir_console.pages import (
     users_page,
     webhooks_page,
 )
+from sleipnir_console.pages.rendering import compile_templates
 from sleipnir_console.pages.run_journals import RunJournals
 from sleipnir_console.permissions import GuardedRoute, requires
 from sleipnir_console.request_log import RequestLog
@@ -195,10 +197,12 @@ def create_app(settings: Settings, *, is_stopping: Callable[[], bool] = lambda: 
 @asynccontextmanager
 async def _connected(app: FastAPI) -> AsyncIterator[None]:
     """Close the connections at the end. The first request opens them: a server starts also while Redis is away."""
+    compiling = asyncio.create_task(asyncio.to_thread(compile_templates))
     try:
         async with app.state.mcp.running():
             yield
     finally:
+        await compiling
         await app.state.client.close()
 
 

@@ -88,6 +88,12 @@ def templates() -> Environment:
     return made
 
 
+def compile_templates() -> None:
+    """All of them, which takes half a second: else the first request for each page waits for its own."""
+    for name in templates().list_templates(extensions=["html"]):
+        templates().get_template(name)
+
+
 def theme_of(request: Request) -> str:
     """The chosen theme; `auto` follows the system."""
     chosen = request.cookies.get(THEME_COOKIE, "auto")
