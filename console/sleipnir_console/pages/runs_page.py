@@ -28,6 +28,9 @@ Parameters = Sequence[tuple[str, str]]
 CHOSEN: Final = ("status", "reason")
 """The parameters that a view chooses; the others are filters beside it."""
 NEVER_KEPT: Final = ("after", "q", "limit")
+MOST_COUNTED: Final = 2_000
+"""Runs that are counted one by one, where no list has the number: each page that is open counts again every few
+seconds, and 10,000 take a fifth of a second."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ async def show_runs(request: Request, asked: Annotated[AskedRunsPage, Query()]) 
     now_ms = await client.now_ms()
     beside = [pair for pair in given if pair[0] not in CHOSEN]
     is_plain = not is_of_all and not [name for name, _ in beside if name not in ("namespace", "children", "rows")]
-    fitting = None if is_plain else await client.run_count(**{**query, "children": asked.children})
+    fitting = None if is_plain else await client.run_count(among=MOST_COUNTED, **{**query, "children": asked.children})
     return render(
         request,
         "runs.html",
