@@ -127,3 +127,25 @@ def test_a_run_of_5000_visits_opens_soon_in_groups_and_pages(scene: Scene, open_
     expect(page.locator(".events li")).to_have_count(500)
     page.locator("#run-events").get_by_role("link", name="Earlier").click()
     expect(page.locator(".events li")).to_have_count(500)
+
+
+def test_an_open_list_of_events_gets_what_is_new_and_keeps_its_rows(scene: Scene, open_page: Open) -> None:
+    run = scene.client.run(scene.submit_invoice("listed"))
+    page = open_page(f"/runs/{run.id}?tab=events")
+    rows = page.locator("#events-list li")
+    expect(rows.last).to_contain_text("classify")
+    page.evaluate("document.querySelector('#events-list').firstElementChild.isMarked = true")
+    run.answer("approve")
+    run.wait(60)
+    expect(rows).to_have_count(len(run.history()))
+    expect(rows.last).to_contain_text("done")
+    assert page.evaluate("document.querySelector('#events-list').firstElementChild.isMarked")
+    page.evaluate("document.querySelector('#events-list').dataset.most = 2; htmx.trigger('#live', 'seen')")
+    expect(rows).to_have_count(2)
+
+
+def test_a_page_goes_on_whose_visit_is_among_the_newest_no_more(scene: Scene, open_page: Open) -> None:
+    page = open_page("/runs/@asking")
+    url = f"{scene.url}/runs/{scene.runs['asking']}?visit=999"
+    assert page.request.get(url).status == 404
+    assert page.request.get(url, headers={"HX-Request": "true"}).status == 200

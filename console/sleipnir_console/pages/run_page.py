@@ -16,7 +16,8 @@ from sleipnir.client.async_client import AsyncClient, AsyncRun
 from sleipnir.errors import RunNotFound, SleipnirError, StoreUnavailable, UsageError
 from sleipnir.graph.draw import page_svg
 from sleipnir.graph.model import Graph
-from sleipnir.runs.run_filters import ANY_NAMESPACE, PageOfRuns
+from sleipnir.runs.execution_trace import TraceStep
+from sleipnir.runs.run_filters import PageOfRuns
 from sleipnir.runs.run_progress import progress_of
 from sleipnir.runs.views import RunInfo, StepInfo
 from sleipnir_console.connection import client_of
@@ -24,6 +25,7 @@ from sleipnir_console.pages.gate_rows import path_of
 from sleipnir_console.pages.page_route import PageRoute, form_of, next_page, same_as
 from sleipnir_console.pages.rendering import render
 from sleipnir_console.pages.run_actions import ACTIONS, actions_of
+from sleipnir_console.pages.run_journals import MOST_STEPS
 from sleipnir_console.pages.run_states import state_of
 from sleipnir_console.pages.timeline import timeline_of
 from sleipnir_console.pages.value_summary import ValueChange, ValueSummary, changes_of
@@ -69,9 +71,11 @@ async def show_run(
     opened: Annotated[int | None, Query(ge=0)] = None,
     before: Annotated[int | None, Query(ge=0)] = None,
     after: Annotated[str | None, Query(max_length=120)] = None,
+    known: Annotated[int | None, Query(ge=0)] = None,
 ) -> Response:
     """The page of a run. `node` or `visit` choose the visit that is shown, `part` what of it, `step` the state,
-    `opened` the rows of the timeline that are in no group, `before` the visits or events, `after` the children."""
+    `opened` the rows of the timeline that are in no group, `before` the visits or events, `after` the children. A page
+    that is open has the events up to the step `known`, which are not sent again."""
     client = client_of(request)
     run = await client.run(run_id)
     if run.id != run_id:
@@ -86,14 +90,15 @@ async def show_run(
     own = [] if trace is None else [each for each in trace.steps if (each.journal_step or until) <= until]
     gates = [] if info.is_final else await run.gates()
     shown = selected(own, node, visit)
-    if visit is not None and shown is None and is_timeline:
-        raise HttpProblem("not-found", f"the run has no visit {visit}")
+    # The visit of a page that has been open for long may be among them no more: then that part stays as it was.
+    if visit is not None and shown is None and is_timeline and "hx-request" not in request.headers:
+        raise HttpProblem("not-found", f"the run has no visit {visit} among its last {MOST_STEPS:,} steps")
     graph = await _graph(run)
     drawing = None
     if graph is not None and len(graph.nodes) <= MOST_DRAWN:
         mark = node or (shown.node if shown is not None else None)
         drawing = await asyncio.to_thread(_drawing, graph, *_at(info, steps, step), now_ms, mark)
-    children = await _children(client, run, after if tab == "children" else None, has=bool(own) or tab == "children")
+    children = await _children(client, info, after if tab == "children" else None, has=bool(own) or tab == "children")
     people = frozenset(each.seq for each in info.visits if each.reason.code == "person")
     state = state_of(info, now_ms)
     late = await run.late_results() if shown is not None else []
@@ -116,7 +121,9 @@ async def show_run(
         "given": await input_of(run, graph, shown, own) if shown is not None and part == "input" else None,
         "part": part,
         "asked_node": node if shown is None else None,
-        "events": [each for each in steps if end - AT_ONCE <= each.step < end],
+        "events": _events(steps, end, known if before is None else None),
+        "known": info.step if before is None else None,
+        "most_events": AT_ONCE,
         "first_event": max(0, end - AT_ONCE),
         "step_count": info.step,
         "tab": tab,
@@ -131,7 +138,7 @@ async def show_run(
         "gate_path": path_of,
         "api": f"/api/v1/runs/{run.id}",
         "events_path": _events_path(run.id, info, now_ms),
-        "live_path": _path_of(run.id, {**request.query_params, **({} if shown is None else {"visit": shown.seq})}),
+        "live_path": _path_of(run.id, _shown_now(request, shown)),
     }  # fmt: skip
     title = f"{state.word}: {run.id}, {info.agent}"
     return render(request, "run.html", title=title, now_ms=now_ms, **values)
@@ -159,9 +166,24 @@ def _window(steps: Sequence[StepInfo], last: int, visit: int | None, before: int
     return until, max(0, until - MOST_IN_TIMELINE)
 
 
+def _events(steps: Sequence[StepInfo], end: int, known: int | None) -> Sequence[StepInfo]:
+    """The last AT_ONCE events before the step `end`: those after `known`, and those that were not complete then."""
+    shown = [each for each in steps if end - AT_ONCE <= each.step < end]
+    if known is None:
+        return shown
+    sure = next((each.step for each in reversed(shown) if each.checkpoint and each.step <= known), 0)
+    return [each for each in shown if each.step > sure]
+
+
 def _path_of(run_id: str, chosen: dict[str, Any]) -> str:
     query = urlencode({name: value for name, value in chosen.items() if value is not None})
     return f"/runs/{quote(run_id)}" + (f"?{query}" if query else "")
+
+
+def _shown_now(request: Request, shown: TraceStep | None) -> dict[str, Any]:
+    """What an open page asks for again: the same visit, though the run goes on."""
+    chosen = {name: value for name, value in request.query_params.items() if name != "known"}
+    return chosen if shown is None else {**chosen, "visit": shown.seq}
 
 
 def _events_path(run_id: str, info: RunInfo, now_ms: int) -> str:
@@ -191,11 +213,12 @@ def _drawing(graph: Graph, info: RunInfo, steps: Sequence[StepInfo], now_ms: int
     return Markup(page_svg(graph, progress=progress_of(info, steps, now_ms), links=links, selected=selected))
 
 
-async def _children(client: AsyncClient, run: AsyncRun, after: str | None, *, has: bool) -> PageOfRuns:
-    """A page of the runs that it has started, newest first. A caller who sees a run sees those below it."""
+async def _children(client: AsyncClient, info: RunInfo, after: str | None, *, has: bool) -> PageOfRuns:
+    """A page of the runs that it has started, newest first: they are in its namespace, which has a list of them. A
+    caller who sees a run sees those below it."""
     if not has:
         return PageOfRuns()
-    return await client.runs(MOST_CHILDREN, parent=run.id, namespace=ANY_NAMESPACE, after=after)
+    return await client.runs(MOST_CHILDREN, parent=info.id, namespace=info.namespace, after=after)
 
 
 async def _state_at(run: AsyncRun, info: RunInfo, step: int | None) -> StepSummary:

@@ -23,11 +23,19 @@
       if (value === null || name === "open") { if (name !== "open" && value === null) from.removeAttribute(name); } else if (from.getAttribute(name) !== value) from.setAttribute(name, value);
     }
   };
+  // A list that grows at its end gets what is new: to replace all of a long one at each event takes a browser's memory.
+  const sameRows = (list, fresh) => {
+    for (const row of [...fresh.children]) {
+      const known = byId(row.id);
+      if (known) same(known, row); else { list.append(row); htmx.process(row); }
+    }
+    while (list.children.length > list.dataset.most) list.firstElementChild.remove();
+  };
   const inPlace = (page) => {
     for (const part of document.querySelectorAll("[data-live]")) {
       if (part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) continue;
       const fresh = page.querySelector(`#${CSS.escape(part.id)}`);
-      if (fresh) same(part, fresh);
+      if (fresh) (part.dataset.live === "rows" ? sameRows : same)(part, fresh);
     }
     for (const row of document.querySelectorAll("[data-live-row]")) {
       row.classList.toggle("gone", !page.querySelector(`#${CSS.escape(row.id)}`));
