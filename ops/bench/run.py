@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from ops.bench import (  # noqa: E402
     batches,
+    console_pages,
     costs,
     disk,
     emitting,
@@ -63,6 +64,7 @@ SUBJECTS = (
     "scaling",
     "million",
     "http",
+    "console",
     "models",
     "knowledge",
     "python",
@@ -153,6 +155,10 @@ MILLION = (
     "million_ps_command_ms", "million_batch_ls_command_ms", "million_advance_share",
 )  # fmt: skip
 HTTP = ("http_submit_p99_ms", "http_submit_us", "sse_late_p99_ms")
+CONSOLE = (
+    "console_byte_ms", "console_paint_ms", "console_long_run_ms", "console_long_run_byte_ms", "console_page_mb",
+    "console_server_mb",
+)  # fmt: skip
 MODELS = ("model_share", "stream_share", "model_worker_mb", "litellm_calls_per_s")
 LOOPS = ("loop_turns_per_s", "loop_call_us")
 KNOWLEDGE = (
@@ -257,6 +263,8 @@ class Bench:
             yield Measurement("very many runs", MILLION, lambda: million.measure(effort.many_runs, effort.runs))
         if "http" in asked:
             yield Measurement("the HTTP API beside the engine's load", HTTP, http_api.measure)
+        if "console" in asked and not self.rounds:  # once: filling takes minutes
+            yield Measurement("pages of the console", CONSOLE, lambda: console_pages.measure(effort.many_runs))
         if "models" in asked:
             yield Measurement("calls of models", MODELS, lambda: models.calls(effort.model_calls))
             yield Measurement("loops of turns and tools", LOOPS, lambda: models.loops(effort.turns))
@@ -356,7 +364,7 @@ def from_arguments() -> argparse.Namespace:
         "--runs",
         type=int,
         metavar="N",
-        help=f"of the subject million: default {FULL.many_runs:,}, with --quick {QUICK.many_runs:,}",
+        help=f"of the subjects million and console: default {FULL.many_runs:,}, with --quick {QUICK.many_runs:,}",
     )
     parser.add_argument(
         "--json", type=Path, help=f"also write the results to this file (always: {LATEST.relative_to(ROOT)})"

@@ -15,7 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from sleipnir.store.store import Store
 from tests.processes import RedisServer
 
 CHUNK = 1_000
+FILLERS = 2
+"""Processes that write runs: making a run takes twice the time that Redis takes to store it."""
 AGENTS, CUSTOMERS, BATCHES, THREADS, VERSIONS = 200, 20_000, 500, 50_000, 5
 NODES = ("fetch", "parse", "ask", "write", "send")
 CAUSES = tuple(f"{what} of {where} failed" for what in ("reading", "writing", "checking") for where in "abcdefgh")
@@ -59,24 +63,38 @@ def redis_server() -> Iterator[Store]:
 # Queries
 
 
-def fill(store: Store, count: int) -> None:
+def fill(settings: Settings, count: int) -> None:
     """Write `count` runs of one week, as they would be listed. The newest ones were submitted just now."""
-    chance = random.Random(7)
-    now_ms, standings = store.now_ms(), list(STANDINGS)
-    drawn = chance.choices(standings, STANDINGS.values(), k=count)
-    began_s = time.monotonic()
-    for first in range(0, count, CHUNK):
-        pipe = store._client.pipeline(transaction=False)
-        vectors = []
-        for number in range(first, min(first + CHUNK, count)):
-            created_ms = now_ms - DAYS_MS + DAYS_MS * number // count
-            vectors.append(_write(store, pipe, chance, number, created_ms, drawn[number]))
-        pipe.execute()
-        run_batch(store._client, _LIST_RUN, vectors)
-        if first % 100_000 == 0:
-            tell(f"{first:,} of {count:,} runs, {time.monotonic() - began_s:.0f} s")
-    for partition in range(store.keys.partitions):
-        store.partitions.note_all_listed(partition)
+    with Store.open(settings) as store, ProcessPoolExecutor(FILLERS) as pool:
+        now_ms, began_s = store.now_ms(), time.monotonic()
+        chunks = range(0, count, CHUNK)
+        written = pool.map(partial(_write_chunk, settings, count, now_ms), chunks, chunksize=10)
+        for first, _ in zip(chunks, written, strict=True):
+            if first % 100_000 == 0:
+                tell(f"{first:,} of {count:,} runs, {time.monotonic() - began_s:.0f} s")
+        for partition in range(store.keys.partitions):
+            store.partitions.note_all_listed(partition)
+
+
+def _write_chunk(settings: Settings, count: int, now_ms: int, first: int) -> None:
+    """Runs from number `first` on, the same ones at every call."""
+    chance = random.Random(first)
+    numbers = range(first, min(first + CHUNK, count))
+    drawn = chance.choices([*STANDINGS], STANDINGS.values(), k=len(numbers))
+    store = _store_of(settings)
+    pipe = store._client.pipeline(transaction=False)
+    vectors = []
+    for number, standing in zip(numbers, drawn, strict=True):
+        created_ms = now_ms - DAYS_MS + DAYS_MS * number // count
+        vectors.append(_write(store, pipe, chance, number, created_ms, standing))
+    pipe.execute()
+    run_batch(store._client, _LIST_RUN, vectors)
+
+
+@cache
+def _store_of(settings: Settings) -> Store:
+    """One connection for each process that fills."""
+    return Store.open(settings)
 
 
 def _write(store: Store, pipe: Any, chance: random.Random, number: int, at_ms: int, standing: str) -> list[Arg]:
@@ -236,11 +254,12 @@ def main(arguments: Sequence[str]) -> int:
     if given.costs_only:
         return 0
     with redis_server() as store:
-        fill(store, given.runs)
+        settings = Settings(redis_url=store.url)
+        fill(settings, given.runs)
         used = store._client.info("memory")["used_memory"]
         print(f"\n{given.runs:,} runs, {used / given.runs:,.0f} bytes each with a short record")
         print(f"{'query':34}{'median ms':>10}{'longest':>9}{'found':>7}{'looked':>8}")
-        rows = answered(store, Settings(redis_url=store.url))
+        rows = answered(store, settings)
     for name, median, longest, count, looked, goes_on in rows:
         print(f"{name:34}{median:10.1f}{longest:9.1f}{count:7}{looked:8}{'  goes on' if goes_on else ''}")
     slow = [name for name, median, *_ in rows if median > MOST_MS]
