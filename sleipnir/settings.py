@@ -175,7 +175,7 @@ class Settings:
     warm_llm: bool = _setting(True, _flag)
     """An llm worker imports litellm (2 s) at its start; otherwise the first visit waits for it."""
     warm_python: bool = _setting(True, _flag)
-    """Python scripts are forked from a ready python3, one per worker process, instead of starting one each (Linux)."""
+    """Scripts and tools are forked from a ready process, those in Python from a ready python3 (Linux)."""
     lease_s: float = _setting(15.0, _seconds)
     """A claimed visit without a heartbeat for this time is given to another worker. Three heartbeats."""
     heartbeat_s: float = _setting(5.0, _seconds)
