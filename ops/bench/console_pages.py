@@ -122,8 +122,8 @@ def measure(runs: int) -> Values:
         server = Server(f"http://127.0.0.1:{port}", pid, token, (COOKIE, login.cookie))
         return {
             "console_runs": runs,
-            **opening(server, wide),
             **pages(server, {**names, "@wide": wide[-1].id}),
+            **opening(server, wide[:-1]),
             **held_open(server, [run.id for run in asking[:OPEN_PAGES]]),
             **followed(engine, server, agents["long"]),
         }
@@ -141,7 +141,7 @@ def _scene(engine: Stack, agents: dict[str, Path]) -> tuple[dict[str, str], list
     client = engine.client
     asking = [client.submit(agents["asking"], f"order {number}") for number in range(QUESTIONS)]
     batch = client.batch(agents["asking"], ({"prompt": f"row {row}"} for row in range(ROWS)))
-    wide = [client.submit(agents["wide"]) for _ in range(WIDE_RUNS)]
+    wide = [client.submit(agents["wide"]) for _ in range(WIDE_RUNS + 1)]
     wait_until(lambda: client.gate_count() >= QUESTIONS, "they ask", PATIENCE_S)
     finish(wide, client)
     [gate] = asking[0].gates()
@@ -152,7 +152,7 @@ def _scene(engine: Stack, agents: dict[str, Path]) -> tuple[dict[str, str], list
 
 
 def opening(server: Server, wide: Sequence[Run]) -> Values:
-    """A run of 5,003 visits, of which the server knows nothing yet: until its page is loaded, and its first byte."""
+    """Runs of 5,003 visits, which the server has not read yet: until the page is loaded, and its first byte."""
     with bare_browser() as browser:
         page = browser.open(f"{server.url}/menu", server.cookie)
         times = [_opened_ms(browser, page, f"{server.url}/runs/{run.id}") for run in wide]
