@@ -447,9 +447,19 @@ def supervise(
         if not supervisor.private:
             _warn_of_loss(supervisor.settings)
         print(f"sleipnir: {where}; logs in {supervisor.home.logs}; Ctrl-C stops everything", file=sys.stderr)
+        if console:
+            print(f"sleipnir: {_console_address(supervisor.settings, supervisor.home)}", file=sys.stderr)
     supervisor.run()
     if not while_used:
         print("sleipnir: stopped; accepted runs go on with the next `sleipnir up` or `run`", file=sys.stderr)
+
+
+def _console_address(settings: Settings, home: Home) -> str:
+    """Where a person opens the console."""
+    if not settings.console_port:
+        return f"the console is on a free port, which {home.logs / 'console.log'} names"
+    host = f"[{settings.console_host}]" if ":" in settings.console_host else settings.console_host
+    return f"console at {'https' if settings.console_tls_cert else 'http'}://{host}:{settings.console_port}"
 
 
 def main() -> None:

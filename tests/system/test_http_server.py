@@ -169,6 +169,7 @@ def test_up_serves_the_api_beside_a_private_stack(tmp_path: Path) -> None:
         running.terminate()
         assert running.wait(60) == 0
         assert not is_ready()
+        assert f"sleipnir: console at http://127.0.0.1:{port}\n" in (tmp_path / "up.log").read_text()
     finally:
         running.kill()
         running.wait()
