@@ -150,6 +150,7 @@ async def show_runs(request: Request, asked: Annotated[AskedRunsPage, Query()]) 
         api=f"/api/v1{_path(given)}",
         now_ms=now_ms,
         clear="/runs",
+        text=asked.text,
         steering=STEERING if caller_of(request).may("operator") else (),
     )  # fmt: skip
 
