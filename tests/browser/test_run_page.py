@@ -63,6 +63,44 @@ def test_a_person_walks_through_the_steps_of_a_run_and_forks_one(scene: Scene, o
     scene.client.run(fork).cancel()
 
 
+def test_a_failed_run_goes_on_with_what_was_mended(scene: Scene, open_page: Open) -> None:
+    agent = write_agent(scene.folder / "tariffs", TARIFFS, steps_py=WITHOUT_TARIFF)
+    run = scene.client.submit(agent, tags={"customer": "acme"})
+    assert run.wait(60).status == "failed"
+    write_agent(agent, TARIFFS, steps_py=WITHOUT_TARIFF.replace("raise KeyError(state['name'])", "return {'sum': 2}"))
+    page = open_page("/runs", user="operator")
+    page.get_by_role("searchbox").fill("tag:customer=acme agent:tariffs")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name=run.id).click()
+    expect(page.locator("main")).to_contain_text("KeyError")
+    action = page.locator("details.act", has=page.locator("summary", has_text="Fork from here"))
+    action.locator("summary").click()
+    action.get_by_label("as they are now").check()
+    action.get_by_role("button", name="Fork from here").click()
+    expect(page.locator("main")).to_contain_text("Completed", timeout=60_000)
+    fork = scene.client.run(page.url.rpartition("/")[2])
+    assert (fork.info().forked_from, fork.output) == (run.id, "2")
+
+
+TARIFFS = """
+name: tariffs
+version: sleipnir/1
+start: read
+nodes:
+  read: {type: function, call: "steps.py:read", next: price}
+  price: {type: function, call: "steps.py:price", next: done}
+  done: {type: end, output: "{{sum}}"}
+"""
+WITHOUT_TARIFF = """
+def read(state):
+    return {"name": "acme"}
+
+
+def price(state):
+    raise KeyError(state['name'])
+"""
+
+
 def test_a_step_is_chosen_and_a_visit_forked_without_javascript(scene: Scene, open_page: Open) -> None:
     run = scene.runs["booked"]
     page = open_page(f"/runs/{run}?visit=2", user="operator", java_script_enabled=False)

@@ -57,7 +57,9 @@ async def _fork(run: AsyncRun, form: Form) -> str:
     at = form.get("at", "")
     if at and not (at.isascii() and at.isdigit() and len(at) < 16):
         raise UsageError(f"{at[:40]!r} is no step of a run")
-    return (await run.fork(at=int(at) if at else None, before=form.get("before", "").strip() or None)).id
+    agent = (await run.info()).agent if form.get("now") else None
+    forked = await run.fork(at=int(at) if at else None, before=form.get("before", "").strip() or None, agent=agent)
+    return forked.id
 
 
 ACTIONS: Final[Mapping[str, RunAction]] = {
