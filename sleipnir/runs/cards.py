@@ -8,6 +8,7 @@ queries compare without reading the run: they read a thousand cards with one com
     k   `row` of a batch, `child`; else none  a   agent         d   version: the beginning of the bundle's digest
     t   tags     b   batch of a row           h   `agent/thread`                p   parent run
     e   end, ms  f   fingerprint of the failure     n   failed node     m   beginning of its message
+    q   the quoted values of that, in lower case; a card of an earlier release has none
     c   submission, ms, which orders all sets       u   cost in USD when the card was written
 
 A run is listed when it is submitted, and again by each commit that changes its standing: two or three times in the life
@@ -39,6 +40,8 @@ MOST_TAG_VALUE: Final = 200
 VERSION_CHARS: Final = 12
 MOST_MESSAGE: Final = 200
 """The characters of a failure's message that its card and its group have."""
+MOST_QUOTED: Final = 100
+"""The characters of the quoted values of a failure's message that its card has."""
 
 _NAME: Final = NAMESPACE
 
@@ -167,12 +170,18 @@ def general_message(message: str) -> str:
 
 def failure_fields(agent: str, error: str, node: str | None) -> dict[str, str]:
     """The fields of the card of a failed run: its failed node, if it is known, and its message and fingerprint, which
-    are the same for runs of an agent that fail alike."""
+    are the same for runs of an agent that fail alike; and the values that are quoted in its own message."""
     at, cause = failure_of(error)
     node = node or at
     message = general_message(cause).encode("utf-8", "replace").decode()
     alike = hashlib.sha256(f"{agent}\n{node or ''}\n{message}".encode()).hexdigest()[:VERSION_CHARS]
-    return {"f": alike, "m": message, **({"n": node} if node else {})}
+    quoted = quoted_values(cause).encode("utf-8", "replace").decode()
+    return {"f": alike, "m": message, **({"n": node} if node else {}), **({"q": quoted} if quoted else {})}
+
+
+def quoted_values(message: str) -> str:
+    """What is quoted in a message, in lower case, separated by blanks."""
+    return " ".join(each[1:-1] for each in _QUOTED.findall(message[:2_000])).lower()[:MOST_QUOTED]
 
 
 # Cards

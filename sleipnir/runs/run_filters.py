@@ -116,17 +116,18 @@ class RunFilter:
             return False
         if self.node is not None and card.get("n") != self.node:
             return False
-        return self.text is None or ("m" in card and _general(self.text) in card["m"].lower())
+        return self.text is None or ("m" in card and _has_text(card, self.text))
 
 
 def _is_in(at_ms: int, since_ms: int | None, before_ms: int | None) -> bool:
     return (since_ms is None or at_ms >= since_ms) and (before_ms is None or at_ms < before_ms)
 
 
-def _general(text: str) -> str:
+def _has_text(card: Mapping[str, Any], text: str) -> bool:
+    """Whether the message of a failure has a text, or one of the values that are quoted there."""
     from sleipnir.runs.cards import general_message
 
-    return general_message(text).lower()
+    return general_message(text).lower() in card["m"].lower() or text.lower() in card.get("q", "")
 
 
 class ListPosition(NamedTuple):

@@ -75,8 +75,20 @@ def test_a_card_says_little_of_a_plain_run() -> None:
 )
 def test_messages_that_differ_in_numbers_ids_and_quoted_values_are_alike(one: str, other: str) -> None:
     fields = [cards.failure_fields("agent", f"at node 'a': {text}", None) for text in (one, other)]
-    assert fields[0] == fields[1]
+    assert [fields[0][name] for name in "fmn"] == [fields[1][name] for name in "fmn"]
     assert fields[0]["n"] == "a"
+
+
+def test_a_failure_is_found_by_its_words_and_by_what_is_quoted_in_it() -> None:
+    card = {**json.loads(cards.card_text(SPEC, "failed")), "c": 1}
+    card |= cards.failure_fields("agent", "at node 'a': KeyError: \"no tariff 'ACME-2027'\" for 3 orders", None)
+    for text in ("for 9 orders", "keyerror", "acme-2027", "Acme", "no tariff"):
+        assert RunFilter(text=text).fits(card), text
+    assert not RunFilter(text="globex").fits(card)
+    older = {name: value for name, value in card.items() if name != "q"}
+    assert not RunFilter(text="acme").fits(older) and RunFilter(text="keyerror").fits(older)
+    assert len(cards.failure_fields("agent", f"'{'x' * 500}'", None)["q"]) == cards.MOST_QUOTED
+    assert "q" not in cards.failure_fields("agent", "it broke", None)
 
 
 def test_other_words_nodes_and_agents_are_other_failures() -> None:
