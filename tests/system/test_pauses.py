@@ -160,9 +160,10 @@ def test_without_a_timeout_what_runs_ends_and_the_next_node_does_not_begin(
     client: Client, tmp_path: Path, engine: str
 ) -> None:
     """To resume a run that is not paused, or twice, changes nothing."""
-    go, begin = tmp_path / "go", tmp_path / "begun"
+    go, begin, end = tmp_path / "go", tmp_path / "begun", tmp_path / "end"
     a = f"touch {begin}; while [ ! -e {go} ]; do sleep 0.05; done; echo '{{}}'"
-    agent = write_agent(tmp_path / "chain", CHAIN.replace("ENGINE", f"engine: {engine}"), a_sh=a, b_sh="echo '{}'")
+    b = f"while [ ! -e {end} ]; do sleep 0.05; done; echo '{{}}'"
+    agent = write_agent(tmp_path / "chain", CHAIN.replace("ENGINE", f"engine: {engine}"), a_sh=a, b_sh=b)
     run = begun(client.submit(agent), tmp_path, "begun")
     run.resume()
     run.pause()
@@ -173,6 +174,7 @@ def test_without_a_timeout_what_runs_ends_and_the_next_node_does_not_begin(
     assert [(hold.forced, hold.due_ms) for hold in run.info().holds] == [(False, None)]
     run.resume()
     run.resume()
+    end.touch()
     assert run.wait(60).status == "completed"
     assert stopped(run) == []
 
