@@ -576,7 +576,7 @@ def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) ->
             name = place + entry.name
             if _left_out(name, knowledge):
                 continue
-            if entry.is_dir():
+            if _is_folder(entry):
                 if not is_signature:
                     _check_folder(Path(entry.path), root)
                 if not (is_signature and entry.is_symlink()):
@@ -589,6 +589,16 @@ def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) ->
                 yield name, entry
             elif not is_signature:
                 raise BundleError(f"{entry.path} is neither a file nor a folder; remove it from the agent folder")
+
+
+def _is_folder(entry: _File) -> bool:
+    """Also for a link to one. Raises BundleError for a loop of links, and for what cannot be looked at."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        raise BundleError(
+            f"cannot read {entry.path}: {error.strerror}. Remove it, or give its owner the right"
+        ) from None
 
 
 def _entries(folder: str, *, is_signature: bool) -> list[_File]:

@@ -155,8 +155,8 @@ class GateInbox:
 
     def comment(self, gate: GateInfo, text: str) -> None:
         """Say something about a question without answering it: those who look at it see the comment, and the journal
-        keeps it. Whoever may do something with questions may comment, also who may not answer. The same text of the
-        same person is kept once. Raises UsageError for an empty text, one that is too long, and a question with too
+        keeps it. Every approver may comment, even one who may not answer this question. The same text of the same
+        person is kept once. Raises UsageError for an empty text, one that is too long, and a question with too
         many comments."""
         said = checked_comment(text)
         if said is None:

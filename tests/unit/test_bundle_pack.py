@@ -94,3 +94,11 @@ def test_what_is_neither_a_file_nor_a_folder_is_refused(folder: Path, kind: str)
     path.symlink_to("nowhere") if kind == "broken link" else os.mkfifo(path)
     with pytest.raises(BundleError, match="odd is neither a file nor a folder"):
         pack(folder, limit_bytes=LIMIT)
+
+
+def test_a_loop_of_links_is_refused(folder: Path) -> None:
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+    for read in (folder_signature, lambda folder: pack(folder, limit_bytes=LIMIT)):
+        with pytest.raises(BundleError, match=r"cannot read .*/a: Too many levels of symbolic links"):
+            read(folder)

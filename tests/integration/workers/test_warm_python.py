@@ -133,6 +133,7 @@ SAME = {
     "asyncio": "import asyncio\nasync def f(): await asyncio.sleep(0); return 1\nprint(asyncio.run(f()))",
     "ctypes": "import ctypes; print(ctypes.pythonapi.Py_GetVersion.argtypes, ctypes.get_errno())",
     "a file that nobody closes": "file = open('kept', 'w'); file.write('x' * 10)",
+    "a file that cannot be written": "file = open('/dev/full', 'w'); file.write('x')",
     "a file of a function's default": "def f(file=open('kept', 'w')): file.write('default')\nf()",
     "a file that a module of the library has": "import os; os.file = open('kept', 'w'); os.file.write('library')",
     "a file of a hook": "import sys; file = open('kept', 'w'); file.write('hook')\n"

@@ -268,7 +268,9 @@ def end(status: int) -> None:
         setattr(sys, name, getattr(sys, f"__{name}__"))
     files = open_files()  # open until all finalizers have run, some of which write to them
     clear_modules()
-    has_flushed(*files, sys.stdout, sys.stderr)
+    has_flushed(*files)
+    files.clear()  # closes them: what cannot be written is told on stderr
+    has_flushed(sys.stdout, sys.stderr)
     libc.exit(status)  # and not os._exit: libraries in C may have functions that are called at the end
 
 
