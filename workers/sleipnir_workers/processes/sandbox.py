@@ -13,7 +13,7 @@ process, so no foreign process is ever signalled.
 With `events` it can write to descriptor 3, which is read as its output is; what it has not written before it ends is
 not waited for.
 
-A Python script may be started by a fork of a ready python3 (warm_python) under the same rules.
+A command may be started by a fork (warm_python), one in Python of a ready python3, under the same rules.
 """
 
 from __future__ import annotations
