@@ -144,8 +144,9 @@ class Settings:
     """A Redis with a `maxmemory-policy` other than noeviction is accepted; when full, it deletes parts of live runs."""
     key_prefix: str = _setting("slp", _text)
     """First part of every key; several deployments may share one Redis."""
-    partitions: int = _setting(16, _whole(1, 1024))
-    """Fixed for the life of a deployment; stored in Redis on first use and compared at every start."""
+    partitions: int | None = _setting(None, _whole(1, 4096))
+    """From 16 to 4,096, fixed at the first start of a deployment: another number refuses to start. Unset: the
+    deployment's own, and 256 for a new one, or 16 in the private Redis of one machine."""
     model: str | None = _setting(None, _text)
     """Model for llm nodes when neither node nor graph names one, as `provider:model`."""
     secrets: Path | None = _setting(None, Path)

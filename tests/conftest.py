@@ -19,6 +19,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from sleipnir.settings import Settings
+from sleipnir.store import layout
 from sleipnir.store.store import Store
 from tests import surroundings
 from tests.examples import UNIT_EXAMPLES
@@ -26,6 +27,7 @@ from tests.processes import CALM, RedisServer, Stack
 from tests.waiting import wait_until
 
 surroundings.set_up()
+layout.FEWEST = 1  # two partitions show as much as sixteen, and cost a test less
 
 # No deadline: a busy machine takes half a second for a millisecond's work, and the bench measures speed. Tests with
 # more examples in the profiles `slow` and `ci` ask for the profile's name; `unit` has fewer (examples.py).

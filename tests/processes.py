@@ -3,6 +3,7 @@ stopped by pid."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -12,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import redis
+
 from sleipnir.client.client import Client
 from sleipnir.local import launch
 from sleipnir.local.supervisor import find_server
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
+from sleipnir.store.keys import Keys
 from tests import starter
 from tests.waiting import wait_until
 
@@ -26,6 +30,19 @@ FAST: Mapping[str, Any] = {"lease_s": 2.0, "heartbeat_s": 0.5, "redispatch_after
 """Settings under which faults show within seconds."""
 CALM: Mapping[str, Any] = {"lease_s": 60.0, "redispatch_after_s": 60.0, "owner_ttl_s": 20.0}
 """Instead of some of FAST, for tests without faults: on a busy machine nothing is taken for lost, or sent twice."""
+
+
+PARTITIONS = 16
+"""Of a stack that asks for no other number: a quarter of the tests have one of their own, and two cores."""
+
+
+def new_deployment(url: str, keys: Keys) -> None:
+    """Store its number of partitions, which may be smaller than what a user may choose; more would only cost idle work.
+    A Redis that does not answer gets the default when it does."""
+    client = connect(url, retries=0)
+    with contextlib.suppress(redis.exceptions.ConnectionError):
+        client.hsetnx(keys.meta, "partitions", str(keys.partitions))
+    client.close()
 
 
 class RedisServer:
@@ -94,6 +111,8 @@ class Stack:
         self.settings = Settings(**{"redis_url": redis.url, "home": home, "log_level": "debug", **FAST, **settings})
         self.processes: dict[str, starter.Started] = {}
         home.mkdir(parents=True, exist_ok=True)
+        self.keys = Keys(self.settings.key_prefix, self.settings.partitions or PARTITIONS)
+        new_deployment(redis.url, self.keys)
 
     def client(self) -> Client:
         return Client(self.settings)

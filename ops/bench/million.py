@@ -172,7 +172,7 @@ def slowed_down(full: Stack, empty: Stack, load: int) -> Values:
 
 @contextmanager
 def gauges(client: Client) -> Iterator[Callable[[], PartitionLoad]]:
-    look = Gauges(client.settings, timeout_s=10)
+    look = Gauges(client.settings, client.store.keys, timeout_s=10)
     try:
         yield lambda: look.work(range(client.store.keys.partitions))
     finally:

@@ -253,7 +253,7 @@ def main() -> int:
         for situation in [*(case for case, _ in CASES.values()), *LARGE]:
             rounds = []
             for number in range(ROUNDS):
-                settings = Settings(redis_url=redis.url, home=Path(folder), key_prefix=f"t{number}", partitions=2)
+                settings = Settings(redis_url=redis.url, home=Path(folder), key_prefix=f"t{number}", partitions=16)
                 with Store.open(settings) as store:
                     rounds.append(durations(store, situation))
             for name in set[str]().union(*rounds):

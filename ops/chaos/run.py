@@ -174,7 +174,7 @@ class Chaos:
         return frozenset(partition for partition, owner in owners.items() if owner and owner.startswith(instance))
 
     def _keys(self) -> Keys:
-        return Keys(self.stack.settings.key_prefix, self.stack.settings.partitions)
+        return self.stack.keys
 
     def _now_ms(self) -> int:
         """Redis' clock, which is this machine's."""

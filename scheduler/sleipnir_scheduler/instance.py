@@ -62,7 +62,7 @@ class Instance:
         )
         self.ownership = Ownership(
             store.partitions,
-            partitions=settings.partitions,
+            partitions=store.keys.partitions,
             instance=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
             ttl_ms=int(settings.owner_ttl_s * 1000),
             generation=lambda: self.watch.id,
@@ -82,7 +82,7 @@ class Instance:
         )
         patience_ms = int(settings.redispatch_after_s * 1000)
         self._outbox = Outbox(store.partitions, dispatch, patience_ms=patience_ms)
-        self._resuming = Resuming(store.partitions, partitions=settings.partitions)
+        self._resuming = Resuming(store.partitions, partitions=store.keys.partitions)
         self._deliveries = Deliveries(
             store.effects, Graphs(store.bundle, settings.max_unpacked_bytes), max_state_bytes=settings.max_output_bytes
         )

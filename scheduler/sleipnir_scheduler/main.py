@@ -21,6 +21,7 @@ from sleipnir.runs.run import Hold
 from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url
 from sleipnir.store.gauges import Gauges
+from sleipnir.store.keys import Keys
 from sleipnir.store.store import Store
 from sleipnir_scheduler.instance import Instance
 from sleipnir_scheduler.metrics.collector import SchedulerCollector, registry_of
@@ -57,8 +58,9 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     """Run all services until `stop`. `advance` runs in the main thread; the others are threads that mostly wait."""
     instance = Instance(settings, store, stop)
     log = structlog.get_logger()
-    log.info("scheduler starts", instance=instance.ownership.instance, redis=safe_url(store.url), **settings.to_log())
-    endpoint = _endpoint(settings, instance)
+    facts = settings.to_log() | {"partitions": store.keys.partitions, "redis": safe_url(store.url)}
+    log.info("scheduler starts", instance=instance.ownership.instance, **facts)
+    endpoint = _endpoint(settings, instance, store.keys)
     instance.begin()
     with store.errors():
         if not store.fleet.has_appendonly():
@@ -83,7 +85,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     tracing.flush()
 
 
-def _endpoint(settings: Settings, instance: Instance) -> MetricsEndpoint | None:
+def _endpoint(settings: Settings, instance: Instance, keys: Keys) -> MetricsEndpoint | None:
     """/metrics and /health, if the settings enable them. Raises ConfigError."""
     if settings.metrics_port is None:
         return None
@@ -93,7 +95,7 @@ def _endpoint(settings: Settings, instance: Instance) -> MetricsEndpoint | None:
     except ConfigError as error:  # the workers use the file and report its errors too
         log.warning("metrics of the limits of models are missing", error=str(error))
         limits = ()
-    gauges = Gauges(settings, timeout_s=LOOK_S)
+    gauges = Gauges(settings, keys, timeout_s=LOOK_S)
     collector = SchedulerCollector(gauges, instance.ownership, instance.tally, instance.rounds, limits)
     health = partial(_health, instance)
     endpoint = MetricsEndpoint(settings.metrics_host, settings.metrics_port, registry_of(collector), health)

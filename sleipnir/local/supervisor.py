@@ -32,6 +32,7 @@ from sleipnir.redaction import without_secret_variables
 from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url
 from sleipnir.store.connect import MIN_VERSION, Client, connect, server_version, unblock_all
+from sleipnir.store.layout import PRIVATE, offer_partitions
 
 TICK_S = 0.1
 LOOK_S = 0.01  # while something starts or stops
@@ -257,12 +258,15 @@ class Supervisor:
         while not self.stop.is_set():
             try:
                 client.ping()
-                return
+                break
             except Exception:
                 if not redis.is_running or time.monotonic() > deadline:
                     log = redis.log.read_text(errors="replace").splitlines()[-5:]
                     raise StoreUnavailable("redis-server did not start:\n" + "\n".join(log)) from None
                 self.stop.wait(0.01)
+        if self.settings.partitions is None and not self.stop.is_set():
+            with contextlib.suppress(Exception):  # of a Redis that cannot write; every process of the stack reports it
+                offer_partitions(client, self.settings.key_prefix, PRIVATE)
 
     def _watch(self) -> None:
         while not self.stop.is_set():

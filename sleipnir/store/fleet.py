@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from sleipnir.decoding import decoded_object, read, read_text
-from sleipnir.errors import ConfigError, RecordUnreadable
+from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import QUEUES
 from sleipnir.runs.run import Parked
 from sleipnir.runs.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, WorkerInfo
@@ -52,12 +52,13 @@ class Fleet:
 
     @classmethod
     def of(cls, settings: Settings, *, timeout_s: float) -> Fleet:
-        """For one quick read: each call fails after about `timeout_s`, without waiting or repeating."""
+        """For one quick read of queues or workers: each call fails after about `timeout_s`, without waiting or
+        repeating."""
         options: dict[str, Any] = {"retries": 0, "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
         broker = settings.broker
         return cls(
             connect(str(settings.redis_url), **options),
-            Keys(settings.key_prefix, settings.partitions),
+            Keys(settings.key_prefix),
             connect(broker, **options) if broker and is_redis(broker) else None,
         )
 
@@ -71,16 +72,6 @@ class Fleet:
     def has_appendonly(self) -> bool:
         """Whether Redis writes acknowledged commands to its disk. True if it does not report it."""
         return bool(self._client.info("persistence").get("aof_enabled", True))
-
-    def agree_on_layout(self) -> None:
-        """Fix the number of partitions on first use. Raises ConfigError if this process is configured differently."""
-        self._client.hsetnx(self._keys.meta, "partitions", str(self._keys.partitions))
-        stored = int(self._client.hget(self._keys.meta, "partitions") or 0)
-        if stored != self._keys.partitions:
-            raise ConfigError(
-                f"this deployment was created with {stored} partitions, but SLEIPNIR_PARTITIONS is "
-                f"{self._keys.partitions}; the number cannot change. Set SLEIPNIR_PARTITIONS={stored}."
-            )
 
     def announce_scheduler(self, instance: str, facts: dict[str, Any], now_ms: int) -> None:
         self._client.hset(self._keys.schedulers, instance, json.dumps(facts | {"seen_ms": now_ms}))

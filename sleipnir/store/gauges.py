@@ -90,9 +90,8 @@ class FleetLoad:
 class Gauges:
     """Reads with separate connections that fail after `timeout_s`, so that a request for metrics does not wait long."""
 
-    def __init__(self, settings: Settings, *, timeout_s: float) -> None:
-        self._url = str(settings.redis_url)
-        self._keys = Keys(settings.key_prefix, settings.partitions)
+    def __init__(self, settings: Settings, keys: Keys, *, timeout_s: float) -> None:
+        self._url, self._keys = str(settings.redis_url), keys
         options: dict[str, Any] = {"retries": 0, "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
         options["client_name"] = "sleipnir-metrics"
         self._client = connect(self._url, **options)

@@ -19,6 +19,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.shared_values import SharedName
 from sleipnir.runs.threads import ThreadName
+from sleipnir.store.layout import meta_key
 
 FORKS_PAGE = 100
 """The forks of a run that one field lists."""
@@ -26,10 +27,17 @@ FORKS_PAGE = 100
 
 @dataclass(frozen=True)
 class Keys:
-    """The names under one prefix. `partitions` is fixed for the life of a deployment."""
+    """The names under one prefix. The number of partitions is fixed for the life of a deployment (layout.py); without
+    it, nothing that is in the partition of a name can be asked for."""
 
     prefix: str = "slp"
-    partitions: int = 16
+    known_partitions: int | None = None
+
+    @property
+    def partitions(self) -> int:
+        if self.known_partitions is None:
+            raise LookupError("the number of partitions is known to an opened Store only")
+        return self.known_partitions
 
     def partition_of(self, run_id: str) -> int:
         """CRC16 (XMODEM, as Redis Cluster uses) of the run id, modulo the number of partitions."""
@@ -118,8 +126,8 @@ class Keys:
 
     @property
     def meta(self) -> str:
-        """HASH partitions, schema: the layout of this Redis. Never dies."""
-        return f"{self.prefix}:meta"
+        """HASH partitions: how many there are (layout.py). Never dies."""
+        return meta_key(self.prefix)
 
     @property
     def generation(self) -> str:

@@ -49,6 +49,7 @@ from sleipnir.store.connect import check_server, clock_ms, close, connect, store
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys
+from sleipnir.store.layout import agreed_partitions
 from sleipnir.store.runs import Runs
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ class _ActorPart(_Part[T]):
 
 
 class Store:
-    """Use `Store.open(settings)`. A context manager; thread-safe, as redis-py's pool is."""
+    """Use `Store.open(settings)`: one that is not opened knows no partitions. A context manager; thread-safe, as
+    redis-py's pool is."""
 
     def __init__(
         self,
@@ -130,7 +132,6 @@ class Store:
                 "SLEIPNIR_REDIS_URL is not set: name the Redis of the deployment, e.g. redis://localhost:6379/0"
             )
         self.url = settings.redis_url
-        self.keys = Keys(settings.key_prefix, settings.partitions)
         self._client = connect(self.url, client_name=client_name, in_loop=in_loop)
         self._bytes = connect(self.url, decode=False, client_name=client_name, in_loop=in_loop)
         broker = settings.broker
@@ -143,9 +144,14 @@ class Store:
         self._first: Store | None = None
         self._audit_ms = int(settings.audit_retention_s * 1000)
         self.person = person
-        self.runs = Runs(self._client, self.keys, by, self._retention_ms, self._audit_ms, person)
-        self.generations = Generations(self._client, self.keys)
-        self.fleet = Fleet(self._client, self.keys, self._broker)
+        self._use(Keys(settings.key_prefix))
+
+    def _use(self, keys: Keys) -> None:
+        """The parts that do not wait for their first use."""
+        self.keys = keys
+        self.runs = Runs(self._client, keys, self._by, self._retention_ms, self._audit_ms, self.person)
+        self.generations = Generations(self._client, keys)
+        self.fleet = Fleet(self._client, keys, self._broker)
 
     @_Part
     def records(self) -> Records:
@@ -325,8 +331,10 @@ class Store:
         by: str = "",
         in_loop: bool = False,
         person: Person = NOBODY,
+        may_create: bool = True,
     ) -> Store:
-        """Connect and check the server and the layout.
+        """Connect, check the server, and use the deployment's number of partitions; a new deployment gets one, unless
+        it may not be created.
 
         Raises StoreUnavailable, StoreUnsuitable (too old, or evicts keys), ConfigError (no URL, another number of
         partitions).
@@ -334,7 +342,9 @@ class Store:
         store = cls(settings, client_name=client_name, by=by, in_loop=in_loop, person=person)
         with store.errors():
             check_server(store._client, store.url, allow_eviction=settings.allow_eviction)
-            store.fleet.agree_on_layout()
+            prefix, owner = settings.key_prefix, store.keys.of_partition(0).owner
+            number = agreed_partitions(store._client, prefix, owner, settings.partitions, may_create=may_create)
+        store._use(Keys(prefix, number))
         return store
 
     def acting_as(self, by: str, person: Person = NOBODY) -> Store:

@@ -19,8 +19,8 @@ TTL_MS = 2_000
 
 @pytest.fixture
 def sixteen(redis_server: RedisServer, tmp_path: Path) -> Iterator[Store]:
-    """A store with as many partitions as a deployment has by default."""
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=f"own-{tmp_path.name}")
+    """A store with as many partitions as a new deployment has at least."""
+    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=f"own-{tmp_path.name}", partitions=16)
     with Store.open(settings) as opened:
         yield opened
 

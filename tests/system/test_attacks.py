@@ -151,7 +151,7 @@ def queued(client: Client, tmp_path: Path) -> tuple[Run, VisitCall]:
 
 
 def frontier(client: Client, run: Run) -> dict[str, Any]:
-    keys = Keys(PREFIX).of_run(run.id)
+    keys = client.store.keys.of_run(run.id)
     return {seq: json.loads(text) for seq, text in client.store._client.hgetall(keys.frontier).items()}
 
 
@@ -258,7 +258,7 @@ def test_a_message_for_another_task_executes_nothing(client: Client, raw: Any, t
 
 
 def test_entries_that_cannot_be_read_hold_up_no_other_run(client: Client, raw: Any, tmp_path: Path) -> None:
-    keys = Keys(PREFIX)
+    keys = client.store.keys
     for number in range(keys.partitions):
         partition = keys.of_partition(number)
         for forged in ({"t": "nonsense"}, {"t": "result", "run": "x", "h": "{"}, {b"\xff": b"\xfe"}, {"t": "answered"}):

@@ -29,6 +29,7 @@ from sleipnir.knowledge.order import BuildFailed, BuildMessage, Order, Progress,
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.settings import Settings
 from sleipnir.staging import staging
+from sleipnir.store.keys import Keys
 from sleipnir.store.store import Store
 from sleipnir.testing.reply import Reply
 from sleipnir.testing.request import Request
@@ -43,7 +44,7 @@ from sleipnir_workers.knowledge.store_choice import index_store_of
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.machine.host import Host
 from tests import starter
-from tests.processes import RedisServer, wait_until
+from tests.processes import RedisServer, new_deployment, wait_until
 from tests.s3_server import s3_server
 
 MODEL = "fake:embedder"
@@ -57,6 +58,7 @@ class World:
         self.settings = Settings(
             redis_url=redis_url, home=self.home, key_prefix=prefix, partitions=1, lease_s=2.0, heartbeat_s=0.2
         )
+        new_deployment(redis_url, Keys(prefix, 1))
         self.env = server.env("fake")
         self.index_store = self.home / "knowledge"
         (self.agent / "docs").mkdir(parents=True)

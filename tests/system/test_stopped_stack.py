@@ -18,6 +18,7 @@ import pytest
 
 from sleipnir.local.home import Home
 from sleipnir.local.supervisor import find_server
+from tests import starter
 from tests.processes import wait_until, write_agent
 from tests.system.test_command_line import ASK, BAD_SH, Shell
 
@@ -32,6 +33,14 @@ LOOKS = (
     ["limits"],
     ["dead-letters", "ls"],
 )
+
+COUNT_PARTITIONS = """
+from sleipnir.local.stack import stack
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+with stack(Settings.from_env(), workers=False) as settings, Store.open(settings) as store:
+    print(store.keys.partitions)
+"""
 
 
 @pytest.fixture
@@ -54,6 +63,13 @@ def test_a_look_starts_redis_alone_and_leaves_nothing_running(shell: Shell, run_
     assert {log.name for log in (shell.home / "logs").iterdir()} == {"redis.log", "supervisor.log"}
     [info] = json.loads(shell("ps", "--json").stdout)
     assert (info["id"], info["status"]) == (run_id, "submitted")
+
+
+@pytest.mark.parametrize(("asked", "number"), [("", 16), ("32", 32)])
+def test_a_private_stack_has_16_partitions_unless_it_is_asked_for_more(shell: Shell, asked: str, number: int) -> None:
+    environment = shell.env | {"SLEIPNIR_PARTITIONS": asked}
+    looked = starter.run([sys.executable, "-c", COUNT_PARTITIONS], environment)
+    assert (looked.stdout, looked.stderr) == (f"{number}\n", "")
 
 
 def test_many_looks_at_once_share_one_redis(shell: Shell, run_id: str) -> None:

@@ -22,7 +22,7 @@ def test_a_name_reads_as_it_is_written_and_that_of_the_default_namespace_as_ever
 
 
 def test_keys_of_the_default_namespace_are_those_of_earlier_releases() -> None:
-    keys = Keys()
+    keys = Keys(known_partitions=256)
     for make in (keys.of_thread, lambda name: keys.of_session(SessionName(name.agent, name.name, name.namespace))):
         texts = {str(make(ThreadName("a", "n", of))) for of in ("default", "acme", "other")}
         assert len(texts) == 3
@@ -41,4 +41,6 @@ def test_a_spec_says_where_its_names_are_and_a_run_of_an_earlier_release_has_the
     assert "thread_namespace" not in fields_set(plain) and plain.v < IN_NAMESPACE
     names = [str(SessionName("child", "desk", of)) for of in ("default", "acme")]
     ids = [child_id("run", 1, name) for name in names]
-    assert [Keys().partition_of(run) for run in ids] == [Keys().partition_of(name) for name in names]
+    assert [Keys(known_partitions=256).partition_of(run) for run in ids] == [
+        Keys(known_partitions=256).partition_of(name) for name in names
+    ]

@@ -41,7 +41,7 @@ def test_every_setting_of_seconds_takes_a_unit(name: str) -> None:
     [
         ("SLEIPNIR_PARTITIONS", "many", "must be a whole number"),
         ("SLEIPNIR_PARTITIONS", "9" * 5000, "must be a whole number"),
-        ("SLEIPNIR_PARTITIONS", "1025", "must be from 1 to 1,024"),
+        ("SLEIPNIR_PARTITIONS", "4097", "must be from 1 to 4,096"),
         ("SLEIPNIR_MAX_JOURNAL_STEPS", "0", "must be 1 or more"),
         ("SLEIPNIR_STREAM", "perhaps", "must be 1 or 0"),
         ("SLEIPNIR_LEASE_S", "inf", "must be a number of seconds, or a duration such as 500ms, 30s, 5m or 2h"),
@@ -84,5 +84,5 @@ def test_settings_do_not_change() -> None:
 
 
 def test_a_log_shows_what_is_not_at_its_default_and_no_address() -> None:
-    mine = Settings(redis_url="redis://:secret@store/0", partitions=16, lease_s=2.5, home=Path("/h"))
+    mine = Settings(redis_url="redis://:secret@store/0", heartbeat_s=5.0, lease_s=2.5, home=Path("/h"))
     assert mine.to_log() == {"home": "/h", "lease_s": 2.5}

@@ -282,8 +282,8 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
     url = safe_url(settings.redis_url or "")
     try:
         tolerant = settings.replaced(allow_eviction=True)  # what else is wrong is reported too
-        with Store.open(tolerant, client_name="sleipnir-doctor") as store, store.errors():
-            health = store.health()
+        with Store.open(tolerant, client_name="sleipnir-doctor", may_create=False) as store, store.errors():
+            health, partitions = store.health(), store.keys.partitions
             webhooks, senders = store.access.webhook_count(), store.webhooks.senders()
     except SleipnirError as failure:
         hint = f"start Redis at {url}, or correct SLEIPNIR_REDIS_URL"
@@ -292,6 +292,7 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
         yield Finding("fail", "redis", str(failure), hint)
         return
     yield Finding("ok", "redis", f"{url} answers, version {version_of(health)}")
+    yield Finding("ok", "partitions", f"{partitions}, fixed at the first start of the deployment")
     yield from look_at_version(health, private=private)
     yield from look_at_generation(health)
     yield from look_at_durability(health)

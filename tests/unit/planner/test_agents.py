@@ -74,7 +74,7 @@ def test_a_child_whose_agent_has_a_session_is_in_the_partition_of_that() -> None
     assert isinstance(start, StartChild)
     assert start.child == child_id("run1", 1, "helper/desk") != CHILD
     for seq in range(1, 200):
-        for keys in (Keys(partitions=16), Keys(partitions=7)):
+        for keys in (Keys(known_partitions=16), Keys(known_partitions=7)):
             assert keys.partition_of(child_id("run1", seq, "helper/desk")) == keys.partition_of("helper/desk")
     assert len({child_id("run1", seq, "helper/desk") for seq in range(1000)}) == 1000
 
