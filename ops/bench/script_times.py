@@ -85,6 +85,10 @@ def fire_timers(store: Store) -> None:
     store.partitions.fire_timers(bench.partition, 200)
 
 
+def first_due(store: Store) -> None:
+    store.partitions.first_due([0])
+
+
 def resume_all(store: Store) -> None:
     outbox = store.keys.of_partition(0).outbox
     for at in range(0, 10_000, 1000):
@@ -209,7 +213,7 @@ def cached_results(store: Store) -> None:
 
 
 LARGE: tuple[Callable[[Store], object], ...] = (
-    forget, forget_listed, names_of_namespace, fire_timers, resume_all, resume_part,
+    forget, forget_listed, names_of_namespace, fire_timers, first_due, resume_all, resume_part,
     create_run, deliver_and_commit, batches, share_values, schedules, signals,
     left_signals, cached_results, begin_fork,
 )  # fmt: skip

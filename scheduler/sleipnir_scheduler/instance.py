@@ -25,6 +25,7 @@ from sleipnir_scheduler.services import janitor, reaper, timers
 from sleipnir_scheduler.services.admission import FIRST_PARTITION, Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.deliveries import Deliveries
+from sleipnir_scheduler.services.due_times import LOOK_S, DueTimes
 from sleipnir_scheduler.services.generation import GenerationWatch
 from sleipnir_scheduler.services.jobs import JobPieces
 from sleipnir_scheduler.services.listing import Listing
@@ -79,8 +80,10 @@ class Instance:
             generation=lambda: self.watch.data,
             pulse=self.watch.run_once,
             instance=self.ownership.instance,
+            timer_set=self._timer_set,
         )
         patience_ms = int(settings.redispatch_after_s * 1000)
+        self._due = DueTimes(store.partitions)
         self._outbox = Outbox(store.partitions, dispatch, patience_ms=patience_ms)
         self._resuming = Resuming(store.partitions, partitions=store.keys.partitions)
         self._deliveries = Deliveries(
@@ -107,9 +110,10 @@ class Instance:
             "ownership": (self._own, 0.0),
             "announce": (self._announce, 5.0),
             "throughput": (self._publish_throughput, 5.0),
+            "due_times": (lambda: self._due.run_once(self.ownership.epochs), LOOK_S),
             "reaper": (self._reap, 0.5),
-            "timers": (lambda: timers.run_once(self._store.partitions, self.ownership.epochs), 0.25),
-            "schedules": (lambda: self._schedules.run_once(self.ownership.epochs, self.ownership.held), 0.25),
+            "timers": (self._fire_timers, 0.25),
+            "schedules": (self._fire_schedules, 0.25),
             "jobs": (self._carry_out, 0.0),
             "outbox": (self._publish_again, 1.0),
             "resuming": (self._resume, 0.25),
@@ -165,12 +169,23 @@ class Instance:
             self._store.throughput.write(self.ownership.instance, minutes, hours)
             self.tally.throughput.stored(minutes)
 
+    def _timer_set(self, partition: int, due_ms: int) -> None:
+        self._due.timer_set(partition, due_ms - self.tally.clock.now_ms())
+
+    def _fire_timers(self) -> None:
+        timers.run_once(self._store.partitions, self._due.due("timers", self.ownership.epochs))
+
+    def _fire_schedules(self) -> None:
+        epochs = self.ownership.epochs
+        passed = epochs.keys() - self._due.due("schedules", epochs).keys()
+        self._schedules.run_once(epochs, self.ownership.held | passed)
+
     def _reap(self) -> None:
-        generation, watch = self.watch.run_once(), self.watch
+        generation, watch, epochs = self.watch.run_once(), self.watch, self.ownership.epochs
         self.tally.clock.set(generation.now_ms)
         taken = reaper.run_once(
             self._store.partitions,
-            self.ownership.epochs,
+            self._due.due("leases", epochs) if generation.is_steady else epochs,
             generation,
             lease_ms=watch.lease_ms,
             gap_ms=watch.gap_ms,
@@ -179,7 +194,7 @@ class Instance:
 
     def _publish_again(self) -> None:
         held = {partition for partition, holds in self.ownership.holds.items() if holds.holds_everything}
-        partitions = self.ownership.epochs.keys() - held
+        partitions = self._due.used("outbox", self.ownership.epochs).keys() - held
         self.tally.republished.add(by=self._outbox.run_once(partitions, self._store.now_ms()))
 
     def _resume(self) -> None:
@@ -201,7 +216,7 @@ class Instance:
         self._stop.wait(ADMIT_SOON_S if admitted else ADMIT_IDLE_S if self._admission.is_idle else ADMIT_S)
 
     def _carry_out(self) -> None:
-        self._stop.wait(JOB_SOON_S if self._jobs.run_once(self.ownership.epochs.keys()) else JOB_IDLE_S)
+        self._stop.wait(JOB_SOON_S if self._jobs.run_once(self._due.due("jobs", self.ownership.epochs)) else JOB_IDLE_S)
 
     def _clean(self) -> None:
         retention_ms = int(self._settings.retention_s * 1000)

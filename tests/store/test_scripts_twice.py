@@ -295,6 +295,10 @@ def discard(store: Store) -> Act:
     return lambda: store.partitions.discard([IgnoredEntry(bench.entries()[0], view)], bench.epochs)
 
 
+def first_due(store: Store) -> Act:
+    return lambda: store.partitions.first_due([0])
+
+
 def fire_timers(store: Store) -> Act:
     bench = asking(store)
     return lambda: store.partitions.fire_timers(bench.partition, 10)
@@ -586,6 +590,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "drop_thread": (drop_thread, [1, ""]),
     "end_hold": (end_hold, False),
     "fire_timers": (fire_timers, 0),
+    "first_due": (first_due, [""] * 5),
     "forget": (forget, 0),
     "fork_run": (fork_run, [0, ""]),
     "hand_back": (hand_back, 0),

@@ -81,13 +81,15 @@ class Advance:
         instance: str = "",
         generation: Callable[[], str] = lambda: "",
         pulse: Callable[[], object] = lambda: None,
+        timer_set: Callable[[int, int], object] = lambda partition, due_ms: None,
     ) -> None:
-        """`generation` is the stamp of visits that must run once; `pulse` makes it current."""
+        """`generation` is the stamp of visits that must run once; `pulse` makes it current. `timer_set` is told a
+        partition and when a new timer in it is due."""
         self._parking = Parking(store, instance)
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._tally = tally or Tally()
         self._max_redeliveries, self._generation, self._max_steps = max_redeliveries, generation, max_steps
-        self._pulse = pulse
+        self._pulse, self._timer_set = pulse, timer_set
         self._views = RunViews()
         self._watchdog = PlanningWatchdog()
         self._too_long: dict[tuple[str, str], tuple[float, float]] = {}
@@ -223,6 +225,8 @@ class Advance:
         with _about(commit.entry, run):
             log_transition(run, after, transition)
         self._tally.applied(commit)
+        if transition.timers:
+            self._timer_set(commit.entry.partition, min(transition.timers.values()))
         trace_commit(commit, self._tally.clock.now_ms())
         if after.is_final:
             self._views.drop(run.id)

@@ -9,6 +9,7 @@ fork_states   the states that forks take from their sources  services/advance.py
 commits       the transitions that it makes                  services/advance.py
 ownership     who may commit in which partition              services/ownership.py
 parked_runs   runs whose records are unreadable              services/parking.py
+due_times     when a service has something to do             services/due_times.py
 leases        leases that have lapsed                         services/reaper.py
 timers        deadlines, delays and backoffs                 services/timers.py
 outbox        queued visits that are to be published         services/outbox.py, services/unindexed.py
@@ -23,6 +24,7 @@ Effects are in store/effects.py, rows of batches in store/batches.py, slots in s
 from __future__ import annotations
 
 from sleipnir.store.partitions.commits import Commits
+from sleipnir.store.partitions.due_times import PartitionDueTimes
 from sleipnir.store.partitions.ended_runs import EndedRuns
 from sleipnir.store.partitions.held_runs import HeldRuns
 from sleipnir.store.partitions.inbox import Inbox
@@ -45,6 +47,7 @@ class Partitions(
     ParkedRuns,
     Leases,
     Timers,
+    PartitionDueTimes,
     HeldRuns,
     EndedRuns,
 ):
