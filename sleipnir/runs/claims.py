@@ -1,10 +1,12 @@
-"""Claims: what the store answers to a worker, or to the process itself, that wants to execute a visit."""
+"""Claims and deliveries: what a worker, or the process itself, asks of the store when it executes a visit, and the
+answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.conversation import SILENCE, StoredConversation
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item, Part
@@ -38,3 +40,22 @@ class ClaimRefused:
     cannot be read."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class WantedVisit:
+    """What a worker asks for when it claims a visit. `wanted` are the state keys to read, None: all."""
+
+    call: VisitCall
+    token: str
+    wanted: Collection[str] | None
+
+
+@dataclass(frozen=True)
+class VisitDelivery:
+    """A result to deliver; `values` is JSON text by state key. `token` is that of the claim."""
+
+    call: VisitCall
+    header: ResultHeader
+    values: Mapping[str, str]
+    token: str

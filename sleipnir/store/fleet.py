@@ -235,6 +235,23 @@ class Fleet:
             pipe.rpush(self._keys.broker_prefix + queue, *reversed(envelopes))
         return dict(zip(messages, map(int, pipe.execute()), strict=False))
 
+    def take_messages(self, line: str, count: int) -> tuple[list[str], int]:
+        """Take up to `count` envelopes of a list (keys.line_of), the next one first. Returns them and how many are
+        left; nothing if the broker is not a Redis. A lost reply loses them: their visits are published again."""
+        if self._broker is None:
+            return [], 0
+        key, pipe = self._keys.broker_prefix + line, self._broker.pipeline(transaction=False)
+        if count:
+            pipe.rpop(key, count)
+        pipe.llen(key)
+        *taken, left = pipe.execute()
+        return list(taken[0] or ()) if taken else [], int(left)
+
+    def put_back(self, line: str, envelopes: Sequence[str]) -> None:
+        """Put envelopes back that were taken, in the same order."""
+        assert self._broker is not None, "only for a broker that is a Redis"
+        self._broker.rpush(self._keys.broker_prefix + line, *reversed(envelopes))
+
     def _seen(self, key: str, now_ms: int) -> dict[str, dict[str, Any]]:
         facts = {name: _facts(text) for name, text in self._client.hgetall(key).items()}
         return {name: fact for name, fact in facts.items() if fact["seen_ms"] > now_ms - SEEN_FOR_MS}

@@ -8,12 +8,12 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from sleipnir import decoding
 from sleipnir.decoding import read_text
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
-from sleipnir.runs.claims import Claim, ClaimRefused
+from sleipnir.runs.claims import Claim, ClaimRefused, VisitDelivery, WantedVisit
 from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item, Part, Work
@@ -29,6 +29,9 @@ _CLAIM = LuaScript("claim")
 _DELIVER = LuaScript("deliver")
 _HAND_BACK = LuaScript("hand_back")
 _HEARTBEAT = LuaScript("heartbeat")
+
+_Script: TypeAlias = tuple[dict[str, str], dict[str, Arg], Sequence[Arg]]
+"""The keys, the arguments and the rest of a call of a script."""
 
 
 @lru_cache(maxsize=1024)
@@ -93,6 +96,30 @@ class Visits:
 
         Safe to repeat with the same token.
         """
+        request = WantedVisit(call, token, wanted)
+        return self._claimed(request, _CLAIM(self._line, *self._claim_of(request, worker, lease_ms)))
+
+    def exchange(
+        self, deliveries: Sequence[VisitDelivery], requests: Sequence[WantedVisit], *, worker: str, lease_ms: int
+    ) -> tuple[list[bool | Exception], list[Claim | ClaimRefused | Exception]]:
+        """Deliver results and claim other visits, all in one round trip: the replies of `deliver` and `claim`.
+
+        Not a transaction: each is atomic by itself, and may be refused by Redis alone. Safe to repeat.
+        """
+        commands = [RedisCommand(_DELIVER, _DELIVER.vector(*self._delivery_of(each, worker))) for each in deliveries]
+        commands += [RedisCommand(_CLAIM, _CLAIM.vector(*self._claim_of(each, worker, lease_ms))) for each in requests]
+        replies = run_in_order(self._line.client, commands)
+        delivered = [reply if isinstance(reply, Exception) else bool(reply) for reply in replies[: len(deliveries)]]
+        claims: list[Claim | ClaimRefused | Exception] = []
+        for request, reply in zip(requests, replies[len(deliveries) :], strict=True):
+            try:
+                claims.append(self._claimed(request, checked(reply)))
+            except Exception as error:  # of this visit alone
+                claims.append(error)
+        return delivered, claims
+
+    def _claim_of(self, request: WantedVisit, worker: str, lease_ms: int) -> _Script:
+        call, wanted = request.call, request.wanted
         run, partition = self._keys.of_run(call.run), self._keys.of_partition(self._keys.partition_of(call.run))
         keys = {
             "run": run.run,
@@ -114,7 +141,7 @@ class Visits:
             "seq": call.seq,
             "attempt": call.attempt,
             "worker": worker,
-            "token": token,
+            "token": request.token,
             "lease_ms": lease_ms,
             "all": int(wanted is None),
             "node": call.node,
@@ -122,7 +149,10 @@ class Visits:
             "spec_head": _spec_head(call.agent, call.bundle),
             "reads": decoding.READS,
         }
-        reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
+        return keys, args, sorted(wanted or ())
+
+    def _claimed(self, request: WantedVisit, reply: Any) -> Claim | ClaimRefused:
+        call, wanted = request.call, request.wanted
         if not reply[0]:
             return ClaimRefused(str(reply[1]))
         _, spec, started_ms, item, overlay, part, talk, step, limited_from, *pairs = reply
@@ -163,6 +193,10 @@ class Visits:
 
         Safe to repeat with the same token.
         """
+        return bool(_DELIVER(self._line, *self._delivery_of(VisitDelivery(call, header, values, token), worker)))
+
+    def _delivery_of(self, delivery: VisitDelivery, worker: str) -> _Script:
+        call = delivery.call
         run, partition = self._keys.of_run(call.run), self._keys.of_partition(self._keys.partition_of(call.run))
         keys = {
             "run": run.run,
@@ -174,18 +208,18 @@ class Visits:
             "inbox": partition.inbox,
             "late": partition.late,
         }
+        header = dumps(delivery.header.to_json())
         args: dict[str, Arg] = {
             "run_id": call.run,
             "member": member(call.run, call.seq, call.attempt),
             "seq": call.seq,
             "attempt": call.attempt,
-            "token": token,
+            "token": delivery.token,
             "worker": worker,
             "node": call.node,
-            "header": dumps(header.to_json()).encode(errors="replace"),  # an error may quote half a surrogate pair
+            "header": header.encode(errors="replace"),  # an error may quote half a surrogate pair
         }
-        pairs: list[Arg] = [part for pair in values.items() for part in pair]
-        return bool(_DELIVER(self._line, keys, args, pairs))
+        return keys, args, [part for pair in delivery.values.items() for part in pair]
 
     def hand_back(self, call: VisitCall, *, token: str, reason: str) -> bool:
         """Return a visit whose executor has stopped, so that another worker starts it before the lease ends.

@@ -154,6 +154,16 @@ def test_the_oldest_visit_of_a_queue_is_that_of_the_message_next_in_line(store: 
     assert {"gpu", "scripts"} <= fleet.queues()
 
 
+def test_messages_that_are_taken_and_put_back_keep_their_order(store: Store) -> None:
+    store.fleet.publish({"gpu": list("abcdef")})
+    assert store.fleet.take_messages("gpu", 0) == ([], 6)
+    taken, left = store.fleet.take_messages("gpu", 4)
+    assert (taken, left) == (list("abcd"), 2), "the next one first"
+    store.fleet.put_back("gpu", taken[1:])
+    assert store.fleet.take_messages("gpu", 9) == (list("bcdef"), 0)
+    assert store.fleet.take_messages("gpu", 1) == ([], 0)
+
+
 def test_of_the_fleet_a_look_finds_workers_and_memory(store: Store, looker: Gauges) -> None:
     store.fleet.announce_worker("w@host", ["gpu"], {"slots": 4, "busy": 3})
     fleet = looker.fleet()

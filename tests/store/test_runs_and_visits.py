@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import redis
 
 from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.budgets import Budget, BudgetUse
-from sleipnir.runs.claims import Claim, ClaimRefused
+from sleipnir.runs.claims import Claim, ClaimRefused, VisitDelivery, WantedVisit
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Notice, Step, Transition, Write
@@ -181,6 +182,36 @@ def test_a_claim_of_a_closed_visit_or_an_old_attempt_is_refused(bench: Bench) ->
     view = bench.store.partitions.load([RUN])[RUN]
     bench.commit(bench.entries()[0], Transition(close=(view.frontier[1],), open=(reopened,)))
     assert bench.claim(call) == ClaimRefused("stale")
+
+
+def test_results_are_delivered_and_visits_claimed_in_one_call_that_may_be_repeated(bench: Bench) -> None:
+    bench.create(x=[1])
+    call = bench.open_visit()
+    stale = replace(call, attempt=2)
+    wanted = [WantedVisit(call, "t1", ("x",)), WantedVisit(stale, "t2", ())]
+    for _ in range(2):
+        delivered, [claim, refused] = bench.store.visits.exchange((), wanted, worker="w1", lease_ms=LEASE_MS)
+        assert (delivered, refused) == ([], ClaimRefused("stale"))
+        assert isinstance(claim, Claim)
+        assert claim.state == {"x": "[1]"}
+    results = [VisitDelivery(call, ResultHeader(ok=True), {}, token) for token in ("t1", "other")]
+    for _ in range(2):
+        assert bench.store.visits.exchange(results, wanted[:1], worker="w1", lease_ms=LEASE_MS) == (
+            [True, False],
+            [ClaimRefused("taken")],
+        )
+    assert [type(entry.event) for entry in bench.entries()] == [Resulted]
+
+
+def test_a_claim_that_redis_refuses_fails_no_other(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    other = replace(call, run="run000000009")
+    bench.store._client.set(bench.store.keys.of_run(other.run).frontier, "no hash")
+    wanted = [WantedVisit(other, "t1", ()), WantedVisit(call, "t2", ())]
+    _, [failed, claim] = bench.store.visits.exchange((), wanted, worker="w1", lease_ms=LEASE_MS)
+    assert isinstance(failed, redis.exceptions.ResponseError)
+    assert isinstance(claim, Claim)
 
 
 def test_a_result_is_delivered_once_and_its_values_go_to_state_and_journal_by_the_commit(bench: Bench) -> None:

@@ -45,6 +45,7 @@ from sleipnir_workers.machine.host import this_host
 from sleipnir_workers.nodes import agent, condition, function, rag, reduction, remote, script, whole_run
 from sleipnir_workers.tools import node as tool
 from sleipnir_workers.visits.claim import Worker
+from sleipnir_workers.visits.solo_groups import SoloGroups
 
 hardening.refuse_inspection()  # the children of a prefork pool inherit it
 
@@ -100,7 +101,7 @@ def visit(call: dict[str, Any] | VisitCall) -> TaskSummary:
     return TaskSummary(summary)
 
 
-if failpoints.ACTIVE:
+if "ack.after" in failpoints.ACTIVE:  # a process that listens to signals uses Celery's own path
     signals.task_postrun.connect(lambda **_: failpoints.hit("ack.after"), weak=False)
 
 
@@ -228,6 +229,7 @@ def _start(sender: Any = None, **_: Any) -> None:
     global _name
     _name = str(getattr(sender, "hostname", None) or _name)
     unreadable.dropped.newer = _publish_soon
+    strategy.group_runner = SoloGroups(worker).run
     configure(settings)
     sys.setswitchinterval(SWITCH_S)
     if "llm" in app.amqp.queues.consume_from:

@@ -9,7 +9,7 @@
 -- ARGV[4] attempt  int
 -- ARGV[5] token    str     the token of the claim
 -- ARGV[6] reason   str     why: `drain`, the worker stops; `process_lost`, the process of the visit has died, like a
---                          worker; `machine`, the machine could not begin the node's work; `directory`, it does not have
+--                          worker; `machine`, the worker did not begin the node's work; `directory`, it does not have
 --                          the working directory of the run
 --
 -- Returns  1  handed back; the scheduler reads `lease_lost` with this reason

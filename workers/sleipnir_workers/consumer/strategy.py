@@ -12,6 +12,8 @@ There VisitRequest and Shown (task_summary.py) save a tenth of a worker's time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -24,9 +26,13 @@ from celery.worker.request import Request
 from celery.worker.strategy import default
 from kombu.utils.encoding import safe_repr
 
+from sleipnir.store.keys import line_of
 from sleipnir_workers.consumer.task_summary import event_of
 
 Take = Callable[..., None]
+
+group_runner: Callable[..., bool | Exception] | None = None
+"""SoloGroups.run (visits/solo_groups.py) of this process."""
 
 taken_from: str | None = None
 """The queue of the message that a solo pool executes now; on Celery's own path the task's request has it."""
@@ -71,6 +77,25 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
     revoked = consumer.controller.state.revoked
     log = structlog.get_logger()
 
+    def begin(queue: str | None, task_id: str, headers: dict[str, Any]) -> _Task:
+        request = TakenRequest(task_id)
+        state.reserved_requests.add(request)
+        _announce(send, task_id, headers, queue)
+        return _Task(request, monotonic())
+
+    def end(task: _Task, outcome: Any) -> None:
+        """`outcome` is the result of the task, or why it has none."""
+        task_id = task.request.id
+        state.reserved_requests.discard(task.request)
+        if isinstance(outcome, Reject):
+            send("task-rejected", uuid=task_id, requeue=outcome.requeue)
+        elif isinstance(outcome, Exception):
+            log.error("task failed outside of its visit, which will be published again", task=task_id, exc_info=outcome)
+            send("task-failed", uuid=task_id, exception=safe_repr(outcome), traceback="")
+        else:
+            event, fields = event_of(repr(outcome))
+            send(event, uuid=task_id, runtime=monotonic() - task.started, **fields)
+
     def take(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> None:
         global taken_from
         headers = message.headers
@@ -79,28 +104,30 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
             stock(message, body, ack, reject, callbacks)
             return
         args, _, _ = message.payload
-        request = TakenRequest(task_id)
-        state.reserved_requests.add(request)
-        taken_from = message.delivery_info.get("routing_key")
-        _announce(send, task_id, headers, taken_from)
-        started = monotonic()
-        try:
-            result = run(*args)
-        except Reject as refusal:
-            reject(log, errors, refusal.requeue)
-            send("task-rejected", uuid=task_id, requeue=refusal.requeue)
-            return
-        except Exception as error:
-            log.exception("task failed outside of its visit, which will be published again", task=task_id)
-            send("task-failed", uuid=task_id, exception=safe_repr(error), traceback="")
+        queue = taken_from = message.delivery_info.get("routing_key")
+        outcome: Any = False
+        if group_runner is not None and queue:
+            line = line_of(queue, "any" if message.properties.get("priority") else "")
+            outcome = group_runner(args[0], headers, line, revoked, partial(begin, queue), end)
+        if outcome is False:
+            task = begin(queue, task_id, headers)
+            try:
+                outcome = run(*args)
+            except Exception as error:
+                outcome = error
+            end(task, outcome)
+        if isinstance(outcome, Reject):
+            reject(log, errors, outcome.requeue)
         else:
-            event, fields = event_of(repr(result))
-            send(event, uuid=task_id, runtime=monotonic() - started, **fields)
-        finally:
-            state.reserved_requests.discard(request)
-        ack(log, errors)
+            ack(log, errors)
 
     return take
+
+
+@dataclass(slots=True)
+class _Task:
+    request: TakenRequest
+    started: float
 
 
 def _announce(send: Callable[..., None], task_id: str, headers: dict[str, Any], queue: str | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import threading
 from collections.abc import Callable, Mapping
 from queue import Empty
@@ -54,17 +55,36 @@ dropped = DroppedMessages()
 
 def call_of(message: Any) -> VisitCall:
     """The call that a message carries. Raises RecordUnreadable."""
-    headers = message.headers
+    return _call_of(message.headers, message.delivery_info, lambda: message.payload)
+
+
+def taken_message(text: str) -> tuple[VisitCall, dict[str, Any]] | None:
+    """The call and the headers of an envelope that was taken from a list of a Redis broker. None unless it is in the
+    form of Sleipnir's own: then Celery reads it."""
+    try:
+        message = json.loads(text)
+        if _problem(message) is not None or message["content-type"] != "application/json":
+            return None
+        properties = message["properties"]
+        if properties["body_encoding"] != "utf-8":
+            return None
+        call = _call_of(message["headers"], properties["delivery_info"], lambda: json.loads(message["body"]))
+        return call, message["headers"]
+    except (RecordUnreadable, ValueError, KeyError, RecursionError):
+        return None
+
+
+def _call_of(headers: Any, delivery_info: Any, decode: Callable[[], Any]) -> VisitCall:
     if type(headers) is not dict or headers.get("task") != TASK_NAME:
         raise _damaged("it is not a task of Sleipnir")
     if type(headers.get("id")) is not str or not headers["id"]:
         raise _damaged("it has no id")
     if headers.get("eta") or headers.get("expires"):
         raise _damaged("it has an eta or an expiry")
-    if type(message.delivery_info) is not dict:
+    if type(delivery_info) is not dict:
         raise _damaged("it does not name its queue")
     try:
-        payload = message.payload
+        payload = decode()
     except Exception as error:  # each serializer and codec has its own errors
         raise _damaged(f"its body cannot be decoded: {type(error).__name__}") from None
     if type(payload) is not list or [type(part) for part in payload] != [list, dict, dict]:

@@ -1,4 +1,5 @@
-"""One visit on a worker: claim, execute (guard.py), deliver (delivery.py). The Celery task calls it.
+"""One visit on a worker: claim, execute (guard.py), deliver (delivery.py). The Celery task calls it. Several short ones
+at once: group.py.
 
 The process may die at any line. Before the delivery, the lease lapses and another worker starts over; after it, the
 result is in Redis. If a message is delivered twice, the second claim is refused.
@@ -29,7 +30,7 @@ from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
 from sleipnir.messages import DEFINITION, Role, VisitCall, VisitResult
 from sleipnir.runs.child_events import Visits
-from sleipnir.runs.claims import Claim, ClaimRefused
+from sleipnir.runs.claims import Claim, ClaimRefused, WantedVisit
 from sleipnir.runs.run import RunSpec, changed
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
@@ -41,15 +42,28 @@ from sleipnir_workers.folders.directories import PASS_MS, MissingDirectories, as
 from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.visits import callbacks, node_streams
 from sleipnir_workers.visits.caching import VisitCache
-from sleipnir_workers.visits.delivery import RETRY_S, ResultDelivery
+from sleipnir_workers.visits.delivery import RETRY_S, PreparedDelivery, ResultDelivery
 from sleipnir_workers.visits.fleet_cache import fleet_cache
 from sleipnir_workers.visits.fleet_cache import renew as renew_cache
 from sleipnir_workers.visits.guard import execute, unless_changed
 from sleipnir_workers.visits.heartbeat import Heartbeat
 from sleipnir_workers.visits.live import LiveText, VisitEmissions
+from sleipnir_workers.visits.short_nodes import ShortNodes
 
 UNREADABLE_MS = 5_000  # until a visit that this release cannot read is published again
 REPLICATED_MS = 1_000  # for one question to Redis, well below its socket timeout
+
+
+@dataclass(frozen=True)
+class PreparedVisit:
+    """A visit that is about to be claimed, and what the worker has for it. Without a graph or its node (None), it fails
+    with `problem`. `lost` is set when it was lost."""
+
+    request: WantedVisit
+    unpacked: Unpacked | None
+    node: Node | None
+    problem: str
+    lost: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,7 @@ class Worker:
     functions: dict[str, set[str]] = field(default_factory=dict)
     """By bundle, the nodes whose functions this process has called."""
     lacking: MissingDirectories = field(default_factory=MissingDirectories)
+    short_nodes: ShortNodes = field(default_factory=ShortNodes)
 
     @classmethod
     def open(
@@ -95,6 +110,10 @@ class Worker:
         drain.when_over(heartbeat.stop_all)
         return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits, caching, report)
 
+    @property
+    def lease_ms(self) -> int:
+        return int(self.settings.lease_s * 1000)
+
     @cached_property
     def delivery(self) -> ResultDelivery:
         return ResultDelivery(self.name, self.settings, self.store, self.drain)
@@ -112,6 +131,20 @@ class Worker:
             return self._run(call)
 
     def _run(self, call: VisitCall) -> dict[str, Any]:
+        visit = self.prepared(call)
+        claim = self.store.visits.claim(
+            call, worker=self.name, token=visit.request.token, lease_ms=self.lease_ms, wanted=visit.request.wanted
+        )
+        if isinstance(claim, ClaimRefused):
+            return self.refused(call, claim)
+        self.heartbeat.hold(call, visit.lost)
+        try:
+            return self.execute(visit, claim, self.delivery.deliver)
+        finally:
+            self.heartbeat.release(call)
+
+    def prepared(self, call: VisitCall) -> PreparedVisit:
+        """Raises StoreUnavailable, and MachineFailed when this machine cannot execute it."""
         try:
             unpacked: Unpacked | None = self.bundles.get(call.bundle, call.agent)
             problem = ""
@@ -127,23 +160,26 @@ class Worker:
             unpacked, problem = None, f"{type(error).__name__}: {error}"
         node = unpacked.graph.nodes.get(call.node) if unpacked else None
         token = f"{self.process}-{next(self.executions)}"
-        claim = self.store.visits.claim(
-            call,
-            worker=self.name,
-            token=token,
-            lease_ms=int(self.settings.lease_s * 1000),
-            wanted=self._state_keys(call.role, unpacked, node),
+        return PreparedVisit(
+            WantedVisit(call, token, self._state_keys(call.role, unpacked, node)), unpacked, node, problem
         )
-        if isinstance(claim, ClaimRefused):
-            self._report_refusal(call, claim.reason)
-            return {"refused": claim.reason}
+
+    def execute(
+        self, visit: PreparedVisit, claim: Claim, deliver: Callable[[PreparedDelivery], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Execute a claimed visit whose lease is renewed, and `deliver` its result, or hand it back."""
+        call = visit.request.call
         with tracing.executing(call.shown_name, (call.run, call.seq, call.attempt)) as span:
-            summary = self._execute_claimed(call, claim, unpacked, node, token, problem)
+            summary = self._execute_claimed(visit, claim, deliver)
             if span is not None:
                 span.set_attributes({"sleipnir.run": call.run, "sleipnir.worker": self.name})
                 if "refused" in summary or not summary.get("ok", True):
                     tracing.failed(span, "late_result" if "refused" in summary else summary.get("error", "failed"))
             return summary
+
+    def refused(self, call: VisitCall, claim: ClaimRefused) -> dict[str, Any]:
+        self._report_refusal(call, claim.reason)
+        return {"refused": claim.reason}
 
     def _report_refusal(self, call: VisitCall, reason: str) -> None:
         log = structlog.get_logger()
@@ -156,21 +192,23 @@ class Worker:
             log.debug("claim refused", reason=reason)
 
     def _execute_claimed(
-        self, call: VisitCall, claim: Claim, unpacked: Unpacked | None, node: Node | None, token: str, problem: str
+        self, visit: PreparedVisit, claim: Claim, pass_on: Callable[[PreparedDelivery], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Execute a claimed visit and deliver its result. Without a graph or its node, it fails with `problem`."""
-        lost, started = threading.Event(), time.monotonic()
+        """Without a graph or its node, the visit fails with `problem`."""
+        call, node, unpacked = visit.request.call, visit.node, visit.unpacked
+        token, lost, started = visit.request.token, visit.lost, time.monotonic()
 
         def deliver(result: VisitResult) -> dict[str, Any]:
-            took_ms = int((time.monotonic() - started) * 1000)
-            return self.delivery.deliver(call, result, claim, node, token=token, took_ms=took_ms)
+            took_s = time.monotonic() - started
+            if node is not None and not is_once(call, node):
+                self.short_nodes.note(call, took_s)
+            took_ms = int(took_s * 1000)
+            return pass_on(self.delivery.prepared(call, result, claim, node, token=token, took_ms=took_ms))
 
-        self.heartbeat.hold(call, lost)
         try:
             if unpacked is None or node is None:
-                result: VisitResult | None = VisitResult(
-                    ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind=DEFINITION
-                )
+                problem = visit.problem or f"node {call.node!r} is not in the graph"
+                result: VisitResult | None = VisitResult(ok=False, error=problem, error_kind=DEFINITION)
             elif not self._may_begin(call, node, lost):
                 return self.delivery.end_without_result(call, token, "machine")
             else:
@@ -196,8 +234,6 @@ class Worker:
             if claim.spec.cwd:
                 self.lacking.add(call.run, call.seq, claim.spec.cwd)
             return self.delivery.end_without_result(call, token, "directory")
-        finally:
-            self.heartbeat.release(call)
 
     def _result(self, call: VisitCall, execution: Execution, unpacked: Unpacked, spec: RunSpec) -> VisitResult | None:
         """The result of the visit, which may be that of an earlier one. None: it was lost."""
@@ -243,19 +279,14 @@ class Worker:
         """For a visit that must happen once, wait until `once_wait_replicas` replicas have its claim: a replica that
         becomes the master then knows that the visit has begun. False: the visit was lost, or the worker drains."""
         replicas = self.settings.once_wait_replicas
-        if (
-            not replicas
-            or not isinstance(node, ScriptNode | FunctionNode)
-            or node.effect != "once"
-            or call.role != "node"
-        ):
+        if not replicas or not is_once(call, node):
             return True
-        lease_ms, tries = int(self.settings.lease_s * 1000), 0
+        tries = 0
         while not lost.is_set() and not self.drain.begun.is_set():
             try:
                 with self.store.errors():
                     if self.store.visits.is_replicated(
-                        call, lease_ms=lease_ms, replicas=replicas, timeout_ms=REPLICATED_MS
+                        call, lease_ms=self.lease_ms, replicas=replicas, timeout_ms=REPLICATED_MS
                     ):
                         return True
                 problem = f"fewer than {replicas} replicas of Redis confirm the claim"
@@ -358,6 +389,11 @@ class Worker:
         turn = execution.part.turn if execution.part is not None else 0
         with self.live.open(execution.run, execution.node.id, execution.seq, execution.attempt, turn=turn) as text_sink:
             yield changed(execution, text_sink=text_sink)
+
+
+def is_once(call: VisitCall, node: Node) -> bool:
+    """Whether executing the visit has an effect that must happen once."""
+    return isinstance(node, ScriptNode | FunctionNode) and node.effect == "once" and call.role == "node"
 
 
 def is_command(call: VisitCall, node: Node) -> bool:

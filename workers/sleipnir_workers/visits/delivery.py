@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from sleipnir.errors import StoreUnavailable
 from sleipnir.graph.model import Node
 from sleipnir.messages import CACHE_HIT, ResultHeader, VisitCall, VisitResult
-from sleipnir.runs.claims import Claim
+from sleipnir.runs.claims import Claim, VisitDelivery
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.consumer.drain import Drain
@@ -24,6 +23,15 @@ from sleipnir_workers.consumer.task_summary import shown_error
 from sleipnir_workers.results.encoding import encoded
 
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
+LATE: Final = {"refused": "late result"}
+
+
+@dataclass(frozen=True)
+class PreparedDelivery:
+    """A result to deliver, and the summary that Flower shows once it is delivered."""
+
+    delivery: VisitDelivery
+    summary: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,30 +43,18 @@ class ResultDelivery:
     store: Store
     drain: Drain
 
-    def deliver(
+    def prepared(
         self, call: VisitCall, result: VisitResult, claim: Claim, node: Node | None, *, token: str, took_ms: int
-    ) -> dict[str, Any]:
+    ) -> PreparedDelivery:
+        """What to deliver for a result, and the summary once it is delivered."""
         result, values = encoded(result, call.node, self.settings.max_output_bytes)
         header = ResultHeader.of(result, worker=self.worker, started_ms=claim.started_ms, took_ms=took_ms)
-        if not self._deliver_while_leased(call, header, values, token):
-            return {"refused": "late result"}
-        if result.later_ms is not None:
-            return {"later": shown_error(result.error or "put off", claim.state)}
-        if result.interrupt is not None:
-            return {"asks": result.interrupt.name}
-        summary: dict[str, Any] = {"keys": sorted(result.delta), "next": _next_edge(call, result, claim, node)}
-        summary["ok"] = result.ok
-        if result.cache == CACHE_HIT:
-            summary["cached"] = True
-        if result.sends is not None:
-            summary["sends"] = len(result.sends)
-        if not result.ok:
-            summary["error"] = shown_error(f"{result.error_kind or 'failed'}: {result.error or ''}", claim.state)
-        return summary
+        return PreparedDelivery(VisitDelivery(call, header, values, token), _summary(call, result, claim, node))
 
-    def _deliver_while_leased(
-        self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], token: str
-    ) -> bool:
+    def deliver(self, prepared: PreparedDelivery) -> dict[str, Any]:
+        return prepared.summary if self._deliver_while_leased(prepared.delivery) else LATE
+
+    def _deliver_while_leased(self, delivery: VisitDelivery) -> bool:
         """Deliver, and repeat while Redis does not answer: no visit is redelivered until it does, so the result still
         counts. A worker that drains gives up after the time of a lease."""
         deadline = time.monotonic() + self.settings.lease_s
@@ -66,7 +62,9 @@ class ResultDelivery:
         while True:
             try:
                 with self.store.errors():
-                    return self.store.visits.deliver(call, header, values, worker=self.worker, token=token)
+                    return self.store.visits.deliver(
+                        delivery.call, delivery.header, delivery.values, worker=self.worker, token=delivery.token
+                    )
             except StoreUnavailable:
                 if self.drain.begun.is_set() and time.monotonic() > deadline:
                     raise
@@ -92,6 +90,22 @@ class ResultDelivery:
         except StoreUnavailable as error:
             structlog.get_logger().warning("visit cannot be handed back", error=str(error))
             return False
+
+
+def _summary(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> dict[str, Any]:
+    if result.later_ms is not None:
+        return {"later": shown_error(result.error or "put off", claim.state)}
+    if result.interrupt is not None:
+        return {"asks": result.interrupt.name}
+    summary: dict[str, Any] = {"keys": sorted(result.delta), "next": _next_edge(call, result, claim, node)}
+    summary["ok"] = result.ok
+    if result.cache == CACHE_HIT:
+        summary["cached"] = True
+    if result.sends is not None:
+        summary["sends"] = len(result.sends)
+    if not result.ok:
+        summary["error"] = shown_error(f"{result.error_kind or 'failed'}: {result.error or ''}", claim.state)
+    return summary
 
 
 def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> str | tuple[str, ...] | None:
