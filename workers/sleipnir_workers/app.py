@@ -36,6 +36,7 @@ from sleipnir_workers.consumer.drain import Conductor, Drain, leave_signals_to_m
 from sleipnir_workers.consumer.health import ConsumerHealth
 from sleipnir_workers.consumer.intake import Intake
 from sleipnir_workers.consumer.strategy import VisitRequest
+from sleipnir_workers.consumer.task_events import MOST, TaskEvents
 from sleipnir_workers.consumer.task_summary import MOST_TEXT, TaskSummary
 from sleipnir_workers.folders.scratch import sweep
 from sleipnir_workers.llm import litellm_compat, summary, turn
@@ -142,8 +143,10 @@ class FlushEvents(bootsteps.StartStopStep):
         if dispatcher is None:
             return
         dispatcher.on_send_buffered = None
-        dispatcher.buffer_limit = 500
-        self._timer = consumer.timer.call_repeatedly(FLUSH_EVENTS_S, dispatcher.flush)
+        dispatcher.buffer_limit = MOST
+        events = TaskEvents(dispatcher)
+        dispatcher.send = events.send
+        self._timer = consumer.timer.call_repeatedly(FLUSH_EVENTS_S, events.flush)
 
     def stop(self, consumer: Any) -> None:
         if self._timer is not None:

@@ -157,5 +157,4 @@ def _sender(consumer: Any) -> Callable[..., None]:
     dispatcher = consumer.event_dispatcher
     if dispatcher is None or not dispatcher.enabled:
         return lambda *_, **__: None
-    send: Callable[..., None] = dispatcher.send
-    return send
+    return lambda type, **fields: dispatcher.send(type, **fields)  # which is replaced later (task_events.py)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import structlog
 from celery.worker.consumer import Consumer
+from kombu.utils.json import dumps
 
 from sleipnir.agents.bundle import DIGEST
 from sleipnir.errors import RecordUnreadable
@@ -162,6 +163,18 @@ def tolerant(transport: type[Any]) -> type[Any]:
     channel: Any = transport.Channel
 
     class Channel(channel):  # type: ignore[misc]
+        receivers: int | None = None
+        """How many receivers the last message of a fanout exchange had; None: not known."""
+
+        def _put_fanout(self, exchange: str, message: Any, routing_key: str, **options: Any) -> None:
+            if options or not hasattr(channel, "_get_publish_topics"):
+                super()._put_fanout(exchange, message, routing_key, **options)
+                return
+            payload = dumps(message)
+            with self.conn_or_acquire() as client:
+                topics = self._get_publish_topics(exchange, routing_key)
+                self.receivers = sum(client.publish(topic, payload) for topic in topics)
+
         def _brpop_read(self, **options: Any) -> Any:
             self.connection.is_taking = True
             try:
