@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,7 +141,8 @@ def advance_of(store: Store) -> Advance:
     others: dict[str, Any] = {
         "ownership": SimpleNamespace(
             epochs={number: owned.epoch for number, owned in store.partitions.own(numbers, "me", 600_000).items()},
-            held=set(),
+            holds={},
+            working=Lock(),
         ),
         "graphs": SimpleNamespace(get=lambda *_: graph),
         "dispatcher": SimpleNamespace(publish=lambda _: SimpleNamespace(ahead=0)),

@@ -44,8 +44,6 @@ STANDBY_S = 0.2  # between checks whether it owns a partition
 LIST_SOON_S = 0.5  # between rounds of listing while runs of an earlier release are not listed yet
 BLOCK_MS = 500  # the wait on a quiet inbox; also the delay until a stop and a new partition are noticed
 
-GIVE_BACK_S = BLOCK_MS / 1000 + 0.1  # after this, every round that reads a partition has ended
-
 Round: TypeAlias = Callable[[], object]
 
 
@@ -126,23 +124,30 @@ class Instance:
             services["archiver"] = (self._archive, 0.0)
         return services
 
+    def hand_over(self) -> None:
+        """Release the partitions, once no run advances here any more: others go on while the services end."""
+        try:
+            with self._store.errors():
+                self.ownership.give_back()
+        except SleipnirError as error:
+            structlog.get_logger().warning("the partitions are not given back: their leases must end", error=str(error))
+
     def end(self) -> None:
-        """Release the partitions, after the services have stopped."""
+        """Leave the fleet, after the services have stopped."""
         log = structlog.get_logger()
+        self.hand_over()
         if self._archiver is not None:
             self._archiver.close()
         try:
             with self._store.errors():
                 self._publish_throughput()
-                self.ownership.give_back()
                 self._store.fleet.leave(scheduler=self.ownership.instance)
             log.info("scheduler stopped")
         except SleipnirError as error:
-            log.warning("scheduler stopped without giving its partitions back", error=str(error))
+            log.warning("scheduler stopped without leaving the fleet", error=str(error))
 
     def _apply(self) -> None:
-        if not self.ownership.epochs:
-            self._stop.wait(STANDBY_S)
+        if not self.ownership.owning.wait(STANDBY_S):
             return
         done = self._advance.run_once(BLOCK_MS)
         if done < 0:
@@ -154,7 +159,7 @@ class Instance:
         """Renew three times per lease of the partitions; check twice as often while they are being redistributed."""
         self.ownership.run_once()
         every_s = self._settings.owner_ttl_s / 3
-        self._stop.wait(every_s if self.ownership.is_settled else max(every_s / 2, GIVE_BACK_S))
+        self.ownership.wait(every_s if self.ownership.is_settled else every_s / 2, self._stop)
 
     def _announce(self) -> None:
         facts: dict[str, Any] = {"partitions": len(self.ownership.epochs)}
@@ -202,8 +207,7 @@ class Instance:
             self._resuming.run_once(self.ownership.epochs.keys(), holds, self._store.now_ms())
 
     def _deliver(self) -> None:
-        if not self.ownership.epochs:
-            self._stop.wait(STANDBY_S)
+        if not self.ownership.owning.wait(STANDBY_S):
             return
         epochs = self.ownership.epochs
         if epochs != self._delivered_under:

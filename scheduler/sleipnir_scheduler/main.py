@@ -76,6 +76,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     for thread in threads:
         thread.start()
     advance()
+    instance.hand_over()
     for thread in threads:
         thread.join()
     if endpoint is not None:

@@ -147,6 +147,12 @@ class Keys:
         renews its own entry; any instance removes silent ones."""
         return f"{self.prefix}:instances"
 
+    @property
+    def instance_changes(self) -> str:
+        """STREAM instance: the last scheduler instance that came, went or released partitions; the others wait for it.
+        Dies a minute after the last change."""
+        return f"{self.prefix}:instances:changes"
+
     def throughput_minute(self, minute: int) -> str:
         """HASH scheduler instance -> JSON (runs.throughput) of what it committed in a minute since the epoch. Dies two
         hours after the last write."""

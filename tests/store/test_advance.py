@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ def advance_of(store: Store, graph: str) -> Advance:
     numbers = range(store.keys.partitions)
     epochs = {number: owned.epoch for number, owned in store.partitions.own(numbers, "me", 60_000).items()}
     others: dict[str, Any] = {
-        "ownership": SimpleNamespace(epochs=epochs, holds={}),
+        "ownership": SimpleNamespace(epochs=epochs, holds={}, working=Lock()),
         "graphs": SimpleNamespace(get=lambda bundle, agent, overrides=None: graph_of(graph)),
         "dispatcher": SimpleNamespace(publish=lambda calls: SimpleNamespace(ahead=0)),
     }

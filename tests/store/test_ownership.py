@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_scheduler.instance import Instance
+from sleipnir_scheduler.services import ownership
 from sleipnir_scheduler.services.ownership import Ownership
 from tests.processes import RedisServer, wait_until
 
@@ -65,18 +68,65 @@ def test_three_own_no_more_than_six_each_and_all_together(sixteen: Store) -> Non
     assert [each.epochs for each in three] == before
 
 
-def test_a_partition_is_worked_on_to_the_end_of_a_round_before_another_has_it(sixteen: Store) -> None:
+def test_what_was_begun_is_committed_before_another_has_the_partition(
+    sixteen: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Finding C12: runs of a partition that changes its owner are not held up by refused commits."""
+    monkeypatch.setattr(ownership, "COMMIT_S", 0.01)
     a, b = instance(sixteen, "a"), instance(sixteen, "b")
     a.run_once()
     b.run_once()
-    a.run_once()
-    assert len(a.epochs) == 8, "a works on these alone from now on"
-    b.run_once()
-    assert (len(b.epochs), Counter(sixteen.partitions.owners().values())) == (0, {"a": 16})
+    with a.working:
+        a.run_once()
+        assert len(a.epochs) == 8, "a begins work on these alone from now on"
+        b.run_once()
+        assert (len(b.epochs), Counter(sixteen.partitions.owners().values())) == (0, {"a": 16})
     a.run_once()
     b.run_once()
     assert Counter(sixteen.partitions.owners().values()) == {"a": 8, "b": 8}
+
+
+def test_two_that_take_free_partitions_at_the_same_moment_leave_none(
+    sixteen: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = instance(sixteen, "a"), instance(sixteen, "b")
+    sixteen.partitions.join("a", TTL_MS)
+    sixteen.partitions.join("b", TTL_MS)
+    own, owners = sixteen.partitions.own, sixteen.partitions.owners
+
+    def owners_before_a_takes_its_share(*args: Any) -> dict[int, str]:
+        seen = owners(*args)
+        monkeypatch.setattr(sixteen.partitions, "owners", owners)
+        assert a.run_once() == 8
+        return seen
+
+    monkeypatch.setattr(sixteen.partitions, "owners", owners_before_a_takes_its_share)
+    assert b.run_once() == 8
+    assert Counter(owners().values()) == {"a": 8, "b": 8}
+    assert own([], "a", TTL_MS) == {}
+
+
+def test_others_look_at_once_when_one_comes_releases_partitions_or_goes(sixteen: Store) -> None:
+    a, b, stop = instance(sixteen, "a", 60_000), instance(sixteen, "b", 60_000), threading.Event()
+    a.run_once()
+    waiting = threading.Thread(target=lambda: [(a.wait(60, stop), a.run_once()) for _ in range(8)], daemon=True)
+    waiting.start()
+    b.run_once()
+    wait_until(lambda: len(a.epochs) == 8, "a has released its surplus")
+    b.wait(60, stop)
+    wait_until(lambda: b.run_once() == 8, "b has them")
+    b.give_back()
+    wait_until(lambda: len(a.epochs) == 16, "a has all again")
+    stop.set()
+    assert b.run_once() == 0, "it has left"
+    waiting.join(10)
+
+
+def test_a_wait_for_a_change_ends_at_its_time_and_at_a_stop(sixteen: Store) -> None:
+    a, stop = instance(sixteen, "a"), threading.Event()
+    a.wait(0.01, stop)
+    stop.set()
+    a.wait(3600, stop)
 
 
 def test_the_partitions_of_a_dead_scheduler_are_taken_once_its_lease_lapses(sixteen: Store) -> None:
@@ -116,8 +166,6 @@ def test_partitions_with_parked_runs_are_given_away_first(sixteen: Store) -> Non
 def test_two_schedulers_with_one_host_name_and_one_process_id_are_two(sixteen: Store, tmp_path: Path) -> None:
     """Finding C13 of the second review: containers with host networking, in each of which it is process 1."""
     settings = Settings(redis_url=sixteen.url, home=tmp_path, key_prefix=sixteen.keys.prefix)
-    import threading
-
     names = {Instance(settings, sixteen, threading.Event()).ownership.instance for _ in range(2)}
     assert len(names) == 2
     assert len({name.rpartition(":")[0] for name in names}) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ class PlayedStore:
 
 
 def advance_over(store: PlayedStore) -> Advance:
-    ownership = SimpleNamespace(epochs={0: 1, 1: 1}, holds={})
+    ownership = SimpleNamespace(epochs={0: 1, 1: 1}, holds={}, working=Lock())
     graphs = SimpleNamespace(get=lambda digest, agent, overrides=None: graph_of(TEXT))
     dispatcher = SimpleNamespace(publish=lambda calls: SimpleNamespace(ahead=0))
     parts: Any = (store, ownership, graphs, dispatcher)

@@ -115,27 +115,35 @@ class Advance:
         try:
             after = self._parking.cursors(epochs)
             entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms, after=after, share=AT_ONCE)
-            by_run: dict[str, deque[Entry]] = defaultdict(deque)
-            for entry in entries:
-                if entry.run == NO_RUN and isinstance(entry.event, Unreadable):
-                    self._parking.park(entry, entry.event.why)
-                elif not self._parking.holds(entry) or isinstance(entry.event, Cancelled):
-                    by_run[entry.run].append(entry)
-            done, began_s = 0, time.monotonic()
-            while by_run:
-                done += self._round(by_run, epochs)
-                by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
-                if done and time.monotonic() - began_s > ROUNDS_S:
-                    break  # the rest is read again, with new entries
-            self._withdraw_offers(entries, epochs)
-            moved = self._parking.passed(entries, BATCH)
-            self._parking.flush()
+            with self._ownership.working:
+                still = self._ownership.epochs
+                entries = [entry for entry in entries if still.get(entry.partition) == epochs[entry.partition]]
+                done = self._apply(entries, epochs)
+                moved = self._parking.passed(entries, BATCH)
+                self._parking.flush()
         except BaseException:
             # If the connection broke, a commit may have been applied without a reply, so no view is certain.
             self._views.clear()
             self._parking.forget()
             raise
         return done if done or moved or not entries else -1
+
+    def _apply(self, entries: Iterable[Entry], epochs: Mapping[int, int]) -> int:
+        """Plan and commit entries of partitions that are owned under these epochs. Returns how many are completed."""
+        by_run: dict[str, deque[Entry]] = defaultdict(deque)
+        for entry in entries:
+            if entry.run == NO_RUN and isinstance(entry.event, Unreadable):
+                self._parking.park(entry, entry.event.why)
+            elif not self._parking.holds(entry) or isinstance(entry.event, Cancelled):
+                by_run[entry.run].append(entry)
+        done, began_s = 0, time.monotonic()
+        while by_run:
+            done += self._round(by_run, epochs)
+            by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
+            if done and time.monotonic() - began_s > ROUNDS_S:
+                break  # the rest is read again, with new entries
+        self._withdraw_offers(entries, epochs)
+        return done
 
     def _withdraw_offers(self, entries: Iterable[Entry], epochs: Mapping[int, int]) -> None:
         """Let others have the signals that were offered to parked runs a while ago."""

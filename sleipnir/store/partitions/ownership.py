@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sleipnir.runs.deployment_holds import DeploymentHolds, holds_in
+from sleipnir.store.connect import BLOCK_MS_MAX
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.scripts import LuaScript, checked, run_batch
+from sleipnir.store.streams import entries
 
 _OWN = LuaScript("own")
+
+CHANGE_S = 60  # all instances have seen it long before
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,20 @@ class PartitionOwnership(PartitionConnection):
         # An instance that counts as alive for much longer was registered before the clock was set back.
         pipe.zrangebyscore(key, f"({now_ms}", now_ms + 10 * max(ttl_ms, 1_000))
         return set(pipe.execute()[-1])
+
+    def tell_change(self, instance: str) -> None:
+        """Let all instances look at once: this one has come, goes, or has released partitions."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.xadd(self._keys.instance_changes, {"instance": instance}, maxlen=1, approximate=False)
+        pipe.expire(self._keys.instance_changes, CHANGE_S)
+        pipe.execute()
+
+    def await_change(self, after: str, block_ms: int) -> str | None:
+        """Wait up to `block_ms` for a change after the one with this id. Returns the id of the last one; None: there
+        was none."""
+        reply: Any = self._client.xread({self._keys.instance_changes: after}, block=min(block_ms, BLOCK_MS_MAX))
+        ids = [id_ for id_, _ in entries(reply)]
+        return ids[-1] if ids else None
 
 
 def _fields(flat: Sequence[str]) -> dict[str, str]:
