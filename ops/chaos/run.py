@@ -36,6 +36,7 @@ from ops.chaos.replays import Replays  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
+from sleipnir.store import layout  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from sleipnir.store.keys import Keys  # noqa: E402
 from sleipnir.testing import ModelServer  # noqa: E402
@@ -204,6 +205,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
         every_s=options.kill_every,
         drops=options.drops,
         fast=options.fast,
+        partitions=options.partitions,
         model=model,
         agents_dir=folder_of_agents,
     )
@@ -404,6 +406,7 @@ def main() -> None:
     parser.add_argument("--drops", type=int, default=200, help="cuts of all connections, at most (default 200)")
     parser.add_argument("--duplicates", type=int, default=1000, help="old messages sent again, at most (default 1000)")
     parser.add_argument("--fast", action="store_true", help="leases of 2 s, for a short campaign")
+    parser.add_argument("--partitions", type=int, default=layout.DEFAULT, help="of the deployment (default 256)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:

@@ -169,3 +169,18 @@ def test_two_schedulers_with_one_host_name_and_one_process_id_are_two(sixteen: S
     names = {Instance(settings, sixteen, threading.Event()).ownership.instance for _ in range(2)}
     assert len(names) == 2
     assert len({name.rpartition(":")[0] for name in names}) == 1
+
+
+def test_sixteen_share_256_and_whoever_comes_or_goes_leaves_none_without_an_owner(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=f"many-{tmp_path.name}", partitions=256)
+    with Store.open(settings) as store:
+        all_of_them = [Ownership(store.partitions, partitions=256, instance=f"s{n}", ttl_ms=60_000) for n in range(16)]
+        for count in (1, 2, 4, 16):
+            assert sorted(rounds(*all_of_them[:count], count=3)) == [256 // count] * count
+        for gone in all_of_them[4:]:
+            gone.give_back()
+        assert rounds(*all_of_them[:4], count=1) == [64] * 4
+        owned = Counter(partition for each in all_of_them for partition in each.epochs)
+        assert owned == Counter(range(256))
