@@ -30,6 +30,9 @@ SHARED = ("lease_s", "redispatch_after_s", "max_redeliveries", "owner_ttl_s", "r
 with the others."""
 SHOWN = 200  # characters of a value that is refused
 
+OF_CLUSTERS = ("redis-cluster", "rediss-cluster")
+"""The schemes of addresses of a Redis Cluster."""
+
 NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 MOST_BUNDLE_FILES = 10_000
@@ -139,7 +142,7 @@ class Settings:
     redis_url: str | None = _setting(None, _text)
     """The store. Unset: the embedded stack under `home`."""
     broker_url: str | None = _setting(None, _text)
-    """Celery's broker. Unset: the same Redis as the store."""
+    """Celery's broker. Unset: the same Redis as the store, unless that is a cluster."""
     allow_eviction: bool = _setting(False, _flag)
     """A Redis with a `maxmemory-policy` other than noeviction is accepted; when full, it deletes parts of live runs."""
     key_prefix: str = _setting("slp", _text)
@@ -384,7 +387,15 @@ class Settings:
 
     @property
     def broker(self) -> str | None:
-        return self.broker_url or self.redis_url
+        """Raises ConfigError if that is a Redis Cluster."""
+        broker = self.broker_url or self.redis_url
+        if broker is not None and broker.partition(":")[0].lower() in OF_CLUSTERS:
+            named = "is one" if self.broker_url else "is not set"
+            raise ConfigError(
+                f"SLEIPNIR_BROKER_URL {named}: Celery does not work on a Redis Cluster. Name a Redis, Sentinels or "
+                "RabbitMQ, e.g. redis://localhost:6379/0"
+            )
+        return broker
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

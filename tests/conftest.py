@@ -24,6 +24,7 @@ from sleipnir.store.store import Store
 from tests import surroundings
 from tests.examples import UNIT_EXAMPLES
 from tests.processes import CALM, RedisServer, Stack
+from tests.redis_cluster import ServerCluster, wanted_nodes
 from tests.waiting import wait_until
 
 surroundings.set_up()
@@ -156,18 +157,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerEac
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
-    """A real redis-server for the session."""
+def redis_server() -> Iterator[RedisServer | ServerCluster]:
+    """A real redis-server for the session; or a cluster of them, with a redis-server that is the broker."""
     server = RedisServer()
-    yield server
-    server.stop()
+    cluster = ServerCluster(nodes, broker_url=server.url) if (nodes := wanted_nodes()) else None
+    yield cluster or server
+    for each in (cluster, server):
+        if each is not None:
+            each.stop()
 
 
 @pytest.fixture
 def store(redis_server: RedisServer, tmp_path: Path) -> Iterator[Store]:
     """A store under a key prefix of its own. Fails the test when it leaves a key that no rule lets die."""
     prefix = next(_prefixes)
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=prefix, partitions=2)
+    settings = Settings(**redis_server.addresses, home=tmp_path, key_prefix=prefix, partitions=2)
     with Store.open(settings) as opened:
         yield opened
 
@@ -177,7 +181,7 @@ def own_store(tmp_path: Path) -> Iterator[Store]:
     """A store on a server of its own, for tests that count its commands: the session's also serves a stack."""
     server = RedisServer()
     try:
-        with Store.open(Settings(redis_url=server.url, home=tmp_path, partitions=2)) as opened:
+        with Store.open(Settings(**server.addresses, home=tmp_path, partitions=2)) as opened:
             yield opened
     finally:
         server.stop()

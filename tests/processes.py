@@ -19,9 +19,11 @@ from sleipnir.client.client import Client
 from sleipnir.local import launch
 from sleipnir.local.supervisor import find_server
 from sleipnir.settings import Settings
+from sleipnir.store.address import is_cluster
 from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys
 from tests import starter
+from tests.redis_cluster import ServerCluster
 from tests.waiting import wait_until
 
 FAULTY = Path(__file__).parent / "faulty_redis"
@@ -59,6 +61,8 @@ class RedisServer:
         self.folder = Path(tempfile.mkdtemp(prefix="slp-"))  # short: a socket's path has 108 bytes
         self.socket = f"{self.folder}/redis.sock"
         self.url = f"unix://{self.socket}?db=0"
+        self.addresses: Mapping[str, str] = {"redis_url": self.url}
+        """The settings that name it."""
         self._options = options
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -106,12 +110,13 @@ def _answers(client: Any) -> bool:
 class Stack:
     """A scheduler and workers on a Redis, as processes. A context manager."""
 
-    def __init__(self, redis: RedisServer, home: Path, **settings: Any) -> None:
+    def __init__(self, redis: RedisServer | ServerCluster, home: Path, **settings: Any) -> None:
         self.redis, self.home = redis, home
-        self.settings = Settings(**{"redis_url": redis.url, "home": home, "log_level": "debug", **FAST, **settings})
+        self.settings = Settings(**{**redis.addresses, "home": home, "log_level": "debug", **FAST, **settings})
         self.processes: dict[str, starter.Started] = {}
         home.mkdir(parents=True, exist_ok=True)
-        self.keys = Keys(self.settings.key_prefix, self.settings.partitions or PARTITIONS)
+        partitions = self.settings.partitions or PARTITIONS
+        self.keys = Keys(self.settings.key_prefix, partitions, is_cluster(str(self.settings.redis_url)))
         new_deployment(redis.url, self.keys)
 
     def client(self) -> Client:

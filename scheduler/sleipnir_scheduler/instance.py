@@ -26,7 +26,7 @@ from sleipnir_scheduler.services.admission import FIRST_PARTITION, Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.deliveries import Deliveries
 from sleipnir_scheduler.services.due_times import LOOK_S, DueTimes
-from sleipnir_scheduler.services.generation import GenerationWatch
+from sleipnir_scheduler.services.generation import GenerationWatches
 from sleipnir_scheduler.services.jobs import JobPieces
 from sleipnir_scheduler.services.listing import Listing
 from sleipnir_scheduler.services.loop import ServiceRounds
@@ -53,8 +53,9 @@ class Instance:
     def __init__(self, settings: Settings, store: Store, stop: threading.Event) -> None:
         self.tally, self.rounds = Tally(), ServiceRounds()
         self._settings, self._store, self._stop = settings, store, stop
-        self.watch = GenerationWatch(
+        self.watches = GenerationWatches(
             store.generations,
+            apart=store.keys.of_cluster,
             lease_s=settings.lease_s,
             heartbeat_s=settings.heartbeat_s,
             began=lambda why: self.tally.generations.add(why),
@@ -64,7 +65,7 @@ class Instance:
             partitions=store.keys.partitions,
             instance=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
             ttl_ms=int(settings.owner_ttl_s * 1000),
-            generation=lambda: self.watch.id,
+            generations=self.watches.ids,
         )
         dispatch = dispatcher(settings, store, self.tally.clock.now_ms)
         self._advance = Advance(
@@ -75,8 +76,8 @@ class Instance:
             max_redeliveries=settings.max_redeliveries,
             max_steps=settings.max_journal_steps,
             tally=self.tally,
-            generation=lambda: self.watch.data,
-            pulse=self.watch.run_once,
+            generation=lambda partition: self.watches.of(partition).data,
+            pulse=lambda partition: self.watches.of(partition).run_once(),
             instance=self.ownership.instance,
             timer_set=self._timer_set,
         )
@@ -89,7 +90,7 @@ class Instance:
         )
         self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)
-        self._forgotten = UnindexedVisits(store.partitions, lease_ms=self.watch.lease_ms)
+        self._forgotten = UnindexedVisits(store.partitions, lease_ms=self.watches.lease_ms)
         self._schedules = ScheduleFires(store.schedules, tally=self.tally)
         self._jobs = JobPieces(store, settings)
         self._listing = Listing(store.partitions)
@@ -98,7 +99,7 @@ class Instance:
     def begin(self) -> None:
         """Take the first partitions. Raises StoreUnavailable."""
         with self._store.errors():
-            self.tally.clock.set(self.watch.run_once().now_ms)
+            self.tally.clock.set(self.watches.of(FIRST_PARTITION).run_once().now_ms)
             self.ownership.run_once()
 
     def services(self) -> Mapping[str, tuple[Round, float]]:
@@ -186,21 +187,23 @@ class Instance:
         self._schedules.run_once(epochs, self.ownership.held | passed)
 
     def _reap(self) -> None:
-        generation, watch, epochs = self.watch.run_once(), self.watch, self.ownership.epochs
-        self.tally.clock.set(generation.now_ms)
-        taken = reaper.run_once(
-            self._store.partitions,
-            self._due.due("leases", epochs) if generation.is_steady else epochs,
-            generation,
-            lease_ms=watch.lease_ms,
-            gap_ms=watch.gap_ms,
-        )
+        watches, epochs, taken = self.watches, self.ownership.epochs, 0
+        lapsed = self._due.due("leases", epochs)
+        for generation, partitions in watches.pulses(epochs, lapsed):
+            self.tally.clock.set(generation.now_ms)
+            taken += reaper.run_once(
+                self._store.partitions,
+                [partition for partition in partitions if partition in lapsed or not generation.is_steady],
+                generation,
+                lease_ms=watches.lease_ms,
+                gap_ms=watches.gap_ms,
+            )
         self.tally.leases_expired.add(by=taken)
 
     def _publish_again(self) -> None:
         held = {partition for partition, holds in self.ownership.holds.items() if holds.holds_everything}
         partitions = self._due.used("outbox", self.ownership.epochs).keys() - held
-        self.tally.republished.add(by=self._outbox.run_once(partitions, self._store.now_ms()))
+        self.tally.republished.add(by=self._outbox.run_once(self._store.partitions.clocks_ms(partitions)))
 
     def _resume(self) -> None:
         if holds := self.ownership.holds:

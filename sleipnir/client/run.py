@@ -567,8 +567,10 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     left_over = dict.fromkeys(run_ids)
+    if not left_over:
+        return
     with store.errors():
-        position = store.runs.ended_position()  # before the look, so that no end falls between the two
+        position = store.runs.ended_position(left_over)  # before the look, so that no end falls between the two
     look_at = list(left_over)
     while True:
         with store.errors():

@@ -656,6 +656,8 @@ class Health:
     """Bytes; 0: Redis has no limit of its own."""
     valkey: str = ""
     """Its version, if it is Valkey; `version` is that of the compatible Redis."""
+    nodes: int = 0
+    """Of a cluster; 0 for one Redis. The memory is that of the fullest node."""
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Short digests of the settings that all schedulers must share, by scheduler and name."""
     archives: Mapping[str, ArchiveState] = field(default_factory=dict)

@@ -5,6 +5,8 @@
     unix:///PATH[?db=N]
     redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]]...[/MASTER[/DB]]
     rediss+sentinel://...                           with TLS, also to the Sentinels
+    redis-cluster://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]]...    some nodes of a Redis Cluster: they name the others
+    rediss-cluster://...                            with TLS
 
 With TLS, `?ssl_ca_certs=FILE` names a private authority, `ssl_certfile` and `ssl_keyfile` the client's certificate.
 USER and PASSWORD are those of the Redis; the Sentinels have `?sentinel_username=...&sentinel_password=...`.
@@ -20,10 +22,17 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from sleipnir.errors import ConfigError
+from sleipnir.settings import OF_CLUSTERS
 
-FORMS = "redis://HOST:PORT/DB, rediss://..., unix:///PATH or redis+sentinel://HOST:PORT,HOST:PORT/MASTER"
-SENTINEL_PORT, MASTER = 26379, "mymaster"
-_PLAIN, _TLS = {"redis", "unix", "redis+socket", "redis+sentinel"}, {"rediss", "rediss+sentinel"}
+FORMS = (
+    "redis://HOST:PORT/DB, rediss://..., unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/MASTER "
+    "or redis-cluster://HOST:PORT,HOST:PORT"
+)
+REDIS_PORT, SENTINEL_PORT, MASTER = 6379, 26379, "mymaster"
+_PLAIN = {"redis", "unix", "redis+socket", "redis+sentinel", "redis-cluster"}
+_TLS = {"rediss", "rediss+sentinel", "rediss-cluster"}
+_OF_SEVERAL = ("+sentinel", "-cluster")
+"""The ends of the schemes of addresses with several hosts, each with a port."""
 _WITHOUT_HOST = {"unix", "redis+socket"}
 _PLAIN_USER = re.compile(r"[\w.%-]*")
 _PASSWORD_OF_QUERY = re.compile(r"(\w*password=)[^&\s]*")
@@ -47,6 +56,16 @@ class Sentinels:
 
 
 @dataclass(frozen=True)
+class ClusterAddress:
+    """Some nodes of a Redis Cluster. `tls` is None without TLS."""
+
+    hosts: tuple[tuple[str, int], ...]
+    username: str | None
+    password: str | None
+    tls: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class CeleryBroker:
     """A broker in the form of Celery, Flower and kombu's Connection. `ssl` is None without TLS."""
 
@@ -57,6 +76,10 @@ class CeleryBroker:
 
 def is_redis(url: str) -> bool:
     return url.partition(":")[0].lower() in _PLAIN | _TLS
+
+
+def is_cluster(url: str) -> bool:
+    return url.partition(":")[0].lower() in OF_CLUSTERS
 
 
 def is_local(url: str) -> bool:
@@ -104,7 +127,7 @@ def parts_of(url: str) -> SplitResult:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-        if not parts.scheme.endswith("+sentinel"):  # there, each of several hosts has a port
+        if not parts.scheme.endswith(_OF_SEVERAL):
             _ = parts.port
             (parts.hostname or "").encode("idna")  # as a socket does; fails for a name that is too long
     except ValueError:
@@ -150,7 +173,7 @@ def _sentinels(url: str) -> Sentinels:
     if unknown := query.keys() - _OF_SENTINELS.keys() - _OF_TLS:
         raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
     return Sentinels(
-        hosts=tuple(_host(text) for text in hosts.split(",")),
+        hosts=tuple(_host(text, SENTINEL_PORT) for text in hosts.split(",")),
         master=unquote(master) or MASTER,
         username=unquote(user) or None,
         password=unquote(password) or None,
@@ -158,6 +181,29 @@ def _sentinels(url: str) -> Sentinels:
         login={_OF_SENTINELS[name]: value for name, value in query.items() if name in _OF_SENTINELS},
         tls=_tls(query) if parts.scheme in _TLS else None,
     )
+
+
+def cluster(url: str) -> ClusterAddress | None:
+    """The parts of a `redis-cluster://` URL; None for any other. Raises ConfigError."""
+    if not is_cluster(url):
+        return None
+    parts = parts_of(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    query = dict(parse_qsl(parts.query))
+    try:
+        if unknown := query.keys() - _OF_TLS:
+            raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
+        if parts.path.strip("/") not in ("", "0"):
+            raise ValueError("a cluster has only database 0")
+        return ClusterAddress(
+            tuple(_host(text, REDIS_PORT) for text in hosts.split(",")),
+            unquote(user) or None,
+            unquote(password) or None,
+            _tls(query) if parts.scheme in _TLS else None,
+        )
+    except ValueError as error:
+        raise not_a_url(url, error) from None
 
 
 def celery_broker(url: str) -> CeleryBroker:
@@ -193,12 +239,12 @@ def _need_transport(url: str, scheme: str) -> None:
         raise ConfigError(f"{safe_url(url)!r} is not the address of a broker: there is no transport {name!r}; {hint}")
 
 
-def _host(text: str) -> tuple[str, int]:
+def _host(text: str, port: int) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
-        raise ValueError("a Sentinel has no host name")
+        raise ValueError("one of its hosts has no name")
     parts.hostname.encode("idna")
-    return parts.hostname, parts.port or SENTINEL_PORT
+    return parts.hostname, parts.port or port
 
 
 def _tls(query: Mapping[str, str]) -> dict[str, Any]:

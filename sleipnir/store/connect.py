@@ -19,7 +19,15 @@ from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConn
 
 from sleipnir.errors import StoreUnavailable, StoreUnsuitable
 from sleipnir.store import loop_sockets
-from sleipnir.store.address import Sentinels, client_url, not_a_url, safe_url, sentinels
+from sleipnir.store.address import (
+    ClusterAddress,
+    Sentinels,
+    client_url,
+    cluster,
+    not_a_url,
+    safe_url,
+    sentinels,
+)
 
 Client: TypeAlias = Any
 """A redis-py client. Its declared reply types are unions of all possible replies, so they are not used."""
@@ -42,8 +50,9 @@ BLOCK_MS_MAX = 2_000  # below the socket timeout, else a quiet inbox would look 
 
 
 def connect(url: str, *, decode: bool = True, retries: int = 3, in_loop: bool = False, **options: Any) -> Client:
-    """A client with its own pool. Nothing is sent yet. `in_loop`: for calls from an event loop (loop_sockets.py), where
-    a failed command is repeated without pauses. Raises ConfigError for an invalid URL."""
+    """A client with its own pool. Nothing is sent yet, except to a cluster, whose nodes say who serves what. `in_loop`:
+    for calls from an event loop (loop_sockets.py), where a failed command is repeated without pauses. Raises
+    ConfigError for an invalid URL, and StoreUnavailable if no node of a cluster answers."""
     options = {
         "decode_responses": decode,
         # Bytes that are not UTF-8 become half surrogates, which readers refuse (decoding.decoded). With "strict" one
@@ -59,6 +68,8 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, in_loop: bool = 
         **options,
     }
     try:
+        if (address := cluster(url)) is not None:
+            return _join(url, address, options, in_loop=in_loop)
         sentinel_hosts = sentinels(url)
         if sentinel_hosts is not None:
             client = _follow(sentinel_hosts, options)
@@ -80,7 +91,17 @@ def close(client: Client) -> None:
     """Close all connections of a client, those of other threads too. redis-py leaves the pool open if it did not make
     it, as with Sentinels."""
     client.close()
-    client.connection_pool.disconnect()
+    if not isinstance(client, redis.RedisCluster):
+        client.connection_pool.disconnect()
+
+
+def _join(url: str, address: ClusterAddress, options: dict[str, Any], *, in_loop: bool) -> Client:
+    """A client of a cluster."""
+    from sleipnir.store.cluster import open_cluster
+
+    options.pop("single_connection_client", None)
+    with store_errors(url):
+        return open_cluster(address, options, in_loop=in_loop)
 
 
 def _follow(sentinel_hosts: Sentinels, options: dict[str, Any]) -> Client:
@@ -179,7 +200,13 @@ def store_errors(url: str) -> Iterator[None]:
         if not is_passing(error):
             raise
         raise StoreUnavailable(f"Redis at {safe_url(url)} refuses to write for now: {_with_code(error)}") from error
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
+    except (
+        redis.exceptions.ConnectionError,
+        redis.exceptions.TimeoutError,
+        redis.exceptions.ClusterError,
+        redis.exceptions.RedisClusterException,
+        OSError,
+    ) as error:
         raise StoreUnavailable(
             f"Redis at {safe_url(url)} does not answer ({error}). Is it running? `sleipnir doctor` checks; "
             "without SLEIPNIR_REDIS_URL, `sleipnir run` starts a private one."
@@ -187,14 +214,15 @@ def store_errors(url: str) -> Iterator[None]:
 
 
 def check_server(client: Client, url: str, *, allow_eviction: bool = False) -> str:
-    """The server's version. Raises StoreUnsuitable below 6.2, and for a server that evicts keys when it is full."""
+    """The server's version; of a cluster's nodes the oldest. Raises StoreUnsuitable below 6.2, and for a server that
+    evicts keys when it is full."""
     try:
-        info: dict[str, Any] = client.info("server")
+        infos = server_infos(client, "server")
     except redis.exceptions.ResponseError as error:
         if "HELLO" not in str(error):
             raise
-        info = connect(url, protocol=2).info("server")  # older than 6.0: the old protocol still gives the version
-    version = str(info["redis_version"])
+        infos = [connect(url, protocol=2).info("server")]  # older than 6.0: the old protocol still gives the version
+    version = min((str(info["redis_version"]) for info in infos), key=server_version)
     if server_version(version) < MIN_VERSION:
         raise StoreUnsuitable(
             f"Redis at {safe_url(url)} is version {version}; Sleipnir needs 6.2 or newer "
@@ -208,10 +236,21 @@ def check_server(client: Client, url: str, *, allow_eviction: bool = False) -> s
 KEEPS_ALL = "noeviction"
 
 
+def server_infos(client: Client, section: str = "default") -> list[dict[str, Any]]:
+    """INFO of the server, or of each node of a cluster that answers. Raises the error of one if none does."""
+    if not isinstance(client, redis.RedisCluster):
+        return [client.info(section)]
+    found = list(client.nodes_info(section).values())  # type: ignore[attr-defined]  # a ClusterClient
+    infos = [info for info in found if not isinstance(info, Exception)]
+    if not infos:
+        raise found[0]
+    return infos
+
+
 def _refuse_eviction(client: Client, url: str) -> None:
     """Uses INFO, because managed servers forbid CONFIG. A server that reports no policy is accepted."""
-    policy = str(client.info("memory").get("maxmemory_policy", KEEPS_ALL))
-    if policy != KEEPS_ALL:
+    policies = {str(info.get("maxmemory_policy", KEEPS_ALL)) for info in server_infos(client, "memory")}
+    for policy in policies - {KEEPS_ALL}:
         raise StoreUnsuitable(
             f"Redis at {safe_url(url)} has maxmemory-policy {policy!r}: when it is full it deletes parts of live runs. "
             f"Change it: `redis-cli CONFIG SET maxmemory-policy {KEEPS_ALL}`, and in the server's configuration. "
@@ -225,9 +264,18 @@ def time_ms(time: Sequence[Any]) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def clock_ms(client: Client) -> int:
-    """Redis' clock."""
+def clock_ms(client: Client, key: str | None = None) -> int:
+    """Redis' clock; in a cluster that of the node which has the key, or (None) of the first partition's."""
+    if key is not None and isinstance(client, redis.RedisCluster):
+        return client.times_ms([key])[key]  # type: ignore[no-any-return, attr-defined]  # a ClusterClient
     return time_ms(client.time())
+
+
+def clocks_ms(client: Client, keys: Sequence[str]) -> dict[str, int]:
+    """The clock for each key. Keys of a cluster's nodes that do not answer are left out."""
+    if isinstance(client, redis.RedisCluster):
+        return client.times_ms(keys)  # type: ignore[no-any-return, attr-defined]  # a ClusterClient
+    return dict.fromkeys(keys, clock_ms(client)) if keys else {}
 
 
 def server_version(text: str) -> tuple[int, int]:

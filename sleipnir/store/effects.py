@@ -36,6 +36,7 @@ from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_in_order
 from sleipnir.store.shared_values import SharedValues
 from sleipnir.store.signals import Signals
 from sleipnir.store.slots import Slots
+from sleipnir.store.stream_watch import StreamWatch
 from sleipnir.store.streams import entries
 
 _CHILD_ENDED = LuaScript("child_ended")
@@ -113,7 +114,7 @@ class Effects:
         self._client, self._keys, self.runs, self._batches = client, keys, runs, batches
         self.schedules, self.scheduled_batches = schedules, scheduled_batches
         self.slots, self.signals, self.dead_letters = slots, signals, DeadLetters(client, keys)
-        self._shared = shared
+        self._shared, self._watch = shared, StreamWatch(client)
 
     def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[OwedEffect]:
         """The oldest undelivered effects of partitions after an entry ("0-0": all), up to `limit` each; waits up to
@@ -122,9 +123,8 @@ class Effects:
         if not streams:
             return []
         start: dict[Any, Any] = {name: after[partition] for name, partition in streams.items()}
-        reply: Any = self._client.xread(start, count=limit, block=min(block_ms, BLOCK_MS_MAX))
         owed = []
-        for name, batches in dict(reply or {}).items():
+        for name, batches in self._watch.read(start, count=limit, block_ms=min(block_ms, BLOCK_MS_MAX)).items():
             for id_, fields in entries({name: batches}):
                 owed.append(_owed(id_, streams[name], fields))
         return owed

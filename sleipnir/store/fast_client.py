@@ -9,12 +9,26 @@ and a command may have been executed twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import redis
 from hiredis import pack_command
 
 from sleipnir.store.connect import Client
+
+if TYPE_CHECKING:
+    from sleipnir.store.cluster import ClusterLine
+
+FastLine: TypeAlias = "FastClient | ClusterLine"
+
+
+def fast_client(client: Client) -> FastLine:
+    """For a client that was opened with `single_connection_client=True`, or a cluster's."""
+    if isinstance(client, redis.RedisCluster):
+        from sleipnir.store.cluster import ClusterLine
+
+        return ClusterLine(client)  # type: ignore[arg-type]  # there is no other kind of them
+    return FastClient(client)
 
 
 class FastClient:
@@ -43,7 +57,11 @@ class FastClient:
 
 def execute_all(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     """Send several commands at once over a connection of the client's pool, and return their replies in order, an error
-    reply as an exception. If the connection fails, all are sent again, according to the client's `retries`."""
+    reply as an exception. If the connection fails, all are sent again, according to the client's `retries`. Of a
+    cluster's nodes, the commands for one that does not answer have the error as their reply."""
+    if isinstance(client, redis.RedisCluster):
+        replies: list[Any] = client.execute_all(commands)  # type: ignore[attr-defined]  # a ClusterClient
+        return replies
     pool = client.connection_pool
     connection = pool.get_connection()
     try:

@@ -4,6 +4,9 @@ One hash in Redis is authoritative. Every scheduler pulses a few times per lease
 server that it runs on and with the scheduler's last reply. A difference begins a new generation for all schedulers. A
 person begins one after a restore that cannot be detected (`sleipnir doctor --after-restore`).
 
+In a cluster every partition has such a hash, because nodes restart and fail over one by one. A partition that people
+move to another node, while the one before goes on, stays in its generation.
+
 In a new generation, older views of runs and cursors are dropped, no visit is taken back from a worker before
 `steady_ms`, and a visit with `effect: once` that was queued under another `data` asks a person before it runs.
 """
@@ -18,6 +21,8 @@ from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import Arg, LuaScript
 
 _PULSE = LuaScript("pulse")
+_MOVED = "moved?"
+"""The reply of pulse.lua if another server than before has the partition, and the caller did not name all servers."""
 
 
 class Generations:
@@ -34,8 +39,9 @@ class Generations:
         gap_ms: int,
         stepped: bool = False,
         restored: bool = False,
+        partition: int = 0,
     ) -> Generation:
-        """The current generation: a new one if Redis has changed. `seen` is the caller's last reply.
+        """The current generation of a partition: a new one if Redis has changed. `seen` is the caller's last reply.
 
         More than `gap_ms` without a pulse of any scheduler means that workers may have been disconnected too.
         Raises like any write while Redis refuses writes.
@@ -48,16 +54,31 @@ class Generations:
             "gap_ms": gap_ms,
             "stepped": int(stepped),
             "restored": int(restored),
+            "servers": "" if self._keys.of_cluster else "-",
         }
-        reply = _PULSE(self._client, {"generation": self._keys.generation}, args)
+        keys = {"generation": self._keys.generation_of(partition)}
+        reply = _PULSE(self._client, keys, args)
+        if reply[0] == _MOVED:
+            reply = _PULSE(self._client, keys, args | {"servers": f"- {' '.join(self._client.primaries())}"})
         id_, data, since_ms, why, *numbers = reply
         return Generation(id_, data, int(since_ms), why, *map(int, numbers))
 
+    def restored(self, *, lease_ms: int, gap_ms: int) -> Generation:
+        """Begin a generation everywhere, because a person says that a backup was restored. Returns the last one."""
+        for partition in range(len(self._keys.generations)):
+            began = self.pulse(None, lease_ms=lease_ms, gap_ms=gap_ms, restored=True, partition=partition)
+        return began
+
     def current(self) -> Generation | None:
-        """The generation, for people. None: no scheduler of a release with generations has run yet."""
-        stored = self._client.hgetall(self._keys.generation)
-        if "id" not in stored:
+        """The generation, for people; of a cluster the one that began last. None: no scheduler of a release with
+        generations has run yet."""
+        pipe = self._client.pipeline(transaction=False)
+        for key in self._keys.generations:
+            pipe.hgetall(key)
+        found = [each for each in pipe.execute() if "id" in each]
+        if not found:
             return None
+        stored = max(found, key=lambda each: int(each.get("since_ms", 0)))
         numbers = (int(stored.get(name, 0)) for name in ("since_ms", "pulse", "steady_ms", "pulse_ms"))
         since_ms, pulse, steady_ms, pulse_ms = numbers
         id_, data, why = (stored.get(name, "") for name in ("id", "data", "why"))
@@ -67,8 +88,9 @@ class Generations:
     def stopped(self) -> None:
         """Record that all services have stopped before Redis is stopped, so that nothing is lost. The next pulse clears
         it."""
-        if self._client.exists(self._keys.generation):
-            self._client.hset(self._keys.generation, "stopped", 1)
+        for key in self._keys.generations:
+            if self._client.exists(key):
+                self._client.hset(key, "stopped", 1)
 
 
 def gap_ms(lease_s: float, heartbeat_s: float) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sleipnir.messages import BATCH_PRIORITY
@@ -28,10 +29,12 @@ FORKS_PAGE = 100
 @dataclass(frozen=True)
 class Keys:
     """The names under one prefix. The number of partitions is fixed for the life of a deployment (layout.py); without
-    it, nothing that is in the partition of a name can be asked for."""
+    it, nothing that is in the partition of a name can be asked for. `of_cluster`: they are in a Redis Cluster, where
+    each partition has a generation of its own."""
 
     prefix: str = "slp"
     known_partitions: int | None = None
+    of_cluster: bool = False
 
     @property
     def partitions(self) -> int:
@@ -124,17 +127,25 @@ class Keys:
     def _tag(self, partition: int) -> str:
         return f"{self.prefix}:{{p{partition:02d}}}"
 
+    def _together(self, what: str) -> str:
+        """The beginning of keys that are changed together: in a cluster they must share a slot."""
+        return f"{self.prefix}:{{{what}}}" if self.of_cluster else self.prefix
+
     @property
     def meta(self) -> str:
         """HASH partitions: how many there are (layout.py). Never dies."""
         return meta_key(self.prefix)
 
-    @property
-    def generation(self) -> str:
+    def generation_of(self, partition: int) -> str:
         """HASH id, data, since_ms, why, pulse, pulse_ms, steady_ms, server, stopped (pulse.lua,
         store/generations.py): the life of this data set since the last restart, fail-over, restore or clock step of
-        Redis. Never dies."""
-        return f"{self.prefix}:generation"
+        Redis. Of a cluster's nodes, each has its own life. Never dies."""
+        return f"{self._tag(partition) if self.of_cluster else self.prefix}:generation"
+
+    @property
+    def generations(self) -> Sequence[str]:
+        """The keys of all generations."""
+        return [self.generation_of(partition) for partition in range(self.partitions if self.of_cluster else 1)]
 
     @property
     def schedulers(self) -> str:
@@ -171,11 +182,11 @@ class Keys:
     @property
     def bundles(self) -> str:
         """ZSET digest by the time of its last submission. The janitor drops a bundle that no stored run uses."""
-        return f"{self.prefix}:bundles"
+        return f"{self._together('bundles')}:bundles"
 
     def bundle(self, digest: str) -> str:
         """STRING the packed agent folder. Dies with its entry in `bundles`."""
-        return f"{self.prefix}:bundle:{digest}"
+        return f"{self._together('bundles')}:bundle:{digest}"
 
     def build(self, base: str) -> str:
         """HASH token, who, since_ms: the builder of a knowledge base (knowledge.files.lease_name). Dies with the lease,
@@ -186,13 +197,13 @@ class Keys:
     def shelf(self) -> str:
         """HASH digest -> JSON {v, agent, node, bytes_, shelf, at_ms} of the shared knowledge bases. An entry lives
         until its base is removed."""
-        return f"{self.prefix}:knowledge:shelf"
+        return f"{self._together('knowledge')}:knowledge:shelf"
 
     @property
     def bases_used(self) -> str:
         """ZSET digest by the time when a submission last checked that its base is shared. An entry dies with the base's
         entry in the list, or, if it has none, when `gc` finds it old."""
-        return f"{self.prefix}:knowledge:used"
+        return f"{self._together('knowledge')}:knowledge:used"
 
     @property
     def caches(self) -> str:

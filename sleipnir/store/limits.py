@@ -147,7 +147,7 @@ class Limiter:
     def in_use(self, limit: Limit, *, now_ms: int | None = None) -> LimitUse:
         """The current use of a limit. Read-only."""
         keys = self._keys.of_limit(limit.pattern)
-        pipe = self._client.pipeline()
+        pipe = self._client.pipeline(transaction=False)
         pipe.time()
         pipe.hgetall(keys.window)
         pipe.zrange(keys.held, 0, -1, withscores=True)

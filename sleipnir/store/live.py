@@ -22,7 +22,7 @@ from sleipnir.messages import FINAL, VERSION
 from sleipnir.runs.run import from_fields
 from sleipnir.store import record_text
 from sleipnir.store.connect import Client, close, is_passing
-from sleipnir.store.fast_client import FastClient
+from sleipnir.store.fast_client import FastLine, fast_client
 from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import Arg, LuaScript
 from sleipnir.store.streams import entries
@@ -133,7 +133,7 @@ class StreamState:
 
 
 @failpoints.around(_ADD_PIECES.name)
-def _send(line: FastClient, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+def _send(line: FastLine, commands: Sequence[Sequence[Arg]]) -> list[Any]:
     return line.execute_commands(commands)
 
 
@@ -142,7 +142,7 @@ class Live:
 
     def __init__(self, client: Client, keys: Keys, connect: Callable[[], Client]) -> None:
         self._client, self._keys, self._connect = client, keys, connect
-        self._line: FastClient | None = None
+        self._line: FastLine | None = None
 
     def add(self, pieces: Mapping[str, Sequence[Piece]]) -> set[str]:
         """Append pieces by run, in one round trip. Returns the runs whose pieces Redis refuses for now.
@@ -164,10 +164,10 @@ class Live:
                 raise reply
         return refused
 
-    def _new_line(self) -> FastClient:
+    def _new_line(self) -> FastLine:
         client = self._connect()
         _ADD_PIECES.load(client)
-        return FastClient(client)
+        return fast_client(client)
 
     def close(self) -> None:
         """Close the connection that adds pieces. The next piece opens another."""

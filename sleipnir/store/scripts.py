@@ -28,6 +28,9 @@ Arg: TypeAlias = str | bytes | int | float
 KeyNames: TypeAlias = Mapping[str, str] | Sequence[str]
 """Keys by declared name; a list if the header declares `KEYS[1...]`."""
 
+SILENT = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.ClusterDownError)
+"""The errors of a Redis, or of a node of a cluster, that does not answer."""
+
 _SHARED = re.compile(r"^-- shared: (\w+)$", re.MULTILINE)
 
 _SLOT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.\.)?\]\s+(\w+)", re.MULTILINE)
@@ -101,6 +104,15 @@ def checked(reply: Any) -> Any:
     if isinstance(reply, Exception):
         raise reply
     return reply
+
+
+def answers(replies: Sequence[Any], missing: Any) -> list[Any]:
+    """The replies of calls for several partitions, with `missing` for those of a cluster's nodes that do not answer.
+    Raises the error of one if none answers, and any other error."""
+    silent = [reply for reply in replies if isinstance(reply, SILENT)]
+    if silent and len(silent) == len(replies):
+        raise silent[0]
+    return [missing if isinstance(reply, SILENT) else checked(reply) for reply in replies]
 
 
 @dataclass(frozen=True)

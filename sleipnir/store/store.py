@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sleipnir.errors import ConfigError
 from sleipnir.runs.actor import NOBODY, Person
 from sleipnir.settings import Settings
-from sleipnir.store.address import is_redis
+from sleipnir.store.address import is_cluster, is_redis
 from sleipnir.store.connect import check_server, clock_ms, close, connect, store_errors
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.generations import Generations
@@ -144,7 +144,7 @@ class Store:
         self._first: Store | None = None
         self._audit_ms = int(settings.audit_retention_s * 1000)
         self.person = person
-        self._use(Keys(settings.key_prefix))
+        self._use(Keys(settings.key_prefix, of_cluster=is_cluster(self.url)))
 
     def _use(self, keys: Keys) -> None:
         """The parts that do not wait for their first use."""
@@ -320,6 +320,10 @@ class Store:
         )
 
     def _single_connection(self, **options: Any) -> Any:
+        """A client for one thread. Of a cluster without `options` this store's: each of a worker's threads would have a
+        connection to each node otherwise."""
+        if is_cluster(self.url) and not options:
+            return self._client
         return connect(self.url, client_name=self._client_name, single_connection_client=True, **options)
 
     @classmethod
@@ -344,7 +348,7 @@ class Store:
             check_server(store._client, store.url, allow_eviction=settings.allow_eviction)
             prefix, owner = settings.key_prefix, store.keys.of_partition(0).owner
             number = agreed_partitions(store._client, prefix, owner, settings.partitions, may_create=may_create)
-        store._use(Keys(prefix, number))
+        store._use(Keys(prefix, number, is_cluster(store.url)))
         return store
 
     def acting_as(self, by: str, person: Person = NOBODY) -> Store:

@@ -18,7 +18,7 @@ from sleipnir.runs.conversation import StoredConversation
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Item, Part, Work
 from sleipnir.store.connect import Client, clock_ms, close
-from sleipnir.store.fast_client import FastClient
+from sleipnir.store.fast_client import FastLine, fast_client
 from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.record_text import dumps
 from sleipnir.store.runs.journal import RunJournal
@@ -69,15 +69,15 @@ class Visits:
 
     def __init__(self, connect: Callable[[], Client], keys: Keys) -> None:
         self._connect, self._keys, self._local = connect, keys, threading.local()
-        self._lines: weakref.WeakSet[FastClient] = weakref.WeakSet()
+        self._lines: weakref.WeakSet[FastLine] = weakref.WeakSet()
         """Those of all living threads: when a thread ends, its connection is released."""
         self._opening = threading.Lock()
 
     @property
-    def _line(self) -> FastClient:
-        line: FastClient | None = getattr(self._local, "line", None)
+    def _line(self) -> FastLine:
+        line: FastLine | None = getattr(self._local, "line", None)
         if line is None:
-            line = self._local.line = FastClient(self._connect())
+            line = self._local.line = fast_client(self._connect())
             with self._opening:
                 self._lines.add(line)
         return line
@@ -133,7 +133,7 @@ class Visits:
             "spec": run.spec,
             "items": run.items,
             "inbox": partition.inbox,
-            "generation": self._keys.generation,
+            "generation": self._keys.generation_of(self._keys.partition_of(call.run)),
             "holds": partition.holds,
         }
         args: dict[str, Arg] = {
@@ -246,7 +246,7 @@ class Visits:
         """Bring the next publication of a queued visit forward. No effect if it is claimed, over or due sooner. Safe to
         repeat."""
         outbox = self._keys.of_partition(self._keys.partition_of(run_id)).outbox
-        at_ms = clock_ms(self._line.client) + within_ms
+        at_ms = clock_ms(self._line.client, outbox) + within_ms
         self._line.client.zadd(outbox, {member(run_id, seq, attempt): at_ms}, xx=True, lt=True)
 
     def heartbeat(self, calls: Sequence[VisitCall], lease_ms: int) -> set[str]:

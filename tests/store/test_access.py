@@ -320,7 +320,12 @@ def test_a_damaged_entry_hides_no_other(access: Access, store: Store) -> None:
 
 def test_an_event_loop_has_the_same_operations(access: Access, store: Store) -> None:
     async def scenario() -> None:
-        settings = Settings(redis_url=store.url, key_prefix=store.keys.prefix, partitions=store.keys.partitions)
+        settings = Settings(
+            redis_url=store.url,
+            broker_url=store._settings.broker_url,
+            key_prefix=store.keys.prefix,
+            partitions=store.keys.partitions,
+        )
         async with AsyncClient(settings, by=Actor("console", "", "api")) as client:
             assert await client.access.has_users()
             login = await client.access.log_in("ann", PASSWORD)

@@ -93,7 +93,7 @@ def test_an_answer_is_taken_though_redis_went_back_in_time_to_the_same_version(s
     assert {view.version for view in store.partitions.load([RUN]).values()} == {2}
     if change == "another epoch":
         numbers = range(store.keys.partitions)
-        owned = store.partitions.own(numbers, "me", 60_000, "another generation").items()
+        owned = store.partitions.own(dict.fromkeys(numbers, "another generation"), "me", 60_000).items()
         first._ownership.epochs = {number: each.epoch for number, each in owned}  # type: ignore[misc]
     store.runs.answer(RUN, 1, "yes")
     while first.run_once() < 0:

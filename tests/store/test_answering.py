@@ -36,7 +36,7 @@ def keeper(store: Store) -> RedisKeeper:
 
 @pytest.fixture
 def run(store: Store, keeper: RedisKeeper) -> Run:
-    return Run(store, RUN, Settings(redis_url=store.url))
+    return Run(store, RUN, Settings(redis_url=store.url, broker_url=store._settings.broker_url))
 
 
 def test_no_answer_is_sent_if_one_is_for_an_unknown_number(run: Run) -> None:

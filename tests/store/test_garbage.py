@@ -37,7 +37,12 @@ def settings(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
     monkeypatch.setenv("LOKI_CONFIG_DIR", str(tmp_path / "loki"))
     (tmp_path / "tmp").mkdir()
     return Settings(
-        redis_url=store.url, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix=store.keys.prefix, partitions=2
+        redis_url=store.url,
+        broker_url=store._settings.broker_url,
+        home=tmp_path,
+        agents_dir=tmp_path / "agents",
+        key_prefix=store.keys.prefix,
+        partitions=2,
     )
 
 

@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 def inbox(store: Store, name: str, role: str | None = "approver", **settings: object) -> GateInbox:
     of = store.acting_as(f"{name}@desk (api)", Person(name, role))
-    return GateInbox(of, Settings(redis_url=store.url, **settings))  # type: ignore[arg-type]
+    return GateInbox(of, Settings(redis_url=store.url, broker_url=store._settings.broker_url, **settings))  # type: ignore[arg-type]
 
 
 def gate_of(store: Store) -> GateInfo:

@@ -48,7 +48,7 @@ class World:
 
     def of(self, name: str, role: str | None = "approver") -> Run:
         store = self.store.acting_as(f"{name}@desk (api)", Person(name, role))
-        return Run(store, RUN, Settings(redis_url=self.store.url))
+        return Run(store, RUN, Settings(redis_url=self.store.url, broker_url=self.store._settings.broker_url))
 
     def output(self) -> str | None:
         self.keeper.go_on()

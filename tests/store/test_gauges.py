@@ -34,7 +34,7 @@ ALL = (0, 1)
 @pytest.fixture
 def looker(store: Store, redis_server: RedisServer, tmp_path: Path) -> Iterator[Gauges]:
     prefix = store.keys.prefix
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=prefix, partitions=2)
+    settings = Settings(**redis_server.addresses, home=tmp_path, key_prefix=prefix, partitions=2)
     made = Gauges(settings, store.keys, timeout_s=5)
     yield made
     made.close()

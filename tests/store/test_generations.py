@@ -43,7 +43,7 @@ def _is_seven() -> bool:
 @pytest.fixture
 def own(server: RedisServer, tmp_path: Path) -> Iterator[Store]:
     """A store on a server of its own."""
-    with Store.open(Settings(redis_url=server.url, home=tmp_path, partitions=2)) as opened:
+    with Store.open(Settings(**server.addresses, home=tmp_path, partitions=2)) as opened:
         yield opened
 
 
@@ -53,7 +53,7 @@ def pulse(store: Store, seen: Generation | None = None, **options: bool) -> Gene
 
 def age(store: Store, ms: int) -> None:
     """As if the last pulse were `ms` older."""
-    key = store.keys.generation
+    key = store.keys.generation_of(0)
     store._client.hset(key, mapping={"pulse_ms": store.now_ms() - ms, "steady_ms": 0})
 
 
@@ -124,7 +124,7 @@ def test_a_pulse_removes_the_record_of_an_orderly_stop(own: Store, server: Redis
 def test_a_lost_tail_is_noticed_though_the_server_is_the_same(own: Store) -> None:
     """Finding C6 of the second review."""
     before = settled(own)
-    own._client.hset(own.keys.generation, "pulse", before.pulse - 1)
+    own._client.hset(own.keys.generation_of(0), "pulse", before.pulse - 1)
     after = pulse(own, before)
     assert (after.why, after.data == after.id, after.id == before.id) == ("went_back", True, False)
     own._client.flushall()
@@ -149,7 +149,7 @@ def test_a_clock_that_stepped_makes_leases_wait_and_puts_no_data_in_doubt(own: S
 def test_a_clock_that_was_set_back_is_noticed_by_a_scheduler_without_memory(own: Store) -> None:
     settled(own)
     age(own, -60_000)
-    own._client.hset(own.keys.generation, "steady_ms", own.now_ms() + 3_600_000)
+    own._client.hset(own.keys.generation_of(0), "steady_ms", own.now_ms() + 3_600_000)
     after = pulse(own)
     assert after.why == "clock_stepped"
     assert after.steady_ms - after.now_ms == LEASE_MS

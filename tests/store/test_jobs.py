@@ -41,7 +41,12 @@ class World:
         self.advance = advance_of(store, ASKS)
         graphs: Any = SimpleNamespace(get=lambda *_: graph_of(ASKS))
         self.deliveries = Deliveries(store.effects, graphs, max_state_bytes=1_000_000)
-        self.settings = Settings(redis_url=store.url, key_prefix=store.keys.prefix, partitions=store.keys.partitions)
+        self.settings = Settings(
+            redis_url=store.url,
+            broker_url=store._settings.broker_url,
+            key_prefix=store.keys.prefix,
+            partitions=store.keys.partitions,
+        )
         self.pieces = JobPieces(store, self.settings)
         self.jobs = Jobs(store, self.settings, ME, lambda: None)  # type: ignore[arg-type, return-value]
         self.runs = [f"run{number:09d}" for number in range(runs)]

@@ -49,7 +49,14 @@ def test_a_lease_is_given_back_by_its_holder_alone_and_twice_is_safe(store: Stor
 
 
 def test_the_lease_of_a_dead_builder_lapses(store: Store, tmp_path: Path) -> None:
-    short = Settings(redis_url=store.url, home=tmp_path, key_prefix=store.keys.prefix, partitions=2, lease_s=0.05)
+    short = Settings(
+        redis_url=store.url,
+        broker_url=store._settings.broker_url,
+        home=tmp_path,
+        key_prefix=store.keys.prefix,
+        partitions=2,
+        lease_s=0.05,
+    )
     with Store.open(short) as dying:
         assert dying.knowledge.take("base", "dead", "here:1") is None
     wait_until(lambda: store.knowledge.take("base", "mine", "here:2") is None, "the lease has lapsed")

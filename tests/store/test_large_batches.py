@@ -252,7 +252,14 @@ def test_states_and_runs_of_rows_are_read_in_pages(own_store: Store) -> None:
         assert list(own_store.batches.rows_in(ID, "active")) == [STATES_PAGE, 2 * STATES_PAGE + 2]
         assert list(own_store.batches.rows_in(ID, "failed")) == [2 * STATES_PAGE + 1]
     assert calls == {"getrange": 8}
-    with Client(Settings(redis_url=own_store.url, key_prefix=own_store.keys.prefix, partitions=2)) as client:
+    with Client(
+        Settings(
+            redis_url=own_store.url,
+            broker_url=own_store._settings.broker_url,
+            key_prefix=own_store.keys.prefix,
+            partitions=2,
+        )
+    ) as client:
         assert client.runs(batch="none") == []
 
 

@@ -37,7 +37,7 @@ class Story:
         self.keys = store.keys.of_run(self.id)
         self.client: Any = store._client
         store.runs.create(self.id, RunSpec(agent="a", bundle="b", variables={}), {})
-        self.run = Run(store, self.id, Settings(redis_url=store.url))
+        self.run = Run(store, self.id, Settings(redis_url=store.url, broker_url=store._settings.broker_url))
 
     def happens(self, *events: tuple[str, dict[str, Any]]) -> None:
         """What one commit tells."""
@@ -313,7 +313,7 @@ def test_a_wrong_mode_or_cursor_is_refused_at_once(story: Story, modes: Any, cur
 def test_a_reader_outlives_its_connections(redis_server: RedisServer, tmp_path: Path) -> None:
     proxy = Proxy(redis_server.socket)
     settings = Settings(redis_url=proxy.url, home=tmp_path, key_prefix="live-proxy", partitions=2)
-    direct = settings.replaced(redis_url=redis_server.url)
+    direct = settings.replaced(**redis_server.addresses)
     with Store.open(direct) as near, Store.open(settings) as far:
         story = Story(near)
         events: list[StreamEvent] = []
@@ -333,7 +333,7 @@ def test_a_reader_outlives_its_connections(redis_server: RedisServer, tmp_path: 
 def test_a_redis_that_stays_away_ends_the_stream_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "PATIENCE_S", 0.1)
     server = RedisServer()
-    with Store.open(Settings(redis_url=server.url, home=tmp_path)) as store:
+    with Store.open(Settings(**server.addresses, home=tmp_path)) as store:
         stream = Story(store).stream()
         server.stop()
         with pytest.raises(StoreUnavailable):

@@ -63,7 +63,7 @@ def test_a_queue_without_workers_gets_one_message_per_visit_for_any_wait(store: 
     dispatcher.publish([(CALL, "gpu")])
     for after_ms in range(0, 72 * HOUR_MS, 5 * 60_000):
         dispatcher.at_ms = began_ms + after_ms
-        service.run_once([partition], dispatcher.at_ms)
+        service.run_once({partition: dispatcher.at_ms})
     assert length(store) == 1
 
 
@@ -75,12 +75,12 @@ def test_a_lost_message_is_published_again_while_others_wait(store: Store, parti
     key = store.keys.broker_prefix + "gpu"
     dispatcher.at_ms = began_ms + 20_000
     dispatcher.publish([(replace(CALL, run="another00001"), "gpu")])
-    assert service.run_once([partition], began_ms + 21_000) == 0, "it is in line"
-    store._client.rpop(key)
+    assert service.run_once({partition: began_ms + 21_000}) == 0, "it is in line"
+    store._broker.rpop(key)
     published_ms = [
         after_ms
         for after_ms in range(22_000, 600_000, 1_000)
-        if service.run_once([partition], began_ms + after_ms) == 1
+        if service.run_once({partition: began_ms + after_ms}) == 1
     ]
     assert len(published_ms) == 1, "and now it is in line again, though at its end"
     assert published_ms[0] < 60_000
@@ -102,8 +102,8 @@ def test_the_message_of_a_later_attempt_goes_first_in_line_and_is_missed_when_it
     dispatcher.at_ms = now_ms - HOUR_MS
     dispatcher.publish([(replace(CALL, run="another00001"), "gpu")])
     service = outbox(store, dispatcher)
-    assert service.run_once([number], now_ms + 1) == 1, "a long line of old messages, and none of a later attempt"
-    assert [service.run_once([number], now_ms + after_ms) for after_ms in (60_000, 120_000, 600_000)] == [0, 0, 0]
+    assert service.run_once({number: now_ms + 1}) == 1, "a long line of old messages, and none of a later attempt"
+    assert [service.run_once({number: now_ms + after_ms}) for after_ms in (60_000, 120_000, 600_000)] == [0, 0, 0]
 
 
 class Blind:
@@ -131,7 +131,7 @@ def test_on_a_broker_without_queue_lengths_a_visit_has_three_messages_in_72_hour
     at_ms = [
         after_ms
         for after_ms in range(0, 72 * HOUR_MS, 5 * 60_000)
-        if service.run_once([partition], began_ms + after_ms) == 1
+        if service.run_once({partition: began_ms + after_ms}) == 1
     ]
     assert 1 <= blind.published <= 2, "and that of the commit"
     assert at_ms[0] >= HOUR_MS
@@ -140,7 +140,7 @@ def test_on_a_broker_without_queue_lengths_a_visit_has_three_messages_in_72_hour
 def test_a_message_that_a_queue_of_another_broker_has_lost_is_published_soon(store: Store, partition: int) -> None:
     blind = Blind(QueueBacklog(0))
     service, now_ms = outbox(store, blind), store.now_ms() + 2 * PATIENCE_MS
-    assert service.run_once([partition], now_ms) == 1
+    assert service.run_once({partition: now_ms}) == 1
 
 
 def test_a_visit_that_was_published_late_is_not_published_twice(store: Store) -> None:
@@ -155,8 +155,8 @@ def test_a_visit_that_was_published_late_is_not_published_twice(store: Store) ->
     commit = Commit(replace(entry, id=f"{long_ago_ms}-0"), view, opened)
     assert store.partitions.commit([commit], epochs) == [1]
     service, now_ms = outbox(store), store.now_ms()
-    assert [service.run_once([number], now_ms + after_ms) for after_ms in (0, 1_000, 2_000, 5_000)] == [0] * 4
-    assert service.run_once([number], now_ms + PATIENCE_MS + 1_000) == 1
+    assert [service.run_once({number: now_ms + after_ms}) for after_ms in (0, 1_000, 2_000, 5_000)] == [0] * 4
+    assert service.run_once({number: now_ms + PATIENCE_MS + 1_000}) == 1
 
 
 def test_a_visit_is_published_when_it_is_due_and_then_later_each_time(store: Store, partition: int) -> None:
@@ -176,24 +176,24 @@ def test_a_visit_is_published_when_it_is_due_and_then_later_each_time(store: Sto
 def _published(store: Store, service: Outbox, partition: int, now_ms: int, *, others: bool) -> bool:
     """One look at a queue that is empty, or holds another's message; never empty at two looks."""
     key = store.keys.broker_prefix + "gpu"
-    store._client.delete(key)
+    store._broker.delete(key)
     if others:
         dispatcher = Clocked(store)
         dispatcher.at_ms = now_ms
         dispatcher.publish([(replace(CALL, run="another00001"), "gpu")])
-    return service.run_once([partition], now_ms) == 1
+    return service.run_once({partition: now_ms}) == 1
 
 
 def test_a_message_that_an_empty_queue_has_lost_is_published_at_the_second_look(store: Store, partition: int) -> None:
     service, later_ms = outbox(store), store.now_ms() + 40_000
-    assert service.run_once([partition], later_ms) == 1, "it was due"
-    store._client.delete(store.keys.broker_prefix + "gpu")
-    assert service.run_once([partition], later_ms + 1_000) == 0, "one look may come between publication and claim"
-    assert service.run_once([partition], later_ms + 2_000) == 1
+    assert service.run_once({partition: later_ms}) == 1, "it was due"
+    store._broker.delete(store.keys.broker_prefix + "gpu")
+    assert service.run_once({partition: later_ms + 1_000}) == 0, "one look may come between publication and claim"
+    assert service.run_once({partition: later_ms + 2_000}) == 1
     assert store.fleet.queue_lengths({"gpu"})["gpu"] == 1
-    assert service.run_once([partition], later_ms + 3_000) == 0, "now it is in line"
+    assert service.run_once({partition: later_ms + 3_000}) == 0, "now it is in line"
 
 
 def test_a_young_visit_is_not_taken_for_lost(store: Store, partition: int) -> None:
     service, now_ms = outbox(store), store.now_ms()
-    assert [service.run_once([partition], now_ms + age_ms) for age_ms in (1_000, 2_000, 3_000)] == [0, 0, 0]
+    assert [service.run_once({partition: now_ms + age_ms}) for age_ms in (1_000, 2_000, 3_000)] == [0, 0, 0]

@@ -23,7 +23,7 @@ TTL_MS = 2_000
 @pytest.fixture
 def sixteen(redis_server: RedisServer, tmp_path: Path) -> Iterator[Store]:
     """A store with as many partitions as a new deployment has at least."""
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=f"own-{tmp_path.name}", partitions=16)
+    settings = Settings(**redis_server.addresses, home=tmp_path, key_prefix=f"own-{tmp_path.name}", partitions=16)
     with Store.open(settings) as opened:
         yield opened
 
@@ -165,7 +165,10 @@ def test_partitions_with_parked_runs_are_given_away_first(sixteen: Store) -> Non
 
 def test_two_schedulers_with_one_host_name_and_one_process_id_are_two(sixteen: Store, tmp_path: Path) -> None:
     """Finding C13 of the second review: containers with host networking, in each of which it is process 1."""
-    settings = Settings(redis_url=sixteen.url, home=tmp_path, key_prefix=sixteen.keys.prefix)
+    settings = Settings(
+        redis_url=sixteen.url, broker_url=sixteen._settings.broker_url, home=tmp_path, key_prefix=sixteen.keys.prefix
+    )
+
     names = {Instance(settings, sixteen, threading.Event()).ownership.instance for _ in range(2)}
     assert len(names) == 2
     assert len({name.rpartition(":")[0] for name in names}) == 1

@@ -108,7 +108,13 @@ def any_runs(request: pytest.FixtureRequest, store: Store) -> Runs:
 
 def client_of(store: Store, **settings: Any) -> Client:
     return Client(
-        Settings(redis_url=store.url, key_prefix=store.keys.prefix, partitions=store.keys.partitions, **settings)
+        Settings(
+            redis_url=store.url,
+            broker_url=store._settings.broker_url,
+            key_prefix=store.keys.prefix,
+            partitions=store.keys.partitions,
+            **settings,
+        )
     )
 
 

@@ -458,7 +458,7 @@ def test_a_reader_that_stops_in_the_middle_of_a_commit_s_events_misses_none(benc
 
 def test_who_waits_for_many_runs_learns_which_ended(bench: Bench) -> None:
     bench.create()
-    position = bench.store.runs.ended_position()
+    position = bench.store.runs.ended_position([RUN])
     assert bench.store.runs.ended_since(position, 1) == set()
     entry = bench.entries()[0]
     assert bench.commit(entry, bench.end(entry)) == 1
@@ -694,11 +694,11 @@ def test_another_generation_gives_a_partition_another_epoch_and_one_that_was_los
     store, part = bench.store, bench.partition
     before = bench.epochs[part]
     assert store.partitions.own([part], "me", 60_000)[part].epoch == before
-    after = store.partitions.own([part], "me", 60_000, "restored")[part].epoch
+    after = store.partitions.own({part: "restored"}, "me", 60_000)[part].epoch
     assert after > before
-    assert store.partitions.own([part], "me", 60_000, "restored")[part].epoch == after
+    assert store.partitions.own({part: "restored"}, "me", 60_000)[part].epoch == after
     store._client.hset(store.keys.of_partition(part).owner, mapping={"epoch": before, "until_ms": 0})
-    assert store.partitions.own([part], "other", 60_000, "restored")[part].epoch > after
+    assert store.partitions.own({part: "restored"}, "other", 60_000)[part].epoch > after
 
 
 def test_an_owner_from_before_the_clock_was_set_back_does_not_keep_its_partition(bench: Bench) -> None:

@@ -319,6 +319,11 @@ def fork_run(store: Store, due_ms: int | None = None) -> Act:
     return lambda: store.runs.fork(fork, spec, last_step=0, state={}, changes={"y": 2}, due_ms=due_ms)
 
 
+def list_fork(store: Store) -> Act:
+    Bench(store).create()
+    return lambda: store.runs._list_fork("fork00000000", RUN, "rewound")
+
+
 def hand_back(store: Store) -> Act:
     _, call = claimed(store)
     return lambda: store.visits.hand_back(call, token="t1", reason="drain")
@@ -594,6 +599,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "forget": (forget, 0),
     "fork_run": (fork_run, [0, ""]),
     "hand_back": (hand_back, 0),
+    "list_fork": (list_fork, 0),
     "heartbeat": (heartbeat, []),
     "job_write": (job_write, 1),
     "limit_change": (limit_change, True),
@@ -749,7 +755,7 @@ def test_a_script_may_be_called_twice_and_its_reply_be_lost(
     assert wire.calls, f"{name} is not called"
     after = stored(store)
     for call in wire.calls[:1]:
-        second = client.execute_command(*call)
+        second = client.execute_command(call[0].decode(), *call[1:])
         assert again is None or second == again
     if name not in TWICE_ADDS:
         assert stored(store) == after, "the second call changes something"

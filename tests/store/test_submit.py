@@ -29,7 +29,7 @@ def test_a_run_whose_model_may_start_agents_has_the_list_of_all_agents_and_their
         write_config(tmp_path / "agents" / name, f"name: {name}\nmodel: openai:m\n{more}\n")
     far = write_config(tmp_path / "srv" / "v2", "name: far\nmodel: openai:m\n")
     monkeypatch.setenv("FAR_AWAY_DATA_DIR", str(far))
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix="spawns")
+    settings = Settings(**redis_server.addresses, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix="spawns")
     with Client(settings) as client:
         spec = client.store.runs.spec(client.submit("boss", "go").id)
     assert {"boss", "keeper", "other", "far-away"} <= spec.agents.keys()
@@ -46,7 +46,7 @@ def write_config(folder: Path, text: str) -> Path:
 def test_a_graph_that_is_wrong_is_refused_with_everything_that_is_wrong_and_nothing_is_stored(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    with Client(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="submit")) as client:
+    with Client(Settings(**redis_server.addresses, home=tmp_path, key_prefix="submit")) as client:
         with pytest.raises(GraphError, match="Graph validation failed with 4 error") as caught:
             client.submit(write_agent(tmp_path / "wrong", WRONG))
         assert [(p.line, p.message) for p in caught.value.problems if p.level == "error"] == [
@@ -60,7 +60,7 @@ def test_a_graph_that_is_wrong_is_refused_with_everything_that_is_wrong_and_noth
 
 def test_a_misspelt_option_is_refused_and_nothing_is_stored(redis_server: RedisServer, tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "right", "name: right\nstart: e\nnodes: {e: {type: end}}\n")
-    with Client(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="options")) as client:
+    with Client(Settings(**redis_server.addresses, home=tmp_path, key_prefix="options")) as client:
         with pytest.raises(TypeError, match="unexpected keyword argument 'varables'"):
             client.submit(agent, varables={})  # type: ignore[call-arg]
         batch = client.batch(agent, [{"prompt": "one"}], id="kept")

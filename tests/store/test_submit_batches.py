@@ -27,7 +27,7 @@ nodes:
 @pytest.fixture
 def client(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
     settings = Settings(
-        redis_url=redis_server.url, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix=request.node.name[:40]
+        **redis_server.addresses, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix=request.node.name[:40]
     )
     with Client(settings) as opened:
         yield opened

@@ -35,7 +35,11 @@ class Tale:
         self.top: Tale = self if above is None else above.top
         self.scope = scope
         prefix = store.keys.of_run(self.id).run.partition(":")[0]
-        self.run = Run(store, self.id, Settings(redis_url=store.url, key_prefix=prefix, partitions=2))
+        self.run = Run(
+            store,
+            self.id,
+            Settings(redis_url=store.url, broker_url=store._settings.broker_url, key_prefix=prefix, partitions=2),
+        )
 
     def exists(self) -> Tale:
         spec = RunSpec(agent="a", bundle="b", variables={})

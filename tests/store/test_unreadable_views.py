@@ -80,7 +80,7 @@ def test_what_was_set_aside_is_counted_and_late_events_of_parked_runs_are_no_lag
     health = bench.store.health()
     assert (health.parked, health.dead_letters) == (1, 1)
     assert health.parked_reasons[0].startswith(f"{STRANGE}: inbox entry 'teleported' cannot be read")
-    settings = Settings(redis_url=redis_server.url, key_prefix=bench.store.keys.prefix, partitions=2)
+    settings = Settings(**redis_server.addresses, key_prefix=bench.store.keys.prefix, partitions=2)
     gauges = Gauges(settings, bench.store.keys, timeout_s=5)
     work = gauges.work([0, 1])
     gauges.close()

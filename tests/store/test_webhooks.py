@@ -38,7 +38,7 @@ class World:
 
     def __init__(self, store: Store, home: Path, receiver: Receiver, *, timeout_s: float = 5.0) -> None:
         self.store, self.receiver, self.ahead_ms = store, receiver, 0
-        self.settings = Settings(redis_url=store.url, home=home)
+        self.settings = Settings(redis_url=store.url, broker_url=store._settings.broker_url, home=home)
         self.webhooks = Webhooks(store, self.settings, "ann@desk (cli)")
         self.advance = advance_of(store, ASKS)
         self.client = ReceiverClient(LOCAL, timeout_s=timeout_s)

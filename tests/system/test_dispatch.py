@@ -15,7 +15,6 @@ from kombu.transport.redis import Channel
 from sleipnir.messages import BATCH_PRIORITY, TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker
-from sleipnir.store.connect import connect
 from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.keys import line_of, lines_of
 from sleipnir.store.store import Store
@@ -31,7 +30,7 @@ CALL = VisitCall("run000000001", "a", 3, 2, "agent", "digest")
 def celery_s(redis_server: RedisServer, tmp_path: Path) -> Any:
     """The message that Celery would have made of the call."""
     app = Celery("contract")
-    app.config_from_object(celery_config(Settings(redis_url=redis_server.url, home=tmp_path)))
+    app.config_from_object(celery_config(Settings(**redis_server.addresses, home=tmp_path)))
     return app.amqp.as_task_v2(
         CALL.task_id,
         TASK_NAME,
@@ -74,7 +73,7 @@ def test_an_envelope_from_the_template_equals_that_of_its_message(name: str) -> 
 
 def test_publishing_returns_the_length_of_the_queue(redis_server: RedisServer, tmp_path: Path) -> None:
     call = replace(CALL, attempt=1)
-    with Store.open(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="ahead")) as store:
+    with Store.open(Settings(**redis_server.addresses, home=tmp_path, key_prefix="ahead")) as store:
         dispatcher = RedisDispatcher(store)
         assert dispatcher.publish([(call, "scripts")] * 3) == Published(3, ahead=0)
         assert dispatcher.publish([(call, "scripts")]) == Published(1, ahead=3)
@@ -83,30 +82,27 @@ def test_publishing_returns_the_length_of_the_queue(redis_server: RedisServer, t
 
 
 def test_a_visit_that_has_had_its_turn_is_first_in_line(redis_server: RedisServer, tmp_path: Path) -> None:
-    with Store.open(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="again")) as store:
+    with Store.open(Settings(**redis_server.addresses, home=tmp_path, key_prefix="again")) as store:
         dispatcher = RedisDispatcher(store)
         calls = [replace(CALL, seq=seq, attempt=attempt) for seq, attempt in ((1, 1), (2, 1), (3, 2), (4, 3))]
         assert dispatcher.publish((call, "scripts") for call in calls).messages == 4
-        client = connect(redis_server.url)
-        line = [json.loads(text) for text in client.lrange(store.keys.broker_prefix + "scripts", 0, -1)]
-        client.close()
+        line = [json.loads(text) for text in store._broker.lrange(store.keys.broker_prefix + "scripts", 0, -1)]
         taken = [json.loads(message["body"])[0][0]["seq"] for message in reversed(line)]
         assert taken == [3, 4, 1, 2]
 
 
 def test_visits_of_batches_have_a_line_of_their_own_behind_others(redis_server: RedisServer, tmp_path: Path) -> None:
-    with Store.open(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="behind")) as store:
+    with Store.open(Settings(**redis_server.addresses, home=tmp_path, key_prefix="behind")) as store:
         of_batch = replace(CALL, attempt=1, batch="nightly")
         RedisDispatcher(store).publish([(of_batch, "scripts"), (replace(CALL, attempt=1), "scripts")])
         first, second = lines_of("scripts")
-        client = connect(redis_server.url)
-        before, after = (json.loads(client.rpop(store.keys.broker_prefix + line) or "") for line in (first, second))
-        client.close()
+        taken = [store._broker.rpop(store.keys.broker_prefix + line) for line in (first, second)]
+        before, after = (json.loads(text or "") for text in taken)
         assert before["properties"]["priority"] == 0
         assert after["properties"]["priority"] == BATCH_PRIORITY
         assert after["headers"]["argsrepr"].endswith(" batch=nightly")
         assert after == message(of_batch, "scripts", after["properties"]["delivery_tag"])
-    options = celery_config(Settings(redis_url=redis_server.url, home=tmp_path))["broker_transport_options"]
+    options = celery_config(Settings(**redis_server.addresses, home=tmp_path))["broker_transport_options"]
     assert options["priority_steps"] == [0, BATCH_PRIORITY]
     channel = Channel.__new__(Channel)
     channel.priority_steps = options["priority_steps"]
@@ -138,15 +134,17 @@ def test_both_dispatchers_put_the_same_message_on_the_list(redis_server: RedisSe
 
 
 def _published(redis: RedisServer, folder: Path, prefix: str) -> dict[str, Any]:
-    settings = Settings(redis_url=redis.url, home=folder, key_prefix=f"wire-{prefix}")
+    settings = Settings(**redis.addresses, home=folder, key_prefix=f"wire-{prefix}")
     with Store.open(settings) as store:
         if prefix == "hand":
             assert RedisDispatcher(store).publish([(CALL, "scripts")]) == Published(1)
         else:
             options = celery_config(settings)["broker_transport_options"]
-            assert KombuDispatcher(celery_broker(redis.url).url, options).publish([(CALL, "scripts")]) == Published(1)
+            assert KombuDispatcher(celery_broker(str(settings.broker)).url, options).publish(
+                [(CALL, "scripts")]
+            ) == Published(1)
         assert store.fleet.queue_lengths()["scripts"] == 1
-        message: dict[str, Any] = json.loads(store._client.lindex(store.keys.broker_prefix + "scripts", 0))
+        message: dict[str, Any] = json.loads(store._broker.lindex(store.keys.broker_prefix + "scripts", 0))
     return message
 
 

@@ -102,6 +102,7 @@ OF_CACHES = {"cache_take", "cache_put", "cache_lease", "cache_clear"}  # tests/s
 OF_ACCESS = {"change_access", "login_attempt"}  # tests/store/test_access.py
 OF_STREAMS = {"stream_write"}  # tests/system/test_node_streams.py
 OF_WEBHOOKS = {"webhook_add", "webhook_take", "webhook_tried"}  # tests/system/test_webhooks.py
+OF_CLUSTERS = {"list_fork"}  # tests/system/test_redis_cluster.py
 NO_SCRIPTS = {"publish", "ack"}
 ONLY_READ = {"batch_cells", "outline", "places"}
 LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool", "limit_change"}  # tests/store/test_limits.py
@@ -112,7 +113,7 @@ both_sides = pytest.mark.parametrize("side", ["before", "after"])
 def test_every_lua_script_has_a_case() -> None:
     assert {
         file.stem for file in LUA.glob("*.lua")
-    } - ONLY_READ - LIMITS - ALONE - OF_CACHES - OF_STREAMS - OF_ACCESS - OF_WEBHOOKS == {
+    } - ONLY_READ - LIMITS - ALONE - OF_CACHES - OF_STREAMS - OF_ACCESS - OF_WEBHOOKS - OF_CLUSTERS == {
         *(SCRIPT_OF.get(point, point) for point in OF_SCHEDULERS),
         *OF_WORKERS,
         *OF_CLIENTS.values(),
@@ -207,7 +208,7 @@ class Deployment:
     def message(self) -> VisitCall | None:
         """What a Celery worker would get next from the queue."""
         lines = (self.client.store.keys.broker_prefix + line for line in lines_of("scripts"))
-        text = next((text for line in lines if (text := self.redis.rpop(line))), None)
+        text = next((text for line in lines if (text := self.client.store._broker.rpop(line))), None)
         return VisitCall.from_json(json.loads(json.loads(text)["body"])[0][0]) if text else None
 
     def claim(self, call: VisitCall, lease_ms: int = 60_000) -> str | None:
@@ -283,7 +284,8 @@ def child_about_to_ask(world: Deployment) -> Run:
     """Its question is an event of the run at the top, too."""
     run = world.client.submit(world.parent)
     lines = [world.client.store.keys.broker_prefix + line for line in lines_of("scripts")]
-    world.with_a_scheduler(lambda: any(map(world.redis.llen, lines)), "the child's first visit is queued")
+    broker = world.client.store._broker
+    world.with_a_scheduler(lambda: any(map(broker.llen, lines)), "the child's first visit is queued")
     world.work()
     return run
 

@@ -271,7 +271,7 @@ def test_lost_and_doubled_celery_messages_change_nothing(own_stack: Stack, tmp_p
 
 
 def test_redis_down_at_submit_is_reported_with_a_suggestion(own_redis: RedisServer, tmp_path: Path) -> None:
-    settings = Settings(redis_url=own_redis.url, home=tmp_path)
+    settings = Settings(**own_redis.addresses, home=tmp_path)
     own_redis.kill()
     with pytest.raises(StoreUnavailable, match=r"does not answer.*Is it running"):
         Client(settings)
@@ -322,13 +322,13 @@ def test_redis_five_is_refused_with_a_way_out(tmp_path: Path) -> None:
     server = OldRedis()
     server.start()
     with pytest.raises(StoreUnsuitable, match=r"version 5\.0\.14; Sleipnir needs 6\.2"):
-        Store.open(Settings(redis_url=server.url, home=tmp_path))
+        Store.open(Settings(**server.addresses, home=tmp_path))
 
 
 def test_another_number_of_partitions_is_refused(own_redis: RedisServer, tmp_path: Path) -> None:
-    Store.open(Settings(redis_url=own_redis.url, home=tmp_path, partitions=4)).close()
+    Store.open(Settings(**own_redis.addresses, home=tmp_path, partitions=4)).close()
     with pytest.raises(ConfigError, match="created with 4 partitions"):
-        Store.open(Settings(redis_url=own_redis.url, home=tmp_path, partitions=8))
+        Store.open(Settings(**own_redis.addresses, home=tmp_path, partitions=8))
 
 
 def test_a_redis_that_evicts_keys_is_refused_with_the_command_that_changes_it(

@@ -137,7 +137,7 @@ def test_a_run_is_shown_from_an_event_loop(stack: Stack, tmp_path: Path) -> None
 def test_without_redis_a_page_shows_what_happened(tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "hostile", GRAPH, steps_py=STEPS)
     server = RedisServer()
-    settings = Settings(redis_url=server.url, home=tmp_path / "home", partitions=2)
+    settings = Settings(**server.addresses, home=tmp_path / "home", partitions=2)
     try:
         with Client(settings) as client:
             run = client.submit(agent, "p")
@@ -154,7 +154,7 @@ def test_without_redis_a_page_shows_what_happened(tmp_path: Path) -> None:
 def test_a_run_in_an_event_loop_without_redis_shows_what_happened(tmp_path: Path) -> None:
     agent = write_agent(tmp_path / "hostile", GRAPH, steps_py=STEPS)
     server = RedisServer()
-    settings = Settings(redis_url=server.url, home=tmp_path / "home", partitions=2)
+    settings = Settings(**server.addresses, home=tmp_path / "home", partitions=2)
 
     async def shown() -> str:
         async with AsyncClient(settings) as client:
@@ -173,7 +173,7 @@ def test_a_run_whose_bundle_is_gone_shows_everything_but_its_picture(tmp_path: P
     agent = write_agent(tmp_path / "hostile", GRAPH, steps_py=STEPS)
     server = RedisServer()
     try:
-        with Client(Settings(redis_url=server.url, home=tmp_path / "home", partitions=2)) as client:
+        with Client(Settings(**server.addresses, home=tmp_path / "home", partitions=2)) as client:
             run = client.submit(agent, "p", state={"mine": 1})
             for digest in client.store.bundles.unused_since(2**53):
                 client.store.bundles.drop(digest, 2**53)

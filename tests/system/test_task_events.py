@@ -138,7 +138,7 @@ def test_a_revoked_task_is_not_executed(redis_server: RedisServer, tmp_path: Pat
 
 def celery_app(redis: RedisServer, folder: Path, prefix: str) -> Celery:
     app = Celery("watcher")
-    app.config_from_object(celery_config(Settings(redis_url=redis.url, home=folder, key_prefix=prefix)))
+    app.config_from_object(celery_config(Settings(**redis.addresses, home=folder, key_prefix=prefix)))
     return app
 
 

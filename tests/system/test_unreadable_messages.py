@@ -41,7 +41,7 @@ def test_messages_that_cannot_be_read_are_dropped_and_counted_and_end_no_process
         stack.start_scheduler()
         stack.start_worker(pool=pool)
         before = worker_of(client).pid
-        broker = client.store._client
+        broker = client.store._broker
         first, last = (client.store.keys.broker_prefix + line for line in lines_of("scripts"))
         messages = cases("message")
         for case in messages:
@@ -63,14 +63,14 @@ def message(stack: Stack, client: Client, run: str, **fields: Any) -> dict[str, 
     first, _ = (client.store.keys.broker_prefix + line for line in lines_of("scripts"))
 
     def of_run() -> dict[str, Any] | None:
-        text = client.store._client.rpop(first)
+        text = client.store._broker.rpop(first)
         envelope: dict[str, Any] | None = json.loads(text) if text and f"{run}:a:1:1" in text else None
         return envelope
 
     envelope = wait_until(of_run, f"a message is there\n{stack.log('scheduler')}")
     assert envelope is not None
     [call], options, canvas = json.loads(envelope["body"])
-    client.store._client.lpush(first, json.dumps(envelope | {"body": json.dumps([[call | fields], options, canvas])}))
+    client.store._broker.lpush(first, json.dumps(envelope | {"body": json.dumps([[call | fields], options, canvas])}))
     return dict(call)
 
 

@@ -59,7 +59,7 @@ def test_celery_gets_the_same_options_for_one_server(url: str, told: CeleryBroke
     ("url", "says"),
     [
         ("redis+sentinel://a:x/m", "not a Redis URL"),
-        ("redis+sentinel:///m", "a Sentinel has no host name"),
+        ("redis+sentinel:///m", "one of its hosts has no name"),
         ("redis+sentinel://a/m/one", "invalid literal"),
         ("redis+sentinel://:p@a/m?sentinel_pasword=q", "unknown: sentinel_pasword"),
         ("redis://[::1", "its host and port cannot be read"),
@@ -67,7 +67,7 @@ def test_celery_gets_the_same_options_for_one_server(url: str, told: CeleryBroke
         ("redis://:p@a?foo=bar", "unknown: 'foo'"),
         ("redis://:p@a?ssl_ca_certs=/c", "unknown: 'ssl_ca_certs'"),
         ("redis://:p@a?socket_timeout=x", "socket_timeout"),
-        ("http://a", r"expected redis://HOST:PORT/DB, rediss://..., unix:///PATH or redis\+sentinel://"),
+        ("http://a", r"expected redis://HOST:PORT/DB, rediss://..., unix:///PATH, redis\+sentinel://"),
     ],
 )
 def test_a_wrong_url_is_refused_without_its_password(url: str, says: str) -> None:

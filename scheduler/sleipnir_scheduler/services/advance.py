@@ -79,12 +79,12 @@ class Advance:
         max_steps: int | None = None,
         tally: Tally | None = None,
         instance: str = "",
-        generation: Callable[[], str] = lambda: "",
-        pulse: Callable[[], object] = lambda: None,
+        generation: Callable[[int], str] = lambda partition: "",
+        pulse: Callable[[int], object] = lambda partition: None,
         timer_set: Callable[[int, int], object] = lambda partition, due_ms: None,
     ) -> None:
-        """`generation` is the stamp of visits that must run once; `pulse` makes it current. `timer_set` is told a
-        partition and when a new timer in it is due."""
+        """`generation` is the stamp of a partition's visits that must run once; `pulse` makes it current. `timer_set`
+        is told a partition and when a new timer in it is due."""
         self._parking = Parking(store, instance)
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._tally = tally or Tally()
@@ -332,8 +332,8 @@ class Advance:
             if self._too_long and self._waits_after_too_long(entry):
                 return self._took_too_long
             if isinstance(entry.event, LeaseLost) and entry.event.restored:
-                self._pulse()  # before a person answers, so that the repeated visit is not refused again
-            most, generation = self._max_redeliveries, self._generation()
+                self._pulse(entry.partition)  # before a person answers, so that the repeated visit is not refused again
+            most, generation = self._max_redeliveries, self._generation(entry.partition)
             self._watchdog.begin()
             try:
                 return plan(graph, run, entry.event, entry.at_ms, known, max_redeliveries=most, generation=generation)

@@ -1,25 +1,77 @@
 """Detects restarts, restores, fail-overs and clock changes of Redis. Without it visits would be taken from live
 workers, and runs would be planned on obsolete views.
 
-The hash in Redis is authoritative (store/generations.py). Local time is used only to detect a step of Redis' clock:
-between two pulses it must advance like the local monotonic clock. If a pulse fails, the reaper, which pulses before
-each round, does nothing.
+The hashes in Redis are authoritative (store/generations.py): one, or one per partition of a cluster. Local time is used
+only to detect a step of Redis' clock: between two pulses it must advance like the local monotonic clock. If a pulse
+fails, the reaper, which pulses before each round, does nothing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 import structlog
 
 from sleipnir.runs.views import Generation
 from sleipnir.store.generations import Generations, gap_ms
+from sleipnir.store.scripts import SILENT
+
+
+class GenerationWatches:
+    """One scheduler's knowledge of the generation of each partition: on one Redis, all have the same."""
+
+    def __init__(
+        self,
+        store: Generations,
+        *,
+        apart: bool,
+        lease_s: float,
+        heartbeat_s: float,
+        began: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """`apart`: each partition has its own."""
+        self.lease_ms, self.gap_ms = int(lease_s * 1000), gap_ms(lease_s, heartbeat_s)
+        self._apart, self._watches, self._making = apart, dict[int, GenerationWatch](), threading.Lock()
+        self._make = partial(GenerationWatch, store, lease_s=lease_s, heartbeat_s=heartbeat_s, began=began)
+
+    def of(self, partition: int) -> GenerationWatch:
+        place = partition if self._apart else 0
+        with self._making:
+            if place not in self._watches:
+                self._watches[place] = self._make(partition=place)
+            return self._watches[place]
+
+    def ids(self, partitions: Collection[int]) -> dict[int, str]:
+        """The ids of their generations, which are read if they are not known yet. Those of nodes of a cluster that do
+        not answer are left out; raises the error of one if none does."""
+        found, failure = dict[int, str](), None
+        for partition in partitions:
+            watch = self.of(partition)
+            try:
+                found[partition] = watch.id or watch.run_once().id
+            except SILENT as error:
+                failure = error
+        if failure is not None and not found:
+            raise failure
+        return found
+
+    def pulses(self, partitions: Collection[int], urgent: Collection[int]) -> Iterator[tuple[Generation, list[int]]]:
+        """Pulse, and yield the generations with the partitions that have them. In a cluster those of partitions that
+        are `urgent`, or were not pulsed for a quarter of the gap."""
+        if not self._apart:
+            yield self.of(0).run_once(), list(partitions)
+            return
+        for partition in partitions:
+            watch = self.of(partition)
+            if partition in urgent or watch.is_due(self.gap_ms / 4):
+                yield watch.run_once(), [partition]
 
 
 class GenerationWatch:
-    """One scheduler's knowledge of the generation. Any thread may call `run_once`, and read `id` and `data`.
+    """One scheduler's knowledge of a generation. Any thread may call `run_once`, and read `id` and `data`.
 
     `monotonic_ms` is a local clock that is never set."""
 
@@ -31,8 +83,9 @@ class GenerationWatch:
         heartbeat_s: float,
         began: Callable[[str], None] = lambda why: None,
         monotonic_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+        partition: int = 0,
     ) -> None:
-        self._store, self._began, self._monotonic_ms = store, began, monotonic_ms
+        self._store, self._began, self._monotonic_ms, self._partition = store, began, monotonic_ms, partition
         self.lease_ms, self.gap_ms = int(lease_s * 1000), gap_ms(lease_s, heartbeat_s)
         self._pulsing = threading.Lock()
         self._seen: Generation | None = None
@@ -48,6 +101,11 @@ class GenerationWatch:
     def data(self) -> str:
         """The stamp of visits with `effect: once`."""
         return self._seen.data if self._seen else ""
+
+    def is_due(self, every_ms: float) -> bool:
+        """Whether the last pulse was so long ago, or nothing may be taken back yet."""
+        seen = self._seen
+        return seen is None or not seen.is_steady or self._monotonic_ms() - self._asked_ms >= every_ms
 
     def run_once(self) -> Generation:
         """Pulse. Raises if Redis does not answer, or refuses to write."""
@@ -73,7 +131,8 @@ class GenerationWatch:
         return now
 
     def _pulse(self, seen: Generation | None, *, stepped: bool = False) -> Generation:
-        return self._store.pulse(seen, lease_ms=self.lease_ms, gap_ms=self.gap_ms, stepped=stepped)
+        of = self._partition
+        return self._store.pulse(seen, lease_ms=self.lease_ms, gap_ms=self.gap_ms, stepped=stepped, partition=of)
 
     def _has_stepped(self, before: Generation, now: Generation, asked_ms: float, answered_ms: float) -> bool:
         """Whether Redis' clock has advanced by more or less than the local one, beyond the duration of the two

@@ -19,7 +19,7 @@ their place and are not published; those of a paused deployment are not checked.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.keys import line_of
@@ -45,14 +45,16 @@ class Outbox:
         self._queues: set[str] = set()
         self._empty: set[str] = set()
 
-    def run_once(self, partitions: Iterable[int], now_ms: int) -> int:
-        """Publish due visits and those whose messages were lost. Returns how many messages."""
+    def run_once(self, clocks_ms: Mapping[int, int]) -> int:
+        """Publish due visits of these partitions and those whose messages were lost. Each partition has the time by its
+        clock. Returns how many messages."""
         lines = dict(self._dispatcher.look(self._queues))
         lost_from = self._empty_twice(lines)
         count = 0
-        for partition, check_ms in self._store.next_checks_ms(partitions).items():
+        for partition, check_ms in self._store.next_checks_ms(clocks_ms).items():
             if check_ms == math.inf:
                 continue
+            now_ms = clocks_ms[partition]
             dues = self._store.due(partition, now_ms, DUE_AT_ONCE)
             if new := {due.queue for due in dues} - self._queues:
                 self._queues |= new

@@ -30,6 +30,7 @@ import structlog
 from sleipnir.runs.deployment_holds import DeploymentHolds
 from sleipnir.store.partitions import Partitions
 from sleipnir.store.partitions.ownership import OwnedPartition
+from sleipnir.store.scripts import SILENT
 
 LISTEN_MS: Final = 500  # how long one wait for a change lasts; also how late a stop is noticed
 COMMIT_S: Final = 0.5  # nearly all rounds take milliseconds
@@ -45,10 +46,12 @@ class Ownership:
         partitions: int,
         instance: str,
         ttl_ms: int,
-        generation: Callable[[], str] = lambda: "",
+        generations: Callable[[Collection[int]], Mapping[int, str]] = lambda partitions: dict.fromkeys(partitions, ""),
     ) -> None:
+        """`generations` are those of partitions; partitions of nodes that do not answer are left out."""
         self._store, self._all, self.instance, self._ttl_ms = store, range(partitions), instance, ttl_ms
-        self._generation = generation
+        self._generations = generations
+        self._alive = {instance}
         self._epochs: dict[int, int] = {}
         self._leaving: frozenset[int] = frozenset()
         """Owned in Redis but no longer worked on: released when what was begun is committed."""
@@ -94,7 +97,13 @@ class Ownership:
         """Until the next round is due: after a change of the instances, or the time."""
         end_s = time.monotonic() + timeout_s
         while not stop.is_set() and (left_s := end_s - time.monotonic()) > 0:
-            heard = self._store.await_change(self._heard, min(LISTEN_MS, max(1, int(left_s * 1000))))
+            try:
+                heard = self._store.await_change(self._heard, min(LISTEN_MS, max(1, int(left_s * 1000))))
+            except SILENT:
+                if not self._store.has_nodes:
+                    raise
+                stop.wait(left_s)
+                return
             if heard is not None:
                 self._heard = heard
                 return
@@ -105,19 +114,19 @@ class Ownership:
             return 0 if self._stops else self._run_once()
 
     def _run_once(self) -> int:
-        alive = self._store.join(self.instance, self._ttl_ms)
+        alive = self._join()
         owned = self._own(self._epochs.keys() | self._leaving)
         others = self._store.owners(set(self._all) - owned.keys(), self._ttl_ms)
         alive |= {self.instance, *others.values()}  # includes instances of earlier releases, which do not register
         self._share = -(-len(self._all) // len(alive))
         if not self._has_joined:
-            self._store.tell_change(self.instance)
+            self._tell_change()
             self._has_joined = True
         free = [partition for partition in self._all if partition not in owned and partition not in others]
         random.shuffle(free)
         while free and (room := self._share - len(owned)) > 0:  # others take some at the same moment
             wanted, free = free[:room], free[room:]
-            owned |= self._own(wanted)
+            owned |= self._take(wanted)
         self._leaving = self._surplus(owned.keys())
         self._holds = {partition: lease.holds for partition, lease in owned.items() if lease.holds.scopes}
         epochs = {partition: lease.epoch for partition, lease in owned.items() if partition not in self._leaving}
@@ -126,8 +135,8 @@ class Ownership:
             self._epochs = epochs
             (self.owning.set if epochs else self.owning.clear)()
         if self._leaving and self._has_committed():
-            self._store.own(self._leaving, self.instance, 0)
-            self._store.tell_change(self.instance)
+            self._store.own(dict.fromkeys(self._leaving, ""), self.instance, 0)
+            self._tell_change()
             self._leaving = frozenset()
         if gained or lost:
             self._log.info(
@@ -147,8 +156,35 @@ class Ownership:
         self.working.release()
         return True
 
+    def _join(self) -> set[str]:
+        """The instances that are alive; those of the last time, if only the node of a cluster that has them does not
+        answer."""
+        try:
+            self._alive = self._store.join(self.instance, self._ttl_ms)
+        except SILENT:
+            if not self._store.has_nodes:
+                raise
+        return set(self._alive)
+
+    def _tell_change(self) -> None:
+        """Only a hint: the others look again after a while."""
+        try:
+            self._store.tell_change(self.instance)
+        except SILENT:
+            if not self._store.has_nodes:
+                raise
+
+    def _take(self, partitions: Collection[int]) -> dict[int, OwnedPartition]:
+        """Take free partitions, without those of a cluster's nodes that do not answer."""
+        try:
+            return self._own(partitions)
+        except SILENT:
+            if not self._store.has_nodes:
+                raise
+            return {}
+
     def _own(self, partitions: Collection[int]) -> dict[int, OwnedPartition]:
-        return self._store.own(sorted(partitions), self.instance, self._ttl_ms, self._generation())
+        return self._store.own(self._generations(sorted(partitions)), self.instance, self._ttl_ms)
 
     def _surplus(self, owned: Collection[int]) -> frozenset[int]:
         """The partitions beyond the share: first those with parked runs, which another release may be able to read."""
@@ -174,7 +210,7 @@ class Ownership:
                 self._epochs = {}
                 self.owning.clear()
             if not self._has_left:
-                self._store.own(self._leaving, self.instance, 0)
+                self._store.own(dict.fromkeys(self._leaving, ""), self.instance, 0)
                 self._store.join(self.instance, 0)
-                self._store.tell_change(self.instance)
+                self._tell_change()
                 self._has_left = True

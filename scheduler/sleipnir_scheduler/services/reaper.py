@@ -8,7 +8,7 @@ short time (`until_ms`), because Redis may become unreachable between the pulse 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from sleipnir.runs.views import Generation
 from sleipnir.store.partitions.leases import Leases
@@ -16,7 +16,7 @@ from sleipnir.store.partitions.leases import Leases
 
 def run_once(
     store: Leases,
-    partitions: Iterable[int],
+    partitions: Collection[int],
     generation: Generation,
     *,
     lease_ms: int,
@@ -25,12 +25,12 @@ def run_once(
 ) -> int:
     """Report lapsed leases to the inbox; the planner decides the consequences. Any number of reapers may run at once.
 
-    `generation` is the reply of a pulse just before. Returns how many leases were lost.
+    `generation` is the reply of a pulse just before, for these partitions. Returns how many leases were lost.
     """
     now_ms = generation.now_ms
     if not generation.is_steady:
         for partition in partitions:
             store.shorten_leases(partition, now_ms + 2 * lease_ms, limit)
         return 0
-    lapsed = store.with_lapsed(partitions, now_ms)
+    lapsed = store.with_lapsed(partitions, dict.fromkeys(partitions, now_ms))
     return sum(store.take_back(partition, now_ms, now_ms + gap_ms, limit) for partition in lapsed)

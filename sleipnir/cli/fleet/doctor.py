@@ -88,11 +88,8 @@ def _begin_generation(options: GlobalOptions, *, as_data: bool) -> None:
 
     with options.connected(workers=False) as client:
         settings = client.settings
-        began = client.store.generations.pulse(
-            None,
-            lease_ms=int(settings.lease_s * 1000),
-            gap_ms=gap_ms(settings.lease_s, settings.heartbeat_s),
-            restored=True,
+        began = client.store.generations.restored(
+            lease_ms=int(settings.lease_s * 1000), gap_ms=gap_ms(settings.lease_s, settings.heartbeat_s)
         )
     if as_data:
         print_json({"generation": began.id, "why": began.why, "since_ms": began.since_ms})
@@ -291,7 +288,8 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
             hint = "free space on its disk, or raise its `maxmemory`; runs stop until then, and continue automatically"
         yield Finding("fail", "redis", str(failure), hint)
         return
-    yield Finding("ok", "redis", f"{url} answers, version {version_of(health)}")
+    nodes = f", {health.nodes} nodes" if health.nodes else ""
+    yield Finding("ok", "redis", f"{url} answers, version {version_of(health)}{nodes}")
     yield Finding("ok", "partitions", f"{partitions}, fixed at the first start of the deployment")
     yield from look_at_version(health, private=private)
     yield from look_at_generation(health)

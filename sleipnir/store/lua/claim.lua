@@ -11,7 +11,7 @@
 -- KEYS[9] spec      STRING  ...:spec
 -- KEYS[10] items    HASH    ...:items
 -- KEYS[11] inbox    STREAM  slp:{p07}:inbox
--- KEYS[12] generation HASH  slp:generation
+-- KEYS[12] generation HASH  slp:generation, in a cluster slp:{pNN}:generation
 -- KEYS[13] holds    HASH    slp:{p07}:holds
 -- ARGV[1] member    str     run/seq/attempt
 -- ARGV[2] seq       int

@@ -45,7 +45,9 @@
 -- ARGV[15] entry    JSON    of the audit, access/audit.py; '' for none
 -- ARGV[16] keep_ms  int     how long entries are kept
 -- ARGV[17] card     JSON    runs/cards.py; gets the time here
--- ARGV[18...] texts  field, value, ... of `run`; state key, JSON text, ... of values; state key, JSON text, ... of the
+-- ARGV[18] apart    int     1: the source is in a slot of a cluster that this script cannot reach. Its keys are not used,
+--                  `values` or a complete reference have the state, and list_fork.lua follows
+-- ARGV[19...] texts  field, value, ... of `run`; state key, JSON text, ... of values; state key, JSON text, ... of the
 --                  changes that the fork begins with, which are the writes of its step 0
 --
 -- Returns {1, ''}    created
@@ -57,6 +59,7 @@
 -- shared: turns
 -- shared: audit
 -- shared: lists
+-- shared: forks
 local source, past, run, state, journal, inbox, runs, specs, forks, timers, source_inbox = unpack(KEYS, 1, 11)
 local thread, threads, expiring, last_state, last_run, last_spec, last_journal, last_events = unpack(KEYS, 12, 19)
 local last_output, last_frontier, last_items, last_windows, last_children, items, audit, cards = unpack(KEYS, 20, 27)
@@ -64,22 +67,22 @@ local run_id, spec, step, source_id, cancel_by, cancel_why = unpack(ARGV, 1, 6)
 local at, reference, due_ms = tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local name, before, expire_ms = unpack(ARGV, 10, 12)
 local fields, values, audit_entry, keep_ms = tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15], tonumber(ARGV[16])
-local card = ARGV[17]
-local FIRST = 18  -- of the texts
-local FORKS_PAGE = 100  -- as in store/keys.py
+local card, apart = ARGV[17], ARGV[18] == '1'
+local FIRST = 19  -- of the texts
 local OVERLAY_END = '\30'  -- as in messages.py
-local FINAL = {completed = true, failed = true, cancelled = true}
 
 if redis.call('EXISTS', run) == 1 then return {0, ''} end
-local was = redis.call('HMGET', source, 'status', 'retrying', 'step', 'past')
-if not was[1] then return {-4, ''} end
--- a reference stays right if the source goes on: take_past.lua looks at both numbers again
-if reference == '' and at >= 0 and (tonumber(was[3]) ~= at or was[4]) then return {-4, ''} end
+if not apart then
+  local was = redis.call('HMGET', source, 'status', 'step', 'past')
+  if not was[1] then return {-4, ''} end
+  -- a reference stays right if the source goes on: take_past.lua looks at both numbers again
+  if reference == '' and at >= 0 and (tonumber(was[2]) ~= at or was[3]) then return {-4, ''} end
+end
 local refused = name ~= '' and turn_refused(thread, last_run, before)
 if refused then return refused end
 if reference ~= '' then
   local refers = cjson.decode(reference)
-  refers.keys = at >= 0 and redis.call('HLEN', past) or 0
+  if not apart then refers.keys = at >= 0 and redis.call('HLEN', past) or 0 end
   redis.call('HSET', run, 'past', cjson.encode(refers))
   redis.call('ZADD', timers, due_ms, run_id .. '/past')
 elseif at >= 0 then
@@ -117,17 +120,7 @@ for seq, overlays in pairs(header.overlays or {}) do
   end
 end
 
--- the source lists its forks, and expires with all of its keys
-local count = redis.call('HINCRBY', forks, 'forks:', 1)
-local page = 'forks:' .. math.floor((count - 1) / FORKS_PAGE)
-redis.call('HSET', forks, page, (redis.call('HGET', forks, page) or '') .. run_id .. ' ')
-local left_ms = redis.call('PTTL', source)
-if left_ms >= 0 then redis.call('PEXPIRE', forks, left_ms) end
-
--- a run whose retry is requested is not over: as in tell.lua
-if cancel_why ~= '' and (was[2] or not FINAL[was[1]]) then
-  redis.call('XADD', source_inbox, '*', 't', 'cancelled', 'run', source_id, 'by', cancel_by, 'reason', cancel_why)
-end
+if not apart then list_fork(source, forks, source_inbox, run_id, source_id, cancel_by, cancel_why) end
 redis.call('XADD', inbox, '*', 't', 'forked', 'run', run_id)
 if audit_entry ~= '' then add_to_audit(audit, audit_entry, keep_ms) end
 

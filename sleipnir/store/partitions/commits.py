@@ -17,7 +17,7 @@ from sleipnir.store.connect import is_passing
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.partitions.entries import Entry, delta_key
 from sleipnir.store.record_text import dumps
-from sleipnir.store.scripts import Arg, LuaScript, checked, run_batch
+from sleipnir.store.scripts import SILENT, Arg, LuaScript, checked, run_batch
 
 _COMMIT = LuaScript("commit")
 _DISCARD = LuaScript("discard")
@@ -94,12 +94,11 @@ class Commits(PartitionConnection):
         Per commit: APPLIED, STALE (the view was old), NOT_OWNER, CLAIMED (it applies only while no worker has claimed
         the visits), or REFUSED (the script cannot apply it: a bug; or the connection broke twice because of it).
         Raises redis-py's errors if the connection breaks or the server is full or failing over: then any of them may
-        have been applied.
+        have been applied. In a cluster, those for a node that does not answer are STALE: the view is uncertain.
         """
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
         outcomes: list[int] = [REFUSED] * len(commits)
         for numbers in self._in_batches(commits, vectors):
-            names = [_name(commits[place]) for place in numbers]
             try:
                 replies = run_batch(self._client, _COMMIT, [vectors[place] or [] for place in numbers])
             except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
@@ -107,9 +106,14 @@ class Commits(PartitionConnection):
                     {_name(commits[place]): _bytes(vectors[place]) for place in numbers}, self._is_reachable
                 )
                 raise
+            broken = [place for place, reply in zip(numbers, replies, strict=True) if isinstance(reply, SILENT)]
+            if broken:  # those for a node of a cluster that does not answer
+                self._suspects.note_break(
+                    {_name(commits[place]): _bytes(vectors[place]) for place in broken}, self._is_reachable
+                )
             for place, reply in zip(numbers, replies, strict=True):
-                outcomes[place] = _outcome(reply)
-            self._suspects.forget(names)
+                outcomes[place] = STALE if isinstance(reply, SILENT) else _outcome(reply)
+            self._suspects.forget([_name(commits[place]) for place in numbers if place not in broken])
         return outcomes
 
     def discard(self, drops: Sequence[IgnoredEntry], epochs: Mapping[int, int]) -> list[int]:

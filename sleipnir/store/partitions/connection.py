@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
 from sleipnir.access.audit import KEEP_MS
-from sleipnir.store.connect import Client, clock_ms
+from sleipnir.store.connect import Client, clock_ms, clocks_ms
 from sleipnir.store.keys import Keys, PartitionKeys, is_member
 
 
@@ -32,6 +32,17 @@ class PartitionConnection:
 
     def now_ms(self) -> int:
         return clock_ms(self._client)
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether some partitions may be reachable and others not."""
+        return self._keys.of_cluster
+
+    def clocks_ms(self, partitions: Iterable[int]) -> dict[int, int]:
+        """The clock of each partition: in a cluster, every node has its own. Partitions of nodes that do not answer are
+        left out. One round trip."""
+        inboxes = {self._of(number).inbox: number for number in partitions}
+        return {inboxes[key]: now_ms for key, now_ms in clocks_ms(self._client, list(inboxes)).items()}
 
     def partition_of(self, run_id: str) -> int:
         return self._keys.partition_of(run_id)

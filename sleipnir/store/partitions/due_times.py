@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sleipnir.store.partitions.connection import PartitionConnection
-from sleipnir.store.scripts import LuaScript, checked, run_batch
+from sleipnir.store.scripts import LuaScript, answers, run_batch
 
 _FIRST_DUE = LuaScript("first_due")
 
@@ -25,15 +25,17 @@ class FirstTimes:
 
 class PartitionDueTimes(PartitionConnection):
     def first_due(self, partitions: Iterable[int]) -> dict[int, FirstTimes]:
-        """Of these partitions. One round trip."""
+        """Of these partitions. Those of a cluster's nodes that do not answer are left out; raises the error of one if
+        none does. One round trip."""
         wanted = list(partitions)
         vectors = []
         for part in map(self._of, wanted):
             keys = {"timers": part.timers, "leases": part.leases, "outbox": part.outbox}
             keys |= {"schedules": part.schedules, "jobs": part.jobs_due}
             vectors.append(_FIRST_DUE.vector(keys, {}))
-        replies = map(checked, run_batch(self._client, _FIRST_DUE, vectors))
+        replies = answers(run_batch(self._client, _FIRST_DUE, vectors), None)
         return {
             partition: FirstTimes(*(math.inf if ms == "" else float(ms) for ms in reply))
             for partition, reply in zip(wanted, replies, strict=True)
+            if reply is not None
         }

@@ -16,6 +16,7 @@ from sleipnir.errors import RecordUnreadable, RunNotFound
 from sleipnir.runs.run import PastState
 from sleipnir.store.keys import RunKeys
 from sleipnir.store.partitions.connection import PartitionConnection
+from sleipnir.store.record_text import dumps
 from sleipnir.store.runs.journal import RunJournal
 from sleipnir.store.runs.journal_entries import ValuePlace
 from sleipnir.store.scripts import Arg, LuaScript
@@ -32,11 +33,16 @@ class ForkStates(PartitionConnection):
     def take_past(self, run_id: str, past: PastState) -> str | RecordUnreadable | None:
         """Make the state that a fork refers to its own; safe to repeat. None: it has one. A text: why there is none to
         take; an error: its source cannot be read."""
-        if self._take(run_id, past, {}):
+        is_apart = self._keys.of_cluster and self.partition_of(run_id) != self.partition_of(past.run)
+        if not is_apart and self._take(run_id, past, {}):
             return None
         try:
-            texts, places = RunJournal(self._client, self._keys).past_texts(past.run, past.step)
-            self._copy(run_id, places)
+            if is_apart:  # its values pass through here: no script reaches both runs
+                state = RunJournal(self._client, self._keys).fold(past.run, past.step)
+                texts = {key: dumps(value) for key, value in state.items()}
+            else:
+                texts, places = RunJournal(self._client, self._keys).past_texts(past.run, past.step)
+                self._copy(run_id, places)
         except RunNotFound as gone:
             return f"the state that it begins with, of run {past.run!r} after step {past.step}, is lost: {gone}"
         except RecordUnreadable as unreadable:
@@ -45,7 +51,7 @@ class ForkStates(PartitionConnection):
         return None
 
     def _take(self, run_id: str, past: PastState, texts: dict[str, str], *, is_folded: bool = False) -> bool:
-        run, source = self._keys.of_run(run_id), self._keys.of_run(past.run)
+        run, source = self._keys.of_run(run_id), self._keys.of_run(run_id if is_folded else past.run)
         timers = self._of(self.partition_of(run_id)).timers
         rest: list[Arg] = [part for pair in texts.items() for part in pair]
         args: dict[str, Arg] = {"run_id": run_id, "folded": int(is_folded)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from sleipnir.errors import RecordUnreadable
@@ -12,12 +13,17 @@ from sleipnir.store.connect import BLOCK_MS_MAX
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.partitions.entries import NO_RUN, Entry, event_of
 from sleipnir.store.partitions.run_records import check_text
+from sleipnir.store.stream_watch import StreamWatch
 
 READ_AHEAD = 2_000  # entries after those of a run that has hundreds: more than its workers deliver at once
 
 
 class Inbox(PartitionConnection):
     """Read the events that are not applied yet."""
+
+    @cached_property
+    def _watch(self) -> StreamWatch:
+        return StreamWatch(self._client)
 
     def read(
         self,
@@ -44,9 +50,8 @@ class Inbox(PartitionConnection):
         start: dict[Any, Any] = dict.fromkeys(streams, "0-0")
         if after:
             start = {name: after.get(partition, "0-0") for name, partition in streams.items()}
-        reply: Any = self._client.xread(start, count=limit, block=block)
         inbox: list[Entry] = []
-        for stream, batches in dict(reply or {}).items():
+        for stream, batches in self._watch.read(start, count=limit, block_ms=block).items():
             raw = list(_flat(batches))
             if share is not None and len(raw) == limit:
                 raw = self._shared(stream, raw, limit, share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sleipnir.store.keys import parse_member
 from sleipnir.store.partitions.connection import PartitionConnection
@@ -14,11 +14,11 @@ _TAKE_BACK = LuaScript("take_back")
 class Leases(PartitionConnection):
     """End the leases that have lapsed."""
 
-    def with_lapsed(self, partitions: Iterable[int], now_ms: int) -> list[int]:
-        """Those of the partitions that have a lease which lapsed before `now_ms`."""
-        numbers = list(partitions)
+    def with_lapsed(self, partitions: Iterable[int], clocks_ms: Mapping[int, int]) -> list[int]:
+        """Those of the partitions that have a lease which lapsed, by the clock of each."""
+        numbers = [number for number in partitions if number in clocks_ms]
         firsts = self._first_ms([self._of(number).leases for number in numbers])
-        return [number for number, first_ms in zip(numbers, firsts, strict=True) if first_ms <= now_ms]
+        return [number for number, first_ms in zip(numbers, firsts, strict=True) if first_ms <= clocks_ms[number]]
 
     def take_back(self, partition: int, now_ms: int, until_ms: int, limit: int) -> int:
         """End the leases that lapsed before `now_ms` and report each to the inbox; does nothing after `until_ms`.

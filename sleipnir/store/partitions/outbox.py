@@ -13,6 +13,7 @@ from sleipnir.messages import FINAL, VisitCall
 from sleipnir.runs.deployment_holds import MARK_OF_DEPLOYMENT, MARK_OF_NAMESPACE, HeldRun, holds_in
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.visits import Visit, Work
+from sleipnir.store.connect import clock_ms
 from sleipnir.store.keys import member, parse_member
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.scripts import Arg, LuaScript, checked, run_batch
@@ -111,7 +112,7 @@ class QueuedVisits(PartitionConnection):
         if gone:
             self._client.zrem(part.outbox, *gone)
         if unreadable:  # checked again later, so that they do not block other visits
-            later_ms = self.now_ms() + UNREADABLE_LATER_MS
+            later_ms = clock_ms(self._client, part.outbox) + UNREADABLE_LATER_MS
             self._client.zadd(part.outbox, dict.fromkeys(unreadable, later_ms), xx=True)
         return due_visits
 

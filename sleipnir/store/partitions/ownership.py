@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sleipnir.runs.deployment_holds import DeploymentHolds, holds_in
 from sleipnir.store.connect import BLOCK_MS_MAX
 from sleipnir.store.partitions.connection import PartitionConnection
-from sleipnir.store.scripts import LuaScript, checked, run_batch
+from sleipnir.store.scripts import LuaScript, answers, run_batch
 from sleipnir.store.streams import entries
 
 _OWN = LuaScript("own")
@@ -29,16 +29,18 @@ class PartitionOwnership(PartitionConnection):
     """Own partitions, and see who owns the others."""
 
     def own(
-        self, partitions: Iterable[int], instance: str, ttl_ms: int, generation: str = ""
+        self, partitions: Iterable[int] | Mapping[int, str], instance: str, ttl_ms: int
     ) -> dict[int, OwnedPartition]:
-        """Take or keep partitions; returns those that the instance owns now. `ttl_ms` 0 releases them. A new
-        `generation` gives them a new epoch."""
-        wanted = list(partitions)
+        """Take or keep partitions; returns those that the instance owns now. `ttl_ms` 0 releases them. They may have
+        their generations: a new one gives a partition a new epoch. Partitions of a cluster's nodes that do not answer
+        are not owned; raises the error of one if none answers."""
+        wanted = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, "")
         vectors = []
-        for partition in map(self._of, wanted):
+        for number, generation in wanted.items():
+            partition = self._of(number)
             keys = {"owner": partition.owner, "paused": partition.paused, "holds": partition.holds}
             vectors.append(_OWN.vector(keys, {"instance": instance, "ttl_ms": ttl_ms, "generation": generation}))
-        replies = map(checked, run_batch(self._client, _OWN, vectors))
+        replies = answers(run_batch(self._client, _OWN, vectors), (0, None, []))
         return {
             partition: OwnedPartition(int(epoch), holds_in(paused, _fields(holds)))
             for partition, (epoch, paused, holds) in zip(wanted, replies, strict=True)
@@ -48,16 +50,17 @@ class PartitionOwnership(PartitionConnection):
     def owners(self, partitions: Iterable[int] | None = None, ttl_ms: int = 60_000) -> dict[int, str]:
         """The current owners of these partitions (None: all). An ownership that lasts much longer than `ttl_ms` was
         granted before the clock was set back and is ignored, as in own.lua."""
-        numbers = range(self._keys.partitions) if partitions is None else list(partitions)
-        if not numbers:
-            return {}
+        clocks = self.clocks_ms(range(self._keys.partitions) if partitions is None else partitions)
         pipe = self._client.pipeline(transaction=False)
-        for partition in numbers:
+        for partition in clocks:
             pipe.hmget(self._of(partition).owner, "instance", "until_ms")
-        now_ms = self.now_ms()
-        owners = zip(numbers, pipe.execute(), strict=True)
-        last_ms = now_ms + 10 * max(ttl_ms, 1_000)
-        return {n: instance for n, (instance, until_ms) in owners if until_ms and now_ms < int(until_ms) <= last_ms}
+        found: dict[int, str] = {}
+        for (number, now_ms), (instance, until_ms) in zip(
+            clocks.items(), answers(pipe.execute(raise_on_error=False), (None, None)), strict=True
+        ):
+            if until_ms and now_ms < int(until_ms) <= now_ms + 10 * max(ttl_ms, 1_000):
+                found[number] = instance
+        return found
 
     def join(self, instance: str, ttl_ms: int) -> set[str]:
         """Register an instance as alive for `ttl_ms`; 0 removes it. Returns the instances that are alive."""

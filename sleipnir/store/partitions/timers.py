@@ -15,10 +15,9 @@ class Timers(PartitionConnection):
 
     def with_due_timers(self, partitions: Iterable[int]) -> list[int]:
         """Those of the partitions that have a due timer."""
-        numbers = list(partitions)
-        now_ms = self.now_ms() if numbers else 0
-        firsts = self._first_ms([self._of(number).timers for number in numbers])
-        return [number for number, first_ms in zip(numbers, firsts, strict=True) if first_ms <= now_ms]
+        clocks = self.clocks_ms(partitions)
+        firsts = self._first_ms([self._of(number).timers for number in clocks])
+        return [number for (number, now_ms), first_ms in zip(clocks.items(), firsts, strict=True) if first_ms <= now_ms]
 
     def fire_timers(self, partition: int, limit: int) -> int:
         """Move due timers into the inbox. Returns how many."""

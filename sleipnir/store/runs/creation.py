@@ -19,7 +19,7 @@ from sleipnir.store.scripts import Arg, LuaScript, RedisCommand
 if TYPE_CHECKING:
     from sleipnir.runs.transitions import Step
 
-_CREATE_RUN, _FORK_RUN = LuaScript("create_run"), LuaScript("fork_run")
+_CREATE_RUN, _FORK_RUN, _LIST_FORK = LuaScript("create_run"), LuaScript("fork_run"), LuaScript("list_fork")
 _SOURCE_LEFT = -4
 MOST_REASON = 500
 """The characters that the overrides of a fork have in its first journal step."""
@@ -78,36 +78,69 @@ class RunCreation(RunConnection):
         texts = {key: dumps(value) for key, value in state.items()}
         begin = {key: dumps(value) for key, value in changes.items()}
         past = PastState(fork.run, fork.checkpoint.step, -1 if last_step is None else last_step)
-        rewound = f"rewound: run {run_id} goes on after step {past.step}"
+        rewound = f"rewound: run {run_id} goes on after step {past.step}" if cancels_source else ""
         thread = ThreadName.of(spec)
+        at = past.last
+        if apart := self._is_apart(run_id, fork.run):
+            copied = self._state_of_source(fork.run, None if due_ms is not None else last_step)
+            if copied is None:
+                return False
+            at, texts = at if due_ms is not None else -1, {**copied, **texts}
         code, other = _FORK_RUN(
             self._client,
             self._fork_keys(run_id, spec, fork.run, thread),
             {
                 "run_id": run_id, "spec": record(spec), "step": record(_first_step(spec, fork, self._by, overlays)),
-                "source_id": fork.run, "cancel_by": self._by, "cancel_why": rewound if cancels_source else "",
-                "at": past.last, "reference": "" if due_ms is None else record(past), "due_ms": due_ms or 0,
+                "source_id": fork.run, "cancel_by": self._by, "cancel_why": rewound,
+                "at": at, "reference": "" if due_ms is None else record(past), "due_ms": due_ms or 0,
                 "name": str(thread or ""), "before": "" if thread is None else spec.previous or "",
                 "expire_ms": self._retention_ms, "fields": len(fields), "values": len(texts),
                 "entry": "" if place else _fork_entry(run_id, fork, self._by), "keep_ms": self._audit_ms,
-                "card": card_text(spec, "submitted", place),
+                "card": card_text(spec, "submitted", place), "apart": int(apart),
             },
             [part for pairs in (fields, texts, begin) for pair in pairs.items() for part in pair],
         )  # fmt: skip
         if code < 0 and code != _SOURCE_LEFT:
             raise TurnRefused(code, other)
+        if apart and code >= 0:
+            self._list_fork(run_id, fork.run, rewound)
         return bool(code >= 0)
+
+    def _is_apart(self, run_id: str, source_id: str) -> bool:
+        """Whether no script can reach both runs."""
+        return self._keys.of_cluster and self._keys.partition_of(run_id) != self._keys.partition_of(source_id)
+
+    def _state_of_source(self, source_id: str, last_step: int | None) -> dict[str, str] | None:
+        """The state of a source that is apart, if that is still at this step; {} without a step. None: it is gone, or
+        has gone on."""
+        source = self._keys.of_run(source_id)
+        pipe = self._client.pipeline()  # one moment
+        pipe.hmget(source.run, "status", "step", "past")
+        if last_step is not None:
+            pipe.hgetall(source.state)
+        (status, step, past), *state = pipe.execute()
+        if status is None or (state and (int(step or 0) != last_step or past is not None)):
+            return None
+        return dict(state[0]) if state else {}
+
+    def _list_fork(self, run_id: str, source_id: str, cancel_why: str) -> None:
+        source, partition = self._keys.of_run(source_id), self._keys.of_partition(self._keys.partition_of(source_id))
+        keys = {"source": source.run, "forks": source.children, "inbox": partition.inbox}
+        args: dict[str, Arg] = {"run_id": run_id, "source_id": source_id}
+        _LIST_FORK(self._client, keys, args | {"cancel_by": self._by, "cancel_why": cancel_why})
 
     def _fork_keys(self, run_id: str, spec: RunSpec, source_id: str, thread: ThreadName | None) -> dict[str, str]:
         """The keys of fork_run.lua; a run that is in no thread, or is its first one, has its own where those are not
         used."""
-        keys, run, source = self._keys, self._keys.of_run(run_id), self._keys.of_run(source_id)
+        keys, run = self._keys, self._keys.of_run(run_id)
+        reached = run_id if self._is_apart(run_id, source_id) else source_id
+        source = keys.of_run(reached)
         partition = keys.of_partition(keys.partition_of(run_id))
         last = run if thread is None or not spec.previous else keys.of_run(spec.previous)
         return {
             "source": source.run, "past": source.state, "run": run.run, "state": run.state, "journal": run.journal,
             "inbox": partition.inbox, "runs": partition.runs, "specs": run.spec, "forks": source.children,
-            "timers": partition.timers, "source_inbox": keys.of_partition(keys.partition_of(source_id)).inbox,
+            "timers": partition.timers, "source_inbox": keys.of_partition(keys.partition_of(reached)).inbox,
             "thread": run.run if thread is None else keys.of_thread(thread), "threads": partition.threads,
             "expiring": partition.expiring, **last_run_keys(last), "items": run.items, "audit": partition.audit,
             "cards": partition.cards,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from sleipnir.runs.views import RunEvent
@@ -32,9 +33,10 @@ class EventStreams(RunConnection):
         reply: Any = self._client.xrevrange(self._keys.of_run(run_id).events, count=1)
         return reply[0][0] if reply else "0"
 
-    def ended_position(self) -> dict[str, str]:
-        """The current ends of the streams of ended runs, for `ended_since`."""
-        streams = [self._keys.of_partition(partition).ended for partition in range(self._keys.partitions)]
+    def ended_position(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """The current ends of the streams of ended runs that these runs will be in, for `ended_since`."""
+        partitions = sorted({self._keys.partition_of(run_id) for run_id in run_ids})
+        streams = [self._keys.of_partition(partition).ended for partition in partitions]
         pipe = self._client.pipeline(transaction=False)
         for stream in streams:
             pipe.xrevrange(stream, count=1)

@@ -33,7 +33,7 @@ def chat(redis_server: RedisServer, tmp_path: Path) -> Iterator[ChatState]:
     folder = tmp_path / "friend"
     folder.mkdir()
     (folder / "config.yaml").write_text(CONFIG)
-    settings = Settings(redis_url=redis_server.url, home=tmp_path / "home", key_prefix=tmp_path.name, partitions=2)
+    settings = Settings(**redis_server.addresses, home=tmp_path / "home", key_prefix=tmp_path.name, partitions=2)
     with Client(settings) as client:
         yield ChatState(client, str(folder), look_up(folder, settings), "desk", {"who": "Kim"})
 

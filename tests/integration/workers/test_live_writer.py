@@ -165,7 +165,7 @@ def _away(_: Any) -> set[str]:
 def test_pieces_from_an_outage_of_redis_are_sent_afterwards(tmp_path: Path) -> None:
     server = RedisServer()
     try:
-        with Store.open(Settings(redis_url=server.url, home=tmp_path)) as own:
+        with Store.open(Settings(**server.addresses, home=tmp_path)) as own:
             text, pieces = LiveText(own), Pieces(own)
             writer = text.open(pieces.run, "ask", 1, 1)
             writer.write("a")

@@ -1,0 +1,181 @@
+"""A real Redis Cluster: several redis-server processes on free ports of 127.0.0.1, with replicas if they are wanted.
+
+TESTED_REDIS_NODES=3 lets the tests use one of so many primaries where they would use the session's Redis, which is
+Celery's broker then (`make test-cluster`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from sleipnir.local import launch
+from sleipnir.local.supervisor import find_server
+from sleipnir.store.cluster import slot_of
+from tests.waiting import wait_until
+
+VARIABLE: Final = "TESTED_REDIS_NODES"
+SLOTS: Final = 16_384
+NODE_TIMEOUT_MS: Final = 15_000
+"""After which a node counts as failed, and its replica takes its place: Redis' default."""
+
+
+def wanted_nodes() -> int:
+    """0: the tests use one Redis."""
+    return int(os.environ.get(VARIABLE) or 0)
+
+
+def free_port_of_node() -> int:
+    """A port below the ephemeral ones, such that the port of the cluster's bus (10,000 above) is free as well."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as of_clients, socket.socket() as of_bus, contextlib.suppress(OSError):
+            of_clients.bind(("127.0.0.1", port))
+            of_bus.bind(("127.0.0.1", port + 10_000))
+            return port
+
+
+class ClusterNode:
+    """One server of a cluster. It can be killed and started again."""
+
+    def __init__(self, folder: Path, node_timeout_ms: int, options: tuple[str, ...]) -> None:
+        self._node_timeout_ms = node_timeout_ms
+        self.folder, self.port, self._options = folder, free_port_of_node(), options
+        folder.mkdir()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.client = redis.Redis(port=self.port, decode_responses=True, socket_timeout=10)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def launch(self) -> None:
+        command = [
+            str(find_server()), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
+            "--cluster-enabled", "yes", "--cluster-node-timeout", str(self._node_timeout_ms),
+            "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0",
+            "--appendonly", "yes", "--appendfsync", "no", "--save", "", *self._options,
+        ]  # fmt: skip
+        with (self.folder / "redis.log").open("ab") as log:
+            self.process = subprocess.Popen(launch.command(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except redis.exceptions.RedisError:
+            return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def start(self) -> None:
+        self.launch()
+        wait_until(self.answers, f"the server on port {self.port} answers")
+
+    @property
+    def id(self) -> str:
+        return str(self.client.execute_command("CLUSTER MYID"))
+
+    @property
+    def is_primary(self) -> bool:
+        return bool(self.client.role()[0] in ("master", b"master"))
+
+
+class ServerCluster:
+    """A cluster of `primaries`, each with `replicas`. It stands for a RedisServer (processes.py). `broker_url` is the
+    broker of what uses it."""
+
+    def __init__(
+        self,
+        primaries: int = 3,
+        replicas: int = 0,
+        *options: str,
+        broker_url: str = "",
+        node_timeout_ms: int = NODE_TIMEOUT_MS,
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="slp-cluster-"))
+        count = primaries * (1 + replicas)
+        self.nodes = [ClusterNode(self.folder / str(number), node_timeout_ms, options) for number in range(count)]
+        self.url = f"redis-cluster://{','.join(node.address for node in self.nodes[:primaries])}"
+        self.addresses: Mapping[str, str] = {"redis_url": self.url, "broker_url": broker_url}
+        """The settings that name it."""
+        self.start()
+        self._join(primaries)
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            wait_until(node.answers, f"the server on port {node.port} answers")
+
+    def _join(self, primaries: int) -> None:
+        for number, node in enumerate(self.nodes):
+            node.client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+            if number < primaries:
+                first, last = SLOTS * number // primaries, SLOTS * (number + 1) // primaries
+                node.client.execute_command("CLUSTER ADDSLOTS", *range(first, last))
+            self.nodes[0].client.execute_command("CLUSTER MEET", "127.0.0.1", node.port)
+        wait_until(self._know_each_other, "all nodes of the cluster know each other", 60)
+        for number, node in enumerate(self.nodes[primaries:]):
+            node.client.execute_command("CLUSTER REPLICATE", self.nodes[number % primaries].id)
+        wait_until(self.is_whole, "the cluster serves all slots", 60)
+
+    def _know_each_other(self) -> bool:
+        return all(len(node.client.execute_command("CLUSTER NODES")) == len(self.nodes) for node in self.nodes)
+
+    def is_whole(self) -> bool:
+        """Whether every node that answers knows of a primary for each slot, and every replica follows its primary."""
+        for node in self.nodes:
+            if not node.answers():
+                return False
+            info: Any = node.client.execute_command("CLUSTER INFO")
+            if info["cluster_state"] != "ok" or info["cluster_slots_ok"] != str(SLOTS):
+                return False
+            if not node.is_primary and node.client.info("replication")["master_link_status"] != "up":
+                return False
+        return True
+
+    def primary_of(self, key: str) -> ClusterNode:
+        """The node that serves a key."""
+        slot = slot_of(key)
+        for first, last, primary, *_ in self._any().execute_command("CLUSTER SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == primary[1])
+        raise AssertionError(f"no node serves the slot of {key}")
+
+    def _any(self) -> Any:
+        return next(node for node in self.nodes if node.answers()).client
+
+    def move_slot(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
+        """Migrate a slot as `redis-cli --cluster reshard` does, while it is in use."""
+        target.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source.id)
+        source.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target.id)
+        while keys := source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 20):
+            source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *keys)
+        for node in (target, source, *self.nodes):
+            if node.is_primary:
+                node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.id)
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def stop(self) -> None:
+        """For good: its data go too."""
+        for node in self.nodes:
+            if node.process is not None and node.process.poll() is None:
+                node.kill()
+            node.client.close()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,195 @@
+"""The state on a Redis Cluster: its nodes fail one by one, fail over, and slots move while runs go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleipnir.client.client import Client
+from sleipnir.client.run import Run
+from sleipnir.errors import ConfigError, StoreUnavailable
+from sleipnir.failpoints import VARIABLE
+from sleipnir.settings import Settings
+from sleipnir.store.cluster import slot_of
+from tests.asking import ASK, COUNT
+from tests.processes import RedisServer, Stack, write_agent
+from tests.redis_cluster import ClusterNode, ServerCluster
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(broker: RedisServer) -> Iterator[ServerCluster]:
+    """Three primaries, each with a replica."""
+    made = ServerCluster(3, 1, broker_url=broker.url, node_timeout_ms=3_000)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def stack(cluster: ServerCluster, tmp_path: Path) -> Iterator[Stack]:
+    with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as running:
+        running.start_scheduler()
+        running.start_worker()
+        yield running
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Path:
+    return write_agent(tmp_path / "ask", ASK, f_py=COUNT)
+
+
+def node_of(cluster: ServerCluster, run: Run) -> ClusterNode:
+    return cluster.primary_of(run._store.keys.of_run(run.id).run)
+
+
+def all_ask(runs: list[Run]) -> None:
+    for run in runs:
+        wait_until(run.gates, f"run {run.id} asks", 60)
+
+
+def complete(runs: list[Run]) -> None:
+    for run in runs:
+        run.answer("yes")
+    for run in runs:
+        info = run.wait(90)
+        assert (info.status, run.output) == ("completed", "yes 2"), info.error
+
+
+def asking_everywhere(client: Client, cluster: ServerCluster, ask: Path, count: int = 12) -> list[Run]:
+    """So many runs that ask, or more, some on each node."""
+    runs = [client.submit(ask) for _ in range(count)]
+    primaries = {node.port for node in cluster.nodes if node.is_primary}
+    while {node_of(cluster, run).port for run in runs} != primaries:
+        runs.append(client.submit(ask))
+    all_ask(runs)
+    return runs
+
+
+def test_runs_are_on_all_nodes(cluster: ServerCluster, stack: Stack, ask: Path) -> None:
+    with stack.client() as client:
+        complete(asking_everywhere(client, cluster, ask))
+    done = stack.sleipnir("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "3 nodes" in done.stdout
+
+
+def test_slots_move_while_runs_go_on(cluster: ServerCluster, stack: Stack, ask: Path) -> None:
+    with stack.client() as client:
+        keys, runs = client.store.keys, asking_everywhere(client, cluster, ask)
+        before = generations(client)
+        moved = {keys.partition_of(run.id) for run in runs}
+        for partition in sorted(moved):
+            slot = slot_of(keys.of_partition(partition).inbox)
+            source = cluster.primary_of(keys.of_partition(partition).inbox)
+            target = next(node for node in cluster.nodes if node.is_primary and node is not source)
+            cluster.move_slot(slot, source, target)
+        complete(runs)
+        complete(asking_everywhere(client, cluster, ask, 30))
+        wait_until(lambda: all(serving(client, cluster)), "all partitions know the servers that they are on", 30)
+        assert generations(client) == before, "nothing was lost"
+
+
+def generations(client: Client) -> dict[str, str]:
+    store = client.store
+    return {key: store._client.hget(key, "id") for key in store.keys.generations}
+
+
+def serving(client: Client, cluster: ServerCluster) -> Iterator[bool]:
+    """By partition whether its generation has the server that serves it."""
+    for key in client.store.keys.generations:
+        server: Any = cluster.primary_of(key).client.info("server")
+        yield client.store._client.hget(key, "server") == server["run_id"]
+
+
+def test_runs_continue_where_a_node_has_failed_over(cluster: ServerCluster, stack: Stack, ask: Path) -> None:
+    with stack.client() as client:
+        runs = asking_everywhere(client, cluster, ask)
+        failing = node_of(cluster, runs[0])
+        wait_until(lambda: follows(failing, cluster), "its replica has all of it", 30)
+        failing.kill()
+        wait_until(lambda: node_of(cluster, runs[0]) is not failing, "its replica is a primary", 60)
+        complete(runs)
+        failing.start()
+        wait_until(cluster.is_whole, "it is a replica now", 60)
+    wait_until(lambda: "a new generation begins" in stack.log("scheduler"), "the fail-over was noticed", 30)
+
+
+def follows(node: ClusterNode, cluster: ServerCluster) -> bool:
+    """Whether the replica of this node has received what it has written."""
+    port = int(node.client.info("replication")["slave0"]["port"])
+    replica = next(each for each in cluster.nodes if each.port == port)
+    offset = int(node.client.info("replication")["master_repl_offset"])
+    return int(replica.client.info("replication")["slave_repl_offset"]) >= offset
+
+
+def test_runs_on_other_nodes_go_on_while_one_is_away(broker: RedisServer, tmp_path: Path, ask: Path) -> None:
+    cluster = ServerCluster(3, broker_url=broker.url)
+    try:
+        with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as stack, stack.client() as client:
+            stack.start_scheduler()
+            stack.start_worker()
+            runs = asking_everywhere(client, cluster, ask)
+            away = node_of(cluster, runs[0])
+            there = [run for run in runs if node_of(cluster, run) is away]
+            others = [run for run in runs if run not in there]
+            away.kill()
+            complete(others)
+            with pytest.raises(StoreUnavailable, match=str(away.port)):
+                there[0].info()
+            shown = stack.sleipnir("show", there[0].id)
+            assert shown.returncode != 0
+            assert str(away.port) in shown.stderr
+            away.start()
+            wait_until(cluster.is_whole, "the node is back", 60)
+            complete(there)
+    finally:
+        cluster.stop()
+
+
+def test_a_cluster_needs_another_broker(cluster: ServerCluster, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="SLEIPNIR_BROKER_URL is not set: Celery does not work on a Redis Cluster"):
+        Client(Settings(redis_url=cluster.url, home=tmp_path))
+    with pytest.raises(ConfigError, match="SLEIPNIR_BROKER_URL is one: Celery does not work on a Redis Cluster"):
+        Client(Settings(redis_url=cluster.url, broker_url=cluster.url, home=tmp_path))
+
+
+def test_forks_of_runs_on_other_nodes_survive_the_death_of_a_scheduler(
+    cluster: ServerCluster, tmp_path: Path, ask: Path
+) -> None:
+    """A fork and its source are changed by two scripts, if they are in different slots."""
+    with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as stack, stack.client() as client:
+        stack.start_scheduler("first")
+        stack.start_worker()
+        sources = client.batch(ask, ({"key": f"k{number}"} for number in range(10)), key="key")
+        rows = [client.run(id_) for id_ in wait_for_questions(client, sources.id, 10)]
+        complete(rows)
+        stack.kill("first")
+        forks = client.fork_batch(sources.id, before="sure")
+        stack.start_scheduler("victim", env={VARIABLE: "list_fork.before=kill"})
+        victim = stack.processes.pop("victim")
+        wait_until(lambda: victim.poll() is not None, f"it dies\n{stack.log('victim')}", 60)
+        stack.start_scheduler("second")
+        complete([client.run(id_) for id_ in wait_for_questions(client, forks.id, 10)])
+        listed = [fork.id for row in rows for fork in client.store.runs.forks(row.id, 0, 10).forks]
+        assert len(listed) == len(set(listed)) == 10
+
+
+def wait_for_questions(client: Client, batch: str, count: int) -> list[str]:
+    """The ids of the runs of a batch, once all of them ask."""
+    return wait_until(
+        lambda: (
+            found if len(found := [run.id for run in client.runs(batch=batch, status={"waiting"})]) == count else []
+        ),
+        f"all runs of {batch} ask",
+        90,
+    )
