@@ -149,14 +149,8 @@ class ServerCluster:
 
     def primary_of(self, key: str) -> ClusterNode:
         """The node that serves a key."""
-        slot = slot_of(key)
-        for first, last, primary, *_ in self._any().execute_command("CLUSTER SLOTS"):
-            if first <= slot <= last:
-                return next(node for node in self.nodes if node.port == primary[1])
-        raise AssertionError(f"no node serves the slot of {key}")
-
-    def _any(self) -> Any:
-        return next(node for node in self.nodes if node.answers()).client
+        port = self._server_of(slot_of(key), next(node for node in self.nodes if node.answers()))
+        return next(node for node in self.nodes if node.port == port)
 
     def move_slot(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
         """Migrate a slot as `redis-cli --cluster reshard` does, while it is in use."""
@@ -164,9 +158,21 @@ class ServerCluster:
         source.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target.id)
         while keys := source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 20):
             source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *keys)
-        for node in (target, source, *self.nodes):
-            if node.is_primary:
-                node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.id)
+        wait_until(lambda: self._agree(slot, source, target), f"all nodes agree where slot {slot} is")
+
+    def _agree(self, slot: int, source: ClusterNode, target: ClusterNode) -> bool:
+        """Tell the primaries where a slot is. A node that had not heard of the newest epoch is told again."""
+        primaries = [node for node in self.nodes if node.is_primary]
+        for node in (target, source, *primaries):
+            node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.id)
+        return all(self._server_of(slot, node) == target.port for node in self.nodes)
+
+    def _server_of(self, slot: int, asked: ClusterNode) -> int | None:
+        """The port of the node that serves a slot, as another one sees it."""
+        for first, last, primary, *_ in asked.client.execute_command("CLUSTER SLOTS"):
+            if first <= slot <= last:
+                return int(primary[1])
+        return None
 
     def kill(self) -> None:
         for node in self.nodes:

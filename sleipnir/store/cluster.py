@@ -32,7 +32,7 @@ FLEET_KEY: Final = "{p00}"
 POLL_S: Final = 0.05
 """Between looks at streams of several slots; longer if there are more than 25."""
 TRY_AGAIN_S: Final = 0.02
-"""The pause while a slot moves, of which a command needs several keys."""
+"""The pause while a slot moves of which a command needs several keys, or while nodes refer to each other."""
 MOST_REDIRECTIONS: Final = 64
 LOOK_AGAIN_S: Final = 0.2
 """Between two questions for who serves which slots, however many commands fail."""
@@ -303,7 +303,9 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
     def _followed(self, command: Sequence[Any], slot: int, reply: Any) -> Any:
         """The reply to a command after its redirections and repetitions. `reply` is the first one."""
         breaks = 0
-        for _ in range(MOST_REDIRECTIONS):
+        for redirections in range(MOST_REDIRECTIONS):
+            if redirections > 4:  # the nodes do not agree yet
+                sleep(TRY_AGAIN_S)
             asked: ClusterNode | None = None
             match reply:
                 case redis.exceptions.MovedError():
