@@ -21,10 +21,11 @@ from sleipnir.runs.views import ArchiveState, Health, Reason, RunInfo, VisitInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_cluster, is_redis
 from sleipnir.store.connect import Client, clock_ms, connect, server_infos, time_ms
+from sleipnir.store.fast_client import execute_all
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys, lines_of
 from sleipnir.store.queue_waits import QueueWaits
-from sleipnir.store.scripts import LuaScript
+from sleipnir.store.scripts import LuaScript, checked
 
 _PLACES = LuaScript("places")
 
@@ -246,11 +247,9 @@ class Fleet:
         left; nothing if the broker is not a Redis. A lost reply loses them: their visits are published again."""
         if self._broker is None:
             return [], 0
-        key, pipe = self._keys.broker_prefix + line, self._broker.pipeline(transaction=False)
-        if count:
-            pipe.rpop(key, count)
-        pipe.llen(key)
-        *taken, left = pipe.execute()
+        key = self._keys.broker_prefix + line
+        commands = [("RPOP", key, count), ("LLEN", key)] if count else [("LLEN", key)]
+        *taken, left = map(checked, execute_all(self._broker, commands))
         return list(taken[0] or ()) if taken else [], int(left)
 
     def put_back(self, line: str, envelopes: Sequence[str]) -> None:
