@@ -61,11 +61,14 @@ class RedisServer:
         self.folder = Path(tempfile.mkdtemp(prefix="slp-"))  # short: a socket's path has 108 bytes
         self.socket = f"{self.folder}/redis.sock"
         self.url = f"unix://{self.socket}?db=0"
-        self.addresses: Mapping[str, str] = {"redis_url": self.url}
-        """The settings that name it."""
         self._options = options
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The settings that name it."""
+        return {"redis_url": self.url}
 
     def start(self) -> None:
         self.launch()
