@@ -28,8 +28,9 @@ from sleipnir.store.cache import CacheStore
 from sleipnir.store.namespaced import list_names
 from sleipnir.store.partitions.held_runs import WaitingRun
 from sleipnir.store.runs.requests import NO_FENCE
+from sleipnir.store.runs.run_lists import MOST_OF_SET, MOST_OF_SETS
 from sleipnir.store.schedules import ScheduledSpec
-from sleipnir.store.scripts import LuaScript, run_in_order
+from sleipnir.store.scripts import Arg, LuaScript, run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.janitor import RUNS_AT_ONCE
 from tests.processes import RedisServer
@@ -87,6 +88,15 @@ def fire_timers(store: Store) -> None:
 
 def first_due(store: Store) -> None:
     store.partitions.first_due([0])
+
+
+def newest_listed(store: Store) -> None:
+    """A list for each kind and standing, and each has more runs than are read of it at most."""
+    first, *others = [store.keys.of_partition(0).listed(f"default:is:run:{number}") for number in range(42)]
+    for number, key in enumerate([first, *others]):
+        store._client.zadd(key, {f"run{number:03}{at:06}": T + at for at in range(MOST_OF_SET)})
+    args: dict[str, Arg] = {"most_ms": 2**53, "least_ms": "-inf", "limit": MOST_OF_SETS // 42}
+    LuaScript("newest_listed")(store._client, {"first": first}, args, others)
 
 
 def resume_all(store: Store) -> None:
@@ -213,7 +223,7 @@ def cached_results(store: Store) -> None:
 
 
 LARGE: tuple[Callable[[Store], object], ...] = (
-    forget, forget_listed, names_of_namespace, fire_timers, first_due, resume_all, resume_part,
+    forget, forget_listed, names_of_namespace, fire_timers, first_due, newest_listed, resume_all, resume_part,
     create_run, deliver_and_commit, batches, share_values, schedules, signals,
     left_signals, cached_results, begin_fork,
 )  # fmt: skip

@@ -28,6 +28,7 @@ from sleipnir.runs.deployment_holds import ScopeHold
 from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.node_streams import StreamName, StreamWrite, TextPlace
 from sleipnir.runs.run import Checkpoint, Fork, Gate, Hold, QueuedTurn, RunSpec
+from sleipnir.runs.run_filters import RunFilter
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.shared_values import SharedName
 from sleipnir.runs.signals import Signalled
@@ -293,6 +294,11 @@ def discard(store: Store) -> Act:
     bench.create()
     view = store.partitions.load([RUN])[RUN]
     return lambda: store.partitions.discard([IgnoredEntry(bench.entries()[0], view)], bench.epochs)
+
+
+def newest_listed(store: Store) -> Act:
+    store.partitions.note_all_listed(0)
+    return lambda: store.runs.found(RunFilter(), 10)
 
 
 def first_due(store: Store) -> Act:
@@ -595,6 +601,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "drop_thread": (drop_thread, [1, ""]),
     "end_hold": (end_hold, False),
     "fire_timers": (fire_timers, 0),
+    "newest_listed": (newest_listed, []),
     "first_due": (first_due, [""] * 5),
     "forget": (forget, 0),
     "fork_run": (fork_run, [0, ""]),

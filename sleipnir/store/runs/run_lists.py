@@ -38,7 +38,9 @@ from sleipnir.runs.run_filters import (
 from sleipnir.store.connect import Client
 from sleipnir.store.fast_client import execute_all
 from sleipnir.store.runs.connection import RunConnection
-from sleipnir.store.scripts import checked
+from sleipnir.store.scripts import Arg, LuaScript, checked, run_batch
+
+_NEWEST_LISTED = LuaScript("newest_listed")
 
 LOOK = 2_000
 """Runs that one call looks at: some 20 ms."""
@@ -48,6 +50,8 @@ FEW = 5_000
 """If the sets of something that is asked for besides a standing have no more runs, they are walked."""
 MOST_OF_SET = 500
 """Members that are read of one set with one command."""
+MOST_OF_SETS = 2_000
+"""Members that are read of all sets of a partition with one script."""
 MOST_OF_PAGE = 1_000
 """Cards that are read in one round trip."""
 FIRST, _END = ListPosition(2**53, "~"), ListPosition(-1, "")
@@ -71,17 +75,22 @@ class FoundRuns:
 
 
 class ListWalk:
-    """Walks sets together, newest first, after a position. What was read of a set is kept until it is its turn, and a
-    set is read again, more of it each time, when little of that is left."""
+    """Walks sets together, newest first, after a position; those of a partition as one, with a script, because there
+    may be dozens of each of hundreds of partitions. What was read of a partition is kept until it is its turn, and it
+    is read again, more of it each time, when little of that is left."""
 
     def __init__(
-        self, client: Client, sets: Sequence[ListKey], after: ListPosition, since_ms: int | None, size: int
+        self, client: Client, sets: Sequence[ListKey], after: ListPosition, since_ms: int | None, limit: int
     ) -> None:
-        self._client, self._sets, self._since_ms = client, sets, since_ms
-        self._after = [after] * len(sets)
-        self._sizes = [size] * len(sets)
-        self._read: list[list[ListPosition]] = [[] for _ in sets]  # the newest one last
-        self._has_more = [True] * len(sets)
+        keys: dict[int, list[str]] = defaultdict(list)
+        for each in sets:
+            keys[each.partition].append(each.key)
+        self._client, self._keys, self._since_ms = client, list(keys.values()), since_ms
+        self._after = [after] * len(keys)
+        self._most = [max(4, min(MOST_OF_SET, MOST_OF_SETS // len(of))) for of in self._keys]
+        self._sizes = [min(max(4, 2 * limit // len(keys) + 1), most) for most in self._most]
+        self._read: list[list[ListPosition]] = [[] for _ in keys]  # the newest one last
+        self._has_more = [True] * len(keys)
 
     @property
     def is_over(self) -> bool:
@@ -119,26 +128,16 @@ class ListWalk:
             if self._has_more[number] and len(read) <= self._sizes[number] // 8
         ]
         least = "-inf" if self._since_ms is None else self._since_ms
-        commands = [
-            (
-                "ZREVRANGEBYSCORE",
-                self._sets[number].key,
-                self._after[number].at_ms,
-                least,
-                "WITHSCORES",
-                "LIMIT",
-                0,
-                size,
-            )
-            for number in low
-            for size in (self._sizes[number],)
-        ]
-        replies = execute_all(self._client, commands) if commands else []
-        for number, reply in zip(low, replies, strict=True):
+        vectors = []
+        for number in low:
+            first, *others = self._keys[number]
+            args: dict[str, Arg] = {"most_ms": self._after[number].at_ms, "least_ms": least}
+            vectors.append(_NEWEST_LISTED.vector({"first": first}, args | {"limit": self._sizes[number]}, others))
+        for number, reply in zip(low, run_batch(self._client, _NEWEST_LISTED, vectors), strict=True):
             members = _positions(checked(reply))
             fresh = [member for member in members if member < self._after[number]]
             self._has_more[number] = len(members) == self._sizes[number]
-            self._sizes[number] = min(4 * self._sizes[number], MOST_OF_SET)
+            self._sizes[number] = min(4 * self._sizes[number], self._most[number])
             if fresh:
                 self._after[number] = fresh[-1]
                 self._read[number] = [*reversed(fresh), *self._read[number]]
@@ -164,7 +163,7 @@ class RunLists(RunConnection):
             if before_ms is not None:
                 position = min(position, ListPosition(before_ms, ""))
         sets = self._smallest(wanted)
-        walk = ListWalk(self._client, sets, position, wanted.since_ms, max(4, 2 * limit // max(1, len(sets)) + 1))
+        walk = ListWalk(self._client, sets, position, wanted.since_ms, limit)
         ids: list[str] = []
         looked = 0
         while page := walk.next_page(min(MOST_OF_PAGE, look - looked)):
@@ -232,7 +231,7 @@ class RunLists(RunConnection):
 
     def known_tags(self, namespace: str, look: int = 200) -> list[str]:
         """`key=value` of the tags that the newest runs have, to complete what a person types."""
-        walk = ListWalk(self._client, self._smallest(RunFilter(namespace)), FIRST, None, 8)
+        walk = ListWalk(self._client, self._smallest(RunFilter(namespace)), FIRST, None, look)
         cards = self._cards([run_id for _, run_id in walk.next_page(look)]).values()
         return sorted({f"{key}={value}" for card in cards for key, value in card.get("t", {}).items()})
 
@@ -273,10 +272,11 @@ class RunLists(RunConnection):
         return [sum(next(sizes) for _ in choice) for choice in choices]
 
     def _sets_of(self, names: Iterable[str], complete: Sequence[bool] | None = None) -> Iterator[ListKey]:
+        parts = list(map(self._keys.of_partition, range(self._keys.partitions)))
         for name in names:
-            for partition in range(self._keys.partitions):
+            for partition, part in enumerate(parts):
                 if complete is None or complete[partition]:
-                    yield ListKey(partition, self._keys.of_partition(partition).listed(name))
+                    yield ListKey(partition, part.listed(name))
 
     # Their cards
 
