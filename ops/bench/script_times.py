@@ -95,6 +95,7 @@ def newest_listed(store: Store) -> None:
     first, *others = [store.keys.of_partition(0).listed(f"default:is:run:{number}") for number in range(42)]
     for number, key in enumerate([first, *others]):
         store._client.zadd(key, {f"run{number:03}{at:06}": T + at for at in range(MOST_OF_SET)})
+    LuaScript("list_sizes")(store._client, {"first": first}, {}, others)
     args: dict[str, Arg] = {"most_ms": 2**53, "least_ms": "-inf", "limit": MOST_OF_SETS // 42}
     LuaScript("newest_listed")(store._client, {"first": first}, args, others)
 

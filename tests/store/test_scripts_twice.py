@@ -24,6 +24,7 @@ from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit, LimitChange
 from sleipnir.runs.actor import Person
 from sleipnir.runs.cached_results import CacheLease, CachePlace
+from sleipnir.runs.cards import STANDINGS
 from sleipnir.runs.deployment_holds import ScopeHold
 from sleipnir.runs.events import SIGNALLED
 from sleipnir.runs.node_streams import StreamName, StreamWrite, TextPlace
@@ -294,6 +295,10 @@ def discard(store: Store) -> Act:
     bench.create()
     view = store.partitions.load([RUN])[RUN]
     return lambda: store.partitions.discard([IgnoredEntry(bench.entries()[0], view)], bench.epochs)
+
+
+def list_sizes(store: Store) -> Act:
+    return lambda: store.runs.count_standings("default", ["run"])
 
 
 def newest_listed(store: Store) -> Act:
@@ -602,6 +607,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "end_hold": (end_hold, False),
     "fire_timers": (fire_timers, 0),
     "newest_listed": (newest_listed, []),
+    "list_sizes": (list_sizes, [0, ""] * len(STANDINGS)),
     "first_due": (first_due, [""] * 5),
     "forget": (forget, 0),
     "fork_run": (fork_run, [0, ""]),

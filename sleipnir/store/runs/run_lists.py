@@ -41,6 +41,7 @@ from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.scripts import Arg, LuaScript, checked, run_batch
 
 _NEWEST_LISTED = LuaScript("newest_listed")
+_LIST_SIZES = LuaScript("list_sizes")
 
 LOOK = 2_000
 """Runs that one call looks at: some 20 ms."""
@@ -211,22 +212,18 @@ class RunLists(RunConnection):
     def count_standings(self, namespace: str, kinds: Sequence[str]) -> RunCounts:
         """How many runs have each standing, and the time of the oldest: sizes of sets, of the same cost for any
         number of runs."""
-        pipe = self._client.pipeline(transaction=False)
         names = [(standing, f"{namespace}:is:{kind}:{standing}") for standing in STANDINGS for kind in kinds]
-        for _, name in names:
-            for partition in range(self._keys.partitions):
-                key = self._keys.of_partition(partition).listed(name)
-                pipe.zcard(key)
-                pipe.zrange(key, 0, 0, withscores=True)
-        replies = iter(pipe.execute())
+        vectors = []
+        for part in map(self._keys.of_partition, range(self._keys.partitions)):
+            first, *others = [part.listed(name) for _, name in names]
+            vectors.append(_LIST_SIZES.vector({"first": first}, {}, others))
         counts: dict[str, int] = {}
         oldest_ms: dict[str, int] = {}
-        for standing, _ in names:
-            for _ in range(self._keys.partitions):
-                size, first = next(replies), next(replies)
+        for reply in map(checked, run_batch(self._client, _LIST_SIZES, vectors)):
+            for (standing, _), size, oldest in zip(names, reply[::2], reply[1::2], strict=True):
                 if size:
                     counts[standing] = counts.get(standing, 0) + size
-                    oldest_ms[standing] = min(oldest_ms.get(standing, 2**53), int(first[0][1]))
+                    oldest_ms[standing] = min(oldest_ms.get(standing, 2**53), int(float(oldest)))
         return RunCounts(counts, oldest_ms, all(self._complete()))
 
     def known_tags(self, namespace: str, look: int = 200) -> list[str]:
