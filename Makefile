@@ -35,6 +35,7 @@ help: ## Show this list
 	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7 --kill-every 2')"
 	@echo "make poison       plant what cannot be read, fill disks, restore old data, mix releases (ARGS='--runs 1000 --seed 7')"
 	@echo "make fuzz-api     10,000 random requests to the HTTP API, from its OpenAPI document (ARGS='--cases 1000 --seed 7')"
+	@echo "make test-cluster the tests of the store and of the system on a Redis Cluster (NODES=6 for more than three nodes)"
 	@echo "make test-brokers RabbitMQ as Celery's broker; needs Debian's rabbitmq-server"
 	@echo "make vendor       fetch the npm packages that pages use, anew; needs npm"
 	@echo "make lock         write requirements.lock anew from pyproject.toml"
@@ -108,6 +109,13 @@ poison: $(READY)
 .PHONY: test-brokers
 test-brokers: $(READY)
 	@$(ALONE) $(BIN)/python -m pytest -q -o timeout=600 tests/brokers/rabbitmq.py $(ARGS)
+
+# What needs one Redis, or its own, is not run. `make test` has a short form: tests/system/test_redis_cluster.py.
+.PHONY: test-cluster
+NODES ?= 3
+test-cluster: $(READY)
+	@$(ALONE) env TESTED_REDIS_NODES=$(NODES) $(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder \
+	  -m "not one_redis" tests/store tests/system $(ARGS)
 
 vendor:
 	@ops/vendor

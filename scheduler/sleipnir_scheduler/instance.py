@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias
@@ -37,6 +38,7 @@ from sleipnir_scheduler.services.schedules import ScheduleFires
 from sleipnir_scheduler.services.unindexed import UnindexedVisits
 
 ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between checks of batches; shorter after a check that admitted rows
+ADMIT_REST = 4  # times as long as a check takes, which looks into each partition
 ADMIT_IDLE_S = 0.2  # if there are no unfinished batches: the checks were half of the CPU of an idle scheduler
 JOB_SOON_S, JOB_IDLE_S = 0.01, 0.25  # between looks at jobs: other services get the interpreter in between
 LINGER_S, MOST_LINGER_S = 0.002, 0.010
@@ -219,8 +221,10 @@ class Instance:
         self.tally.effects.add(by=self._deliveries.run_once(epochs.keys(), BLOCK_MS))
 
     def _admit(self) -> None:
+        began_s = time.monotonic()
         admitted = self._admission.run_once(self.ownership.epochs, self.ownership.holds.get(FIRST_PARTITION, NO_HOLDS))
-        self._stop.wait(ADMIT_SOON_S if admitted else ADMIT_IDLE_S if self._admission.is_idle else ADMIT_S)
+        pause_s = ADMIT_SOON_S if admitted else ADMIT_IDLE_S if self._admission.is_idle else ADMIT_S
+        self._stop.wait(max(pause_s, ADMIT_REST * (time.monotonic() - began_s)))
 
     def _carry_out(self) -> None:
         self._stop.wait(JOB_SOON_S if self._jobs.run_once(self._due.due("jobs", self.ownership.epochs)) else JOB_IDLE_S)

@@ -40,11 +40,12 @@ from sleipnir.store.keys import Keys
 from sleipnir.store.namespaced import is_complete, of_namespace
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.records import PinnedDigests
-from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_batch
+from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, checked, run_batch, run_in_order
 
 _ADD = LuaScript("batch_add")
 _ADMIT = LuaScript("batch_admit")
 _CHANGE = LuaScript("batch_change")
+_COUNT = LuaScript("count_entries")
 _ENDED = LuaScript("batch_ended")
 _FORGET = LuaScript("batch_forget")
 _WORK = LuaScript("batch_work")
@@ -500,12 +501,21 @@ class Batches:
     def under_way(self) -> int:
         """The work in progress of the fleet: visits on workers, unplanned events, and admitted rows that are not runs
         yet. Together with the queues it is the total outstanding work."""
-        pipe = self._client.pipeline(transaction=False)
-        pipe.xlen(self._first.effects)
-        for partition in map(self._keys.of_partition, range(self._keys.partitions)):
-            pipe.xlen(partition.inbox)
-            pipe.zcard(partition.leases)
-        return sum(map(int, pipe.execute()))
+        parts = [self._keys.of_partition(number) for number in range(self._keys.partitions)]
+        streams = [[part.inbox] for part in parts]
+        streams[0].append(self._first.effects)
+        return self._count(streams, [[part.leases] for part in parts])
+
+    def _count(self, streams: Sequence[Sequence[str]], sets: Sequence[Sequence[str]]) -> int:
+        """The entries of streams and sorted sets, which are given by partition. One call; in a cluster one for each
+        partition: admission asks up to a hundred times a second."""
+        if not self._keys.of_cluster:
+            streams, sets = [[key for keys in streams for key in keys]], [[key for keys in sets for key in keys]]
+        commands = []
+        for of_streams, of_sets in zip(streams, sets, strict=True):
+            keys = [*of_streams, *of_sets]
+            commands.append(RedisCommand(_COUNT, _COUNT.vector(keys, {"streams": len(of_streams)}), len(keys)))
+        return sum(map(int, map(checked, run_in_order(self._client, commands))))
 
     def admit(self, wanted: Sequence[tuple[OpenBatch, int]], epoch: int, now_ms: int) -> list[int]:
         """Admit up to so many rows of each batch. Returns how many; -1: another scheduler owns the first partition; -2:
@@ -538,10 +548,8 @@ class Batches:
     def unclaimed(self) -> int:
         """The number of visits that no worker has claimed, including held ones and those in queues without workers.
         Used if the broker cannot report its queue lengths."""
-        pipe = self._client.pipeline(transaction=False)
-        for partition in map(self._keys.of_partition, range(self._keys.partitions)):
-            pipe.zcard(partition.outbox)
-        return sum(map(int, pipe.execute()))
+        outboxes = [[self._keys.of_partition(number).outbox] for number in range(self._keys.partitions)]
+        return self._count([[] for _ in outboxes], outboxes)
 
     def forget_expired(self, before_ms: int, limit: int) -> int:
         """Drop index entries of expired batches that began before this; returns how many. Each call checks the next

@@ -22,6 +22,7 @@ from hiredis import pack_command
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.cluster import PRIMARY, ClusterNode, RedisCluster
 from redis.crc import key_slot
+from redis.maint_notifications import MaintNotificationsConfig
 
 from sleipnir.store import loop_sockets
 from sleipnir.store.address import ClusterAddress
@@ -95,6 +96,7 @@ def open_cluster(address: ClusterAddress, options: Mapping[str, Any], *, in_loop
         url=f"redis://{f'[{host}]' if ':' in host else host}:{port}",  # only with a URL it takes a class of connections
         startup_nodes=[_Node(*other) for other in others],
         require_full_coverage=False,  # runs on other nodes go on
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),  # of one vendor; others refuse its command
         username=address.username,
         password=address.password,
         connection_class=loop_sockets.in_loop(connection) if in_loop else connection,

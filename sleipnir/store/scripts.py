@@ -117,16 +117,18 @@ def answers(replies: Sequence[Any], missing: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class RedisCommand:
-    """A call of a script, or (`script` None) a command of Redis; `vector` are its arguments."""
+    """A call of a script, or (`script` None) a command of Redis; `vector` are its arguments, of which `keys` are keys
+    if the script takes any number."""
 
     script: LuaScript | None
     vector: Sequence[Arg]
+    keys: int | None = None
 
     @property
     def words(self) -> tuple[Arg, ...]:
         if self.script is None:
             return tuple(self.vector)
-        return ("EVALSHA", self.script.sha, len(self.script.keys), *self.vector)
+        return ("EVALSHA", self.script.sha, self.keys or len(self.script.keys), *self.vector)
 
 
 def run_in_order(client: Client, commands: Sequence[RedisCommand]) -> list[Any]:

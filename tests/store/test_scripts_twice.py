@@ -306,6 +306,11 @@ def newest_listed(store: Store) -> Act:
     return lambda: store.runs.found(RunFilter(), 10)
 
 
+def count_entries(store: Store) -> Act:
+    queued(store)
+    return lambda: store.batches.unclaimed()
+
+
 def first_due(store: Store) -> Act:
     return lambda: store.partitions.first_due([0])
 
@@ -608,6 +613,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "fire_timers": (fire_timers, 0),
     "newest_listed": (newest_listed, []),
     "list_sizes": (list_sizes, [0, ""] * len(STANDINGS)),
+    "count_entries": (count_entries, 1),
     "first_due": (first_due, [""] * 5),
     "forget": (forget, 0),
     "fork_run": (fork_run, [0, ""]),

@@ -104,7 +104,7 @@ OF_STREAMS = {"stream_write"}  # tests/system/test_node_streams.py
 OF_WEBHOOKS = {"webhook_add", "webhook_take", "webhook_tried"}  # tests/system/test_webhooks.py
 OF_CLUSTERS = {"list_fork"}  # tests/system/test_redis_cluster.py
 NO_SCRIPTS = {"publish", "ack"}
-ONLY_READ = {"batch_cells", "first_due", "list_sizes", "newest_listed", "outline", "places"}
+ONLY_READ = {"batch_cells", "count_entries", "first_due", "list_sizes", "newest_listed", "outline", "places"}
 LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool", "limit_change"}  # tests/store/test_limits.py
 
 both_sides = pytest.mark.parametrize("side", ["before", "after"])

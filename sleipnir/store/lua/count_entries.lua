@@ -1,0 +1,11 @@
+-- count_entries: how many entries some streams and sorted sets have in all.
+--
+-- KEYS[1...] all   STREAM and ZSET, e.g. slp:{p07}:inbox and slp:{p07}:leases; first the streams
+-- ARGV[1] streams  int  how many of them are streams
+--
+-- Returns the number. Reads only. In a cluster the keys are of one partition.
+local streams, count = tonumber(ARGV[1]), 0
+for place, key in ipairs(KEYS) do
+  count = count + redis.call(place <= streams and 'XLEN' or 'ZCARD', key)
+end
+return count
