@@ -20,9 +20,11 @@ AT_ONCE = 5
 class Replays:
     """Watches queues and inboxes, keeps what it sees, and sends it again a moment or minutes later."""
 
-    def __init__(self, url: str, keys: Keys, chance: random.Random, wanted: int, queues: Sequence[str]) -> None:
+    def __init__(
+        self, url: str, broker_url: str, keys: Keys, chance: random.Random, wanted: int, queues: Sequence[str]
+    ) -> None:
         self._queues = [keys.broker_prefix + line for queue in queues for line in lines_of(queue)]
-        self._client = connect(url, retries=0)
+        self._client, self._broker = connect(url, retries=0), connect(broker_url, retries=0)
         self._keys, self._chance, self._wanted = keys, chance, wanted
         self._envelopes: deque[tuple[str, str]] = deque(maxlen=2000)
         self._entries: deque[tuple[str, dict[str, Any]]] = deque(maxlen=2000)
@@ -41,7 +43,7 @@ class Replays:
 
     def _watch(self) -> None:
         for queue in self._queues:
-            self._envelopes += [(queue, envelope) for envelope in self._client.lrange(queue, 0, 2)]
+            self._envelopes += [(queue, envelope) for envelope in self._broker.lrange(queue, 0, 2)]
         pipe = self._client.pipeline(transaction=False)
         inboxes = [self._keys.of_partition(number).inbox for number in range(self._keys.partitions)]
         for inbox in inboxes:
@@ -52,7 +54,7 @@ class Replays:
     def _send(self) -> None:
         for _ in range(min(AT_ONCE, self._wanted - self.sent)):
             if self._envelopes and (not self._entries or self._chance.random() < 0.5):
-                self._client.lpush(*self._chance.choice(self._envelopes))
+                self._broker.lpush(*self._chance.choice(self._envelopes))
             elif self._entries:
                 inbox, fields = self._chance.choice(self._entries)
                 self._client.xadd(inbox, fields)

@@ -3,7 +3,8 @@
 First each graph with one possible outcome runs once without faults. Then all of them run under fire, about ten times
 each. Two schedulers, three workers, a worker for models and a redis-server with an append-only file, with default
 settings; the model is a scripted server (models.py), which is not killed. Every few seconds one of them is killed
-(SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's messages are lost.
+(SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's messages are lost. With `--nodes` the
+state is on a Redis Cluster: nodes are killed one by one, and slots move between them.
 Meanwhile all connections are cut now and then, old messages are sent again, and a robot submits (some runs with
 breakpoints or overrides), forks, updates, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads
 every journal, and figures.py how long each gap was. Prints one line of figures with the seed; exits with 1 when a
@@ -37,10 +38,12 @@ from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.store import layout  # noqa: E402
+from sleipnir.store.cluster import slot_of  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from sleipnir.store.keys import Keys  # noqa: E402
 from sleipnir.testing import ModelServer  # noqa: E402
 from tests.processes import FAST, RedisServer, Stack  # noqa: E402
+from tests.redis_cluster import ServerCluster  # noqa: E402
 
 SCHEDULERS = ("scheduler-1", "scheduler-2")
 WORKERS = ("worker-1", "worker-2", "worker-3")
@@ -67,13 +70,14 @@ class Chaos:
         every_s: float = 0,
         drops: int = 0,
         fast: bool,
-        redis: RedisServer | None = None,
+        redis: RedisServer | ServerCluster | None = None,
         model: ModelServer | None = None,
         **settings: Any,
     ) -> None:
         """With a `model` there is a worker that asks it."""
         self.folder, self.chance, self.every_s, self.drops = folder, chance, every_s, drops
         self.redis = redis or RedisServer()
+        self.broker_url = self.redis.addresses.get("broker_url", self.redis.url)
         names = FAST if fast else {name: getattr(Settings, name) for name in FAST}
         self.model, self.queues = model, QUEUES
         if model is not None:
@@ -84,6 +88,7 @@ class Chaos:
         self.stop = threading.Event()
         self._frozen: dict[str, float] = {}
         self._admin = connect(self.redis.url, retries=0, socket_timeout=1)
+        self._broker = connect(self.broker_url, retries=0, socket_timeout=1)
 
     def start(self) -> None:
         for name in self.schedulers:
@@ -95,6 +100,8 @@ class Chaos:
         """Causes faults until it is stopped. In the main thread: processes die with the thread that started them."""
         blows = [self.kill_worker, self.kill_worker, self.kill_scheduler, self.freeze, self.kill_redis]
         blows.append(self.lose_messages)
+        if isinstance(self.redis, ServerCluster):
+            blows.append(self.move_slots)
         while not self.stop.wait(self.every_s):
             self.thaw()
             blow = self.chance.choice(blows)
@@ -134,13 +141,25 @@ class Chaos:
             self.stack.signal(name, signal.SIGCONT)
 
     def kill_redis(self) -> None:
-        self.redis.kill()
-        self.redis.start()
+        """Of a cluster one node."""
+        server = self.chance.choice(self.redis.nodes) if isinstance(self.redis, ServerCluster) else self.redis
+        server.kill()
+        server.start()
+
+    def move_slots(self) -> None:
+        """Some partitions of a cluster move to another node, while their runs go on."""
+        assert isinstance(self.redis, ServerCluster)
+        keys = self._keys()
+        for partition in self.chance.sample(range(keys.partitions), 4):
+            inbox = keys.of_partition(partition).inbox
+            source = self.redis.primary_of(inbox)
+            target = self.chance.choice([node for node in self.redis.nodes if node is not source])
+            self.redis.move_slot(slot_of(inbox), source, target)
 
     def lose_messages(self) -> None:
         self.blows.outages.append((self._now_ms(), figures.MESSAGES))
         queue = self.chance.choice(self.queues)
-        self._admin.delete(f"{self.stack.settings.key_prefix}:broker:{queue}")
+        self._broker.delete(f"{self.stack.settings.key_prefix}:broker:{queue}")
 
     def drop_connections(self) -> None:
         """Cuts all connections repeatedly."""
@@ -148,11 +167,14 @@ class Chaos:
             self._try(self._drop_once)
 
     def _drop_once(self) -> None:
-        admin = connect(self.redis.url, retries=0, socket_timeout=1)
-        at_ms = self._now_ms()
-        admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")
-        admin.close()
+        at_ms, urls = self._now_ms(), {self.broker_url, self.redis.url}
+        if isinstance(self.redis, ServerCluster):
+            urls = {self.broker_url, *(f"redis://{node.address}" for node in self.redis.nodes)}
+        for url in urls:
+            admin = connect(url, retries=0, socket_timeout=1)
+            admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")
+            admin.close()
         self.counts["connection_drops"] += 1
         self.blows.drops.append((at_ms, frozenset(self.workers) - self._frozen.keys()))
 
@@ -199,12 +221,14 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     """The whole of it. Returns how many promises were broken."""
     chance = random.Random(options.seed)
     model, effects, folder_of_agents = models.server(), folder / "effects.txt", folder / "agents"
+    broker = RedisServer() if options.nodes else None
     chaos = Chaos(
         folder,
         chance,
         every_s=options.kill_every,
         drops=options.drops,
         fast=options.fast,
+        redis=None if broker is None else ServerCluster(options.nodes, broker_url=broker.url),
         partitions=options.partitions,
         model=model,
         agents_dir=folder_of_agents,
@@ -224,7 +248,12 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
             plan = [agents[number % len(agents)] for number in range(options.runs)]
             robot = Robot(client, plan, random.Random(chance.random()), known=calm.run_ids)
             replays = Replays(
-                chaos.redis.url, client.store.keys, random.Random(chance.random()), options.duplicates, chaos.queues
+                chaos.redis.url,
+                chaos.broker_url,
+                client.store.keys,
+                random.Random(chance.random()),
+                options.duplicates,
+                chaos.queues,
             )
 
             def work() -> None:
@@ -253,6 +282,8 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     finally:
         chaos.stack.stop()
         chaos.redis.stop()
+        if broker is not None:
+            broker.stop()
         model.stop()
 
 
@@ -357,7 +388,8 @@ def keep_evidence(chaos: Chaos, violations: list[verdict.Wrong]) -> Path:
     """Keep logs, violations and the data of Redis in a folder that the end of the campaign does not delete."""
     folder = Path(tempfile.mkdtemp(prefix="chaos-evidence-"))
     shutil.copytree(chaos.stack.home, folder / "logs", ignore=shutil.ignore_patterns("bundles", "unpacked"))
-    shutil.copy(chaos.redis.folder / "redis.log", folder / "logs")
+    for log in chaos.redis.folder.glob("**/redis.log"):
+        shutil.copy(log, folder / "logs" / f"{log.parent.name}-redis.log")
     (folder / "wrong.txt").write_text("\n".join(f"{wrong.kind}: {wrong.text}" for wrong in violations))
     redis, lines = connect(chaos.redis.url), []
     for key in sorted(redis.scan_iter(count=1000)):
@@ -407,6 +439,7 @@ def main() -> None:
     parser.add_argument("--duplicates", type=int, default=1000, help="old messages sent again, at most (default 1000)")
     parser.add_argument("--fast", action="store_true", help="leases of 2 s, for a short campaign")
     parser.add_argument("--partitions", type=int, default=layout.DEFAULT, help="of the deployment (default 256)")
+    parser.add_argument("--nodes", type=int, default=0, metavar="N", help="state on a Redis Cluster of so many nodes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
