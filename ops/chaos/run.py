@@ -3,12 +3,12 @@
 First each graph with one possible outcome runs once without faults. Then all of them run under fire, about ten times
 each. Two schedulers, three workers, a worker for models and a redis-server with an append-only file, with default
 settings; the model is a scripted server (models.py), which is not killed. Every few seconds one of them is killed
-(SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's messages are lost. With `--nodes` the
-state is on a Redis Cluster: nodes are killed one by one, and slots move between them.
-Meanwhile all connections are cut now and then, old messages are sent again, and a robot submits (some runs with
-breakpoints or overrides), forks, updates, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads
-every journal, and figures.py how long each gap was. Prints one line of figures with the seed; exits with 1 when a
-promise was broken, or when nothing moved for two minutes: then it says where logs and evidence are.
+(SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's messages are lost.
+With `--nodes` the state is on a Redis Cluster: nodes are killed one by one, and slots move between them. Meanwhile
+all connections are cut now and then, old messages are sent again, and a robot submits (some runs with breakpoints or
+overrides), forks, updates, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads every journal,
+and figures.py how long each gap was. Prints one line of figures with the seed; exits with 1 when a promise was
+broken, or when nothing moved for two minutes: then it says where logs and evidence are.
 """
 
 from __future__ import annotations
