@@ -94,6 +94,7 @@ def test_an_entry_that_is_planned_for_too_long_parks_its_run_and_no_other(
     assert status_of(store, slow) == "cancelled"
 
 
+@pytest.mark.one_redis
 def test_a_commit_that_breaks_the_connection_twice_fails_its_run_and_no_other(store: Store) -> None:
     """Finding C2 of the second review: such a commit was repeated for ever, and with it those of all other runs."""
     large, other = two_runs(store)

@@ -479,7 +479,7 @@ def test_an_expired_run_leaves_no_list(runs: Runs) -> None:
     run = runs.create(RunSpec("agent", "digest000001", tags={"a": "b"}))
     runs.fail(run, "at node 'a': it broke")
     assert runs.lists
-    store._client.delete(*store._client.keys(f"{store.keys.of_run(run).run}*"))
+    store._client.delete(*store._client.scan_iter(f"{store.keys.of_run(run).run}*"))
     janitor.run_once(store, runs.partitions, 10**15, 1)
     assert runs.lists == {}
     assert found(store) == []
@@ -507,7 +507,7 @@ def test_a_commit_of_an_earlier_release_is_repaired_and_what_is_gone_too(runs: R
     moved, gone = runs.create(), runs.create()
     runs.list_all()
     store._client.hset(store.keys.of_run(moved).run, mapping={"status": "completed", "ended_ms": 5, "version": 1})
-    store._client.delete(*store._client.keys(f"{store.keys.of_run(gone).run}*"))
+    store._client.delete(*store._client.scan_iter(f"{store.keys.of_run(gone).run}*"))
     runs.list_all()
     assert found(store, status={"completed"}) == found(store) == [moved]
     with client_of(store) as client:

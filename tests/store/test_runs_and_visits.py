@@ -427,6 +427,7 @@ def test_a_commit_that_redis_cannot_run_changes_nothing_and_stops_no_other(bench
     assert bench.store.runs.state(RUN) == {"initial_prompt": "hi"}
 
 
+@pytest.mark.one_redis
 def test_a_full_redis_takes_no_run_and_no_result_and_loses_neither(bench: Bench) -> None:
     bench.create()
     call = bench.open_visit()

@@ -613,7 +613,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "fire_timers": (fire_timers, 0),
     "newest_listed": (newest_listed, []),
     "list_sizes": (list_sizes, [0, ""] * len(STANDINGS)),
-    "count_entries": (count_entries, 1),
+    "count_entries": (count_entries, None),
     "first_due": (first_due, [""] * 5),
     "forget": (forget, 0),
     "fork_run": (fork_run, [0, ""]),

@@ -238,6 +238,7 @@ class Instructed(Chat):
         return told
 
 
+@pytest.mark.one_redis
 def test_dynamic_instructions_are_made_once_for_a_session(store: Store) -> None:
     chat = Instructed(store)
     assert chat.says(SPEC, "Be brief.", ends=False) == "Be brief."

@@ -135,6 +135,7 @@ def test_a_cancelled_call_leaves_the_client_usable(stack: Stack, tmp_path: Path)
     assert asyncio.run(use()) == "cancelled"
 
 
+@pytest.mark.one_redis
 def test_errors_are_those_of_the_client(redis_server: RedisServer, tmp_path: Path) -> None:
     async def use(url: str) -> None:
         async with AsyncClient(Settings(redis_url=url, home=tmp_path, key_prefix="async-errors")) as client:

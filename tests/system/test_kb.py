@@ -53,7 +53,7 @@ def agent(
         **model_server.env("fake"),
         "SLEIPNIR_AGENTS_DIR": str(tmp_path / "agents"),
         "SLEIPNIR_HOME": str(tmp_path / "home"),
-        "SLEIPNIR_REDIS_URL": redis_server.url,
+        **{f"SLEIPNIR_{name.upper()}": url for name, url in redis_server.addresses.items()},
         "SLEIPNIR_KEY_PREFIX": f"kb{os.getpid()}",
         "LOKI_CONFIG_DIR": str(tmp_path / "loki"),
     }.items():
