@@ -13,6 +13,7 @@ A node that does not answer costs only the commands that are for it: each of the
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -112,6 +113,7 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
         self._idle: dict[str, list[Any]] = {}
         """Connections that no call uses, by the address of their node. redis-py's pool looks at a socket before it
         hands out its connection, which costs as much as a command; here a broken one is noticed when it is used."""
+        self._pid = os.getpid()
         self._refused: dict[str, tuple[float, Exception]] = {}
         """Why a node did not accept a connection, and until when that is not tried again, by its address."""
         self._looked_s = time.monotonic()
@@ -252,7 +254,9 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
                 self._idle.setdefault(node.name, []).append(connection)
 
     def _take(self, node: ClusterNode) -> Any:
-        """A connection to a node."""
+        """A connection to a node. A process that was forked has its own."""
+        if self._pid != os.getpid():
+            self._idle, self._pid = {}, os.getpid()
         try:
             return self._idle[node.name].pop()
         except (KeyError, IndexError):

@@ -145,6 +145,13 @@ class _ToMasterByTLS(_ToMaster, SentinelManagedSSLConnection):
 _PASSING = ("OOM", "READONLY", "MISCONF", "LOADING", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN")
 
 
+_OF_CHANGING_CLUSTERS = (
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.AskError,  # MOVED too
+)
+
+
 def is_passing(error: Exception) -> bool:
     """Whether a refusal is caused by the server's state (full, failing over, loading), not by the command.
 
@@ -152,6 +159,8 @@ def is_passing(error: Exception) -> bool:
     then, because a script's first write is refused. redis-py cuts the word off a command's own error, and from Redis 7
     on also off a script's.
     """
+    if isinstance(error, _OF_CHANGING_CLUSTERS):
+        return True
     code, text = getattr(error, "status_code", None), str(error)
     return code in _PASSING or any(word in text for word in _PASSING) or _FULL in text
 
@@ -173,7 +182,7 @@ def is_lasting(error: Exception) -> bool:
     connection, of the server and of permissions."""
     if isinstance(error, StoreUnavailable | redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError):
         return False
-    if isinstance(error, redis.exceptions.NoPermissionError):
+    if isinstance(error, redis.exceptions.NoPermissionError | redis.exceptions.RedisClusterException):
         return False
     if not isinstance(error, redis.exceptions.ResponseError):
         return True
