@@ -202,6 +202,23 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "State on a Redis Cluster of three nodes, against one Redis; 256 partitions, and a Redis as broker",
+        (
+            Figure("cluster_commands_off", "commands of a node, off a third by at most", "x", at_most=0.15, digits=3),
+            Figure("cluster_commands", "  commands of a node per visit, those inside scripts too", digits=1),
+            Figure(
+                "cluster_scheduler_ratio", "scheduler CPU per visit, against one Redis", "x", at_most=1.15, digits=2
+            ),
+            Figure("cluster_scheduler_us", "  the scheduler", "us"),
+            Figure("cluster_redis_us", "  the three nodes together", "us"),
+            Figure("cluster_one_redis_us", "  one Redis, without the broker", "us"),
+            Figure("cluster_broker_us", "  the broker", "us"),
+            Figure("cluster_workers_us", "  the workers", "us"),
+            Figure("cluster_visits_per_s", "  visits on the same cores", "/s"),
+            Figure("cluster_one_visits_per_s", "  visits with one Redis", "/s"),
+        ),
+    ),
+    Section(
         "Very many runs in Redis: half of them wait for an answer, the newer half is over",
         (
             Figure("million_runs", "runs"),

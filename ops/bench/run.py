@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from ops.bench import (  # noqa: E402
     batches,
+    clusters,
     console_pages,
     costs,
     disk,
@@ -62,6 +63,7 @@ SUBJECTS = (
     "wide",
     "batches",
     "scaling",
+    "cluster",
     "million",
     "http",
     "console",
@@ -150,6 +152,11 @@ WIDE = (
 )  # fmt: skip
 SHARING = ("batch_equal_off", "batch_three_off")
 SCALING = ("scale_models_ratio", "scale_scripts_ratio")
+CLUSTER = (
+    "cluster_scheduler_ratio", "cluster_commands_off", "cluster_commands", "cluster_redis_us", "cluster_one_redis_us",
+    "cluster_broker_us", "cluster_scheduler_us", "cluster_workers_us", "cluster_visits_per_s",
+    "cluster_one_visits_per_s",
+)  # fmt: skip
 MILLION = (
     "million_waiting_bytes", "million_over_bytes", "million_ps_ms", "million_ps_all_ms", "million_batch_ls_ms",
     "million_ps_command_ms", "million_batch_ls_command_ms", "million_advance_share",
@@ -259,6 +266,8 @@ class Bench:
             yield Measurement("very many rows, and batches", WIDE, rows)
         if "scaling" in asked:
             yield Measurement("a second worker", SCALING, lambda: scaling.measure(effort.scaling_s))
+        if "cluster" in asked:
+            yield Measurement("state on a Redis Cluster", CLUSTER, lambda: clusters.measure(effort.runs))
         if "million" in asked and not self.rounds:  # once: filling takes minutes
             yield Measurement("very many runs", MILLION, lambda: million.measure(effort.many_runs, effort.runs))
         if "http" in asked:

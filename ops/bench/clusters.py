@@ -1,0 +1,99 @@
+"""The engine's load (engine.py) with its state on a Redis Cluster, against the same with its state on one Redis. Both
+have 256 partitions and a Redis of its own as broker, so that what a message costs can be told from what state costs.
+
+One machine has not enough cores for several nodes, so what is measured is what a visit costs whom, not how many visits
+a cluster commits: docs/operations.md makes that of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import redis
+
+from ops.bench import engine
+from ops.bench.figures import Values
+from ops.bench.processes import PYTHON, processes, redis_server, workspace
+from sleipnir.client.client import Client
+from sleipnir.settings import Settings
+from tests.redis_cluster import ServerCluster
+from tests.waiting import wait_until
+
+NODES: Final = 3
+PARTITIONS: Final = 256
+AS_ONE_REDIS: Final = ("--appendfsync", "everysec", "--stream-node-max-bytes", "1024", "--loglevel", "warning")
+
+
+def measure(runs: int) -> Values:
+    """Both, one after the other."""
+    one, several = _load(0, runs), _load(NODES, runs)
+    commands = [one_node for name, one_node in several.items() if name.startswith("commands_")]
+    mean = sum(commands) / len(commands)
+    return {
+        "cluster_scheduler_ratio": several["cpu_scheduler_us"] / one["cpu_scheduler_us"],
+        "cluster_commands_off": max(abs(count - mean) for count in commands) / mean,
+        "cluster_commands": mean,
+        "cluster_redis_us": several["cpu_redis_us"],
+        "cluster_one_redis_us": one["cpu_redis_us"],
+        "cluster_broker_us": several["cpu_broker_us"],
+        "cluster_scheduler_us": several["cpu_scheduler_us"],
+        "cluster_workers_us": several["cpu_workers_us"],
+        "cluster_visits_per_s": several["visits_per_s"],
+        "cluster_one_visits_per_s": one["visits_per_s"],
+    }
+
+
+def _load(nodes: int, runs: int) -> Values:
+    with _stack(nodes) as (stack, clients):
+        agent = engine.no_op_agent(stack.home)
+        engine.finish([stack.client.submit(agent) for _ in range(20)], stack.client)
+        before = _commands(clients)
+        loaded = engine.under_load(stack, agent, runs)
+        visits = runs * engine.NODES
+        return loaded | {name: (count - before[name]) / visits for name, count in _commands(clients).items()}
+
+
+@contextmanager
+def _stack(nodes: int) -> Iterator[tuple[engine.Stack, Mapping[str, Any]]]:
+    """A fleet on so many nodes (0: on one Redis), and the clients of these nodes."""
+    with workspace() as home:
+        place = home / "state"
+        place.mkdir()
+        with redis_server(home) as (broker_url, broker_pid), _state(nodes, place) as (url, pids, clients):
+            settings = Settings(
+                redis_url=url, broker_url=broker_url, home=home, log_level="warning", partitions=PARTITIONS
+            )
+            workers = [
+                engine.worker_command("functions", "solo", f"worker-{number}") for number in range(engine.WORKERS)
+            ]
+            groups = {"scheduler": [[PYTHON, "-m", "sleipnir_scheduler"]], "workers": workers}
+            with processes(groups, settings.to_env(), home) as started, Client(settings) as client:
+                wait_until(lambda: len(client.health().workers) == len(workers), "the workers are up", engine.START_S)
+                by_group = {"redis": pids, "broker": [broker_pid], **started}
+                yield engine.Stack(home, url, client, by_group), clients
+
+
+@contextmanager
+def _state(nodes: int, place: Any) -> Iterator[tuple[str, list[int], Mapping[str, Any]]]:
+    """Address, processes and clients of the servers that have the state."""
+    if not nodes:
+        with redis_server(place) as (url, pid):
+            yield url, [pid], {}
+        return
+    cluster = ServerCluster(nodes, 0, *AS_ONE_REDIS)
+    try:
+        pids = [node.process.pid for node in cluster.nodes if node.process is not None]
+        yield cluster.url, pids, {f"commands_{node.port}": node.client for node in cluster.nodes}
+    finally:
+        cluster.stop()
+
+
+def _commands(clients: Mapping[str, redis.Redis]) -> dict[str, int]:
+    """The commands that each node has executed, those inside scripts too."""
+    counts = {}
+    for name, client in clients.items():
+        stats: Any = client.info("commandstats")
+        counts[name] = sum(int(command["calls"]) for command in stats.values())
+    return counts
