@@ -322,7 +322,7 @@ def test_redis_five_is_refused_with_a_way_out(tmp_path: Path) -> None:
     server = OldRedis()
     server.start()
     with pytest.raises(StoreUnsuitable, match=r"version 5\.0\.14; Sleipnir needs 6\.2"):
-        Store.open(Settings(**server.addresses, home=tmp_path))
+        Store.open(Settings(redis_url=server.url, home=tmp_path))
 
 
 def test_another_number_of_partitions_is_refused(own_redis: RedisServer, tmp_path: Path) -> None:

@@ -4,8 +4,12 @@
 -- ARGV[1] streams  int  how many of them are streams
 --
 -- Returns the number. Reads only. In a cluster the keys are of one partition.
-local streams, count = tonumber(ARGV[1]), 0
-for place, key in ipairs(KEYS) do
-  count = count + redis.call(place <= streams and 'XLEN' or 'ZCARD', key)
+local all, streams, count = KEYS, tonumber(ARGV[1]), 0
+for place, key in ipairs(all) do
+  if place <= streams then
+    count = count + redis.call('XLEN', key)
+  else
+    count = count + redis.call('ZCARD', key)
+  end
 end
 return count
