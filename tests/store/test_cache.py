@@ -51,17 +51,18 @@ def test_after_a_failure_exactly_one_other_executes(store: Store) -> None:
 
 
 def test_the_lease_of_one_that_died_lapses_and_exactly_one_other_goes_on(store: Store) -> None:
-    cache = small(store, lease_ms=150)
-    dead = leased(cache)
+    others = small(store, lease_ms=60_000)
+    dead = leased(small(store, lease_ms=150))
     seen: list[CacheAnswer] = []
 
     def one_goes_on() -> bool:
-        seen.extend(cache.take(PLACE, f"other-{number}") for number in range(3))
-        return isinstance(seen[-3], CacheLease)
+        """It may be any of them: the lease lapses at any moment."""
+        seen.extend(others.take(PLACE, f"other-{number}") for number in range(3))
+        return any(isinstance(answer, CacheLease) for answer in seen)
 
     wait_until(one_goes_on, "the lease lapses")
     assert sum(isinstance(answer, CacheLease) for answer in seen) == 1
-    assert not cache.put(dead, "{}", 60_000), "the dead one's result comes too late"
+    assert not others.put(dead, "{}", 60_000), "the dead one's result comes too late"
 
 
 def test_a_lease_that_is_renewed_does_not_lapse(store: Store) -> None:

@@ -159,7 +159,7 @@ ADDRESSES: list[tuple[str, str]] = [
     ("redis://:pl4nted?x@localhost:1/0", "percent-encoded"),
     ("redis://:pl4nted@localhost:1/0", "redis://:***@localhost:1/0"),
     ("rediss://localhost:1/0?ssl_ca_certs=/no/such/file", "localhost:1"),
-    ("redis+sentinel://", "a Sentinel has no host name"),
+    ("redis+sentinel://", "one of its hosts has no name"),
     ("redis+sentinel://localhost:1/m", "localhost:1"),
     ("http://localhost:1", "is not a Redis URL"),
     ("localhost:6379", "is not a Redis URL"),
