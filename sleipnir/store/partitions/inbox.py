@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,11 @@ READ_AHEAD = 2_000  # entries after those of a run that has hundreds: more than 
 
 class Inbox(PartitionConnection):
     """Read the events that are not applied yet."""
+
+    @cached_property
+    def _inboxes(self) -> Sequence[str]:
+        """Their names, by partition: a busy scheduler needs those of all partitions a hundred times a second."""
+        return [self._of(partition).inbox for partition in range(self._keys.partitions)]
 
     @cached_property
     def _watch(self) -> StreamWatch:
@@ -43,7 +48,7 @@ class Inbox(PartitionConnection):
         to skip. An unreadable entry has the event Unreadable, and the run NO_RUN if it does not name a run of its
         partition.
         """
-        streams = {self._of(partition).inbox: partition for partition in partitions}
+        streams = {self._inboxes[partition]: partition for partition in partitions}
         if not streams:
             return []
         block = None if block_ms is None else min(block_ms, BLOCK_MS_MAX)
