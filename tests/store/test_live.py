@@ -75,6 +75,7 @@ def told(events: list[StreamEvent]) -> list[str]:
 
 def test_texts_come_between_events_and_the_end_of_the_run_is_last(story: Story) -> None:
     story.happens(STARTED, ("visit_opened", {"seq": 1, "node": "ask", "kind": "llm"}))
+    _next_ms(story)
     story.says("Hel", 0)
     story.says("lo", 1)
     _next_ms(story)
