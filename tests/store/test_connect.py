@@ -19,6 +19,7 @@ from sleipnir.store.store import Store
 from tests.processes import RedisServer, wait_until
 
 
+@pytest.mark.one_redis
 def test_blocking_reads_of_all_clients_can_be_ended(redis_server: RedisServer) -> None:
     names = {"reader-0", "reader-1"}  # this server has other clients that wait, too
     readers = [connect(redis_server.url, socket_timeout=60, client_name=name) for name in sorted(names)]

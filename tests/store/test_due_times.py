@@ -46,7 +46,7 @@ def few(store: Store) -> Looks:
 
 @pytest.fixture
 def many(redis_server: RedisServer, tmp_path: Path) -> Iterator[Looks]:
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=f"due-{tmp_path.name}", partitions=MANY)
+    settings = Settings(**redis_server.addresses, home=tmp_path, key_prefix=f"due-{tmp_path.name}", partitions=MANY)
     with Store.open(settings) as store:
         yield Looks(store)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +16,29 @@ from tests.processes import RedisServer
 
 
 class Deployment:
-    def __init__(self, url: str, home: Path) -> None:
-        self._url, self._home = url, home
+    def __init__(self, addresses: Mapping[str, Any], home: Path) -> None:
+        self._addresses, self._home = addresses, home
 
     def partitions(self, wanted: int | None = None, **options: Any) -> int:
         """What a process with this setting uses."""
-        settings = Settings(redis_url=self._url, home=self._home, key_prefix=self._home.name, partitions=wanted)
+        settings = Settings(**self._addresses, home=self._home, key_prefix=self._home.name, partitions=wanted)
         with Store.open(settings, **options) as store:
             return store.keys.partitions
 
     def clear(self, *, of_meta_only: bool = False) -> None:
-        with Store.open(Settings(redis_url=self._url, home=self._home, key_prefix=self._home.name)) as store:
-            keys = [store.keys.meta] if of_meta_only else store._client.keys(f"{store.keys.prefix}:*")
+        with Store.open(Settings(**self._addresses, home=self._home, key_prefix=self._home.name)) as store:
+            keys = [store.keys.meta] if of_meta_only else list(store._client.scan_iter(f"{store.keys.prefix}:*"))
             store._client.delete(*keys)
 
     def own(self) -> None:
         """A scheduler starts, and stores who owns its partitions."""
-        with Store.open(Settings(redis_url=self._url, home=self._home, key_prefix=self._home.name)) as store:
+        with Store.open(Settings(**self._addresses, home=self._home, key_prefix=self._home.name)) as store:
             store.partitions.own(range(store.keys.partitions), "me", 60_000)
 
 
 @pytest.fixture
 def deployment(redis_server: RedisServer, tmp_path: Path) -> Deployment:
-    return Deployment(redis_server.url, tmp_path)
+    return Deployment(redis_server.addresses, tmp_path)
 
 
 def test_a_new_deployment_has_256_and_all_its_processes_use_them(deployment: Deployment) -> None:

@@ -322,6 +322,7 @@ def test_redis_has_the_time(limiter: Limiter, store: Store) -> None:
 # The command.
 
 
+@pytest.mark.one_redis
 def test_the_command_looks_again_and_again(store: Store, tmp_path: Path) -> None:
     (tmp_path / "limits.yaml").write_text("models:\n  'a:*': {requests_per_minute: 2}\n")
     granted(store.limiter.take([TWO], "x", 5))

@@ -286,6 +286,7 @@ def test_a_script_that_redis_has_lost_is_loaded_again(story: Story) -> None:
     assert story.client.xlen(story.keys.live) == 2
 
 
+@pytest.mark.one_redis
 def test_a_redis_that_is_full_refuses_pieces_for_now(story: Story, tmp_path: Path) -> None:
     story.client.config_set("maxmemory", 1)
     try:
@@ -311,6 +312,7 @@ def test_a_wrong_mode_or_cursor_is_refused_at_once(story: Story, modes: Any, cur
         story.run.stream(modes, cursor)
 
 
+@pytest.mark.one_redis
 def test_a_reader_outlives_its_connections(redis_server: RedisServer, tmp_path: Path) -> None:
     proxy = Proxy(redis_server.socket)
     settings = Settings(redis_url=proxy.url, home=tmp_path, key_prefix="live-proxy", partitions=2)

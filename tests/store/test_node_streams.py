@@ -198,6 +198,7 @@ def test_a_writer_waits_for_a_live_reader_but_not_for_ever(
     assert board.write(stream, StreamWrite(TextPlace(1, 0, 1, 1), 0, 0)).stored == len(long) + 3
 
 
+@pytest.mark.one_redis
 def test_text_whose_replies_are_lost_or_that_redis_cannot_take_is_stored_once_in_order(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -177,7 +177,7 @@ def test_two_schedulers_with_one_host_name_and_one_process_id_are_two(sixteen: S
 def test_sixteen_share_256_and_whoever_comes_or_goes_leaves_none_without_an_owner(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=f"many-{tmp_path.name}", partitions=256)
+    settings = Settings(**redis_server.addresses, home=tmp_path, key_prefix=f"many-{tmp_path.name}", partitions=256)
     with Store.open(settings) as store:
         all_of_them = [Ownership(store.partitions, partitions=256, instance=f"s{n}", ttl_ms=60_000) for n in range(16)]
         for count in (1, 2, 4, 16):
