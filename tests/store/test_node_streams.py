@@ -236,14 +236,14 @@ def test_a_stream_expires_with_the_retention_of_its_run_and_a_missing_run_gets_n
     stream = new_stream(store)
     out = writer(store.streams, stream)
     out.write("x")
-    keys = store._client.keys(f"{store.keys.of_run(stream.run).run}:stream*")
+    keys = list(store._client.scan_iter(f"{store.keys.of_run(stream.run).run}:stream*"))
     assert len(keys) == 2
     assert all(0 < store._client.pttl(key) <= 7 * 24 * 3_600_000 for key in keys)
     store.streams.mark(stream, 2, "ask", 1)
     store.streams.mark(stream, 2, "ask", None)
-    for key in store._client.keys(f"{store.keys.of_run(stream.run).run}:stream*"):
+    for key in list(store._client.scan_iter(f"{store.keys.of_run(stream.run).run}:stream*")):
         assert store._client.pttl(key) > 0, key
     out = writer(store.streams, StreamName("missing", "draft"))
     out.write("x")
     out.close(OK)
-    assert store._client.keys(f"{store.keys.of_run('missing').run}*") == []
+    assert list(store._client.scan_iter(f"{store.keys.of_run('missing').run}*")) == []
