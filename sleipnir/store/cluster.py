@@ -39,7 +39,7 @@ MOST_REDIRECTIONS: Final = 64
 LOOK_AGAIN_S: Final = 0.2
 """Between two questions for who serves which slots, however many commands fail."""
 CONNECT_AGAIN_S: Final = 1.0
-"""How long nobody tries to connect to a node that did not accept a connection."""
+"""After a node has not accepted a connection, no other one is tried for so long."""
 _RedisCluster: Any = RedisCluster
 _Node: Any = ClusterNode
 
@@ -127,10 +127,6 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
     def ping(self, **options: Any) -> Any:
         return self.execute_command("PING")
 
-    def info(self, section: str | None = None, *sections: str, **options: Any) -> Any:
-        """Of the node of FLEET_KEY; `nodes_info` has those of all."""
-        return self.get_redis_connection(self.node_of(slot_of(FLEET_KEY))).info(section, *sections)
-
     def nodes_info(self, section: str | None = None) -> dict[str, Any]:
         """INFO of each primary, by its address; of one that does not answer, the error."""
         found: dict[str, Any] = {}
@@ -211,15 +207,19 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
     def times_ms(self, keys: Sequence[str]) -> dict[str, int]:
         """The clock of the node of each key. Keys of nodes that do not answer are left out; raises the error of one if
         none does."""
-        nodes = {key: self.node_of(slot_of(key)) for key in keys}
-        asked = {node.name: node for node in nodes.values()}
-        replies: list[Any] = [None] * len(asked)
-        self._exchange([("TIME",)] * len(asked), [(node, [at]) for at, node in enumerate(asked.values())], replies)
-        times = dict(zip(asked, replies, strict=True))
-        found = {key: times[node.name] for key, node in nodes.items() if not isinstance(times[node.name], Exception)}
+        by_node = self.by_node(keys)
+        slots = [slot_of(of_node[0]) for of_node in by_node.values()]
+        commands = [("TIME",)] * len(slots)
+        replies: list[Any] = [None] * len(slots)
+        self._exchange(commands, [(self.node_of(slot), [at]) for at, slot in enumerate(slots)], replies)
+        found: dict[str, int] = {}
+        for at, of_node in enumerate(by_node.values()):
+            self._repeat(commands, slots, replies, [at], (*REDIRECTED, *BROKEN))
+            if not isinstance(reply := replies[at], Exception):
+                found |= dict.fromkeys(of_node, int(reply[0]) * 1000 + int(reply[1]) // 1000)
         if keys and not found:
             raise replies[0]
-        return {key: int(time[0]) * 1000 + int(time[1]) // 1000 for key, time in found.items()}
+        return found
 
     def _exchange(
         self,

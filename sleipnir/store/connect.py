@@ -222,6 +222,30 @@ def store_errors(url: str) -> Iterator[None]:
         ) from error
 
 
+def deployment_info(client: Client) -> dict[str, Any]:
+    """INFO of the server. Of a cluster's nodes: `nodes`, how many answer; the memory of the fullest; the evicted keys of
+    all; and of each status one that is not good, if there is one."""
+    infos = server_infos(client)
+    if not isinstance(client, redis.RedisCluster):
+        return infos[0]
+
+    def status(name: str) -> str:
+        return next((str(info[name]) for info in infos if info.get(name, "ok") != "ok"), "ok")
+
+    return max(infos, key=_fullness) | {
+        "nodes": len(infos),
+        "aof_enabled": min(int(info.get("aof_enabled", 0)) for info in infos),
+        "aof_last_write_status": status("aof_last_write_status"),
+        "rdb_last_bgsave_status": status("rdb_last_bgsave_status"),
+        "evicted_keys": sum(int(info.get("evicted_keys", 0)) for info in infos),
+    }
+
+
+def _fullness(info: Mapping[str, Any]) -> float:
+    most = int(info.get("maxmemory", 0))
+    return int(info.get("used_memory", 0)) / most if most else 0.0
+
+
 def check_server(client: Client, url: str, *, allow_eviction: bool = False) -> str:
     """The server's version; of a cluster's nodes the oldest. Raises StoreUnsuitable below 6.2, and for a server that
     evicts keys when it is full."""

@@ -20,7 +20,7 @@ from sleipnir.runs.run import Parked
 from sleipnir.runs.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_cluster, is_redis
-from sleipnir.store.connect import Client, clock_ms, connect, server_infos, time_ms
+from sleipnir.store.connect import Client, clock_ms, connect, deployment_info, server_infos, time_ms
 from sleipnir.store.fast_client import execute_all
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys, lines_of
@@ -110,26 +110,22 @@ class Fleet:
     def health(self) -> Health:
         """The server's facts, queue lengths, and recently seen processes. A cluster's memory is that of its fullest
         node; what is said of its disks holds for every node that answers."""
-        infos = server_infos(self._client)
-        info = max(infos, key=_fullness)
+        info = deployment_info(self._client)
         now_ms = clock_ms(self._client)
         schedulers = self._seen(self._keys.schedulers, now_ms)
         workers = self._seen(self._keys.workers, now_ms)
         queues = self.queue_lengths({queue for worker in _workers(workers) for queue in worker.queues})
         return Health(
             version=str(info["redis_version"]),
-            nodes=len(infos) if self._keys.of_cluster else 0,
-            appendonly=all(each.get("aof_enabled") for each in infos),
+            nodes=int(info.get("nodes", 0)),
+            appendonly=bool(info.get("aof_enabled")),
             maxmemory_policy=str(info.get("maxmemory_policy", "noeviction")),
             queues=queues,
             oldest_ms=QueueWaits(self._client, self._keys, self._broker).oldest_ms(queues, now_ms),
             schedulers=tuple(sorted(schedulers)),
             workers=tuple(_workers(workers)),
             now_ms=now_ms,
-            persists=all(
-                each.get("aof_last_write_status", "ok") == each.get("rdb_last_bgsave_status", "ok") == "ok"
-                for each in infos
-            ),
+            persists=info.get("aof_last_write_status", "ok") == info.get("rdb_last_bgsave_status", "ok") == "ok",
             used_memory=int(info.get("used_memory", 0)),
             maxmemory=int(info.get("maxmemory", 0)),
             valkey=str(info.get("valkey_version", "")),
@@ -282,11 +278,6 @@ def _placed(visit: VisitInfo, *, info: RunInfo, places: Mapping[str, int], serve
     if reason.code != "queued":
         return reason
     return replace(reason, position=places.get(_task_id(info, visit)), consumers=served.get(str(reason.queue), 0))
-
-
-def _fullness(info: Mapping[str, Any]) -> float:
-    most = int(info.get("maxmemory", 0))
-    return int(info.get("used_memory", 0)) / most if most else 0.0
 
 
 def _facts(text: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sleipnir.runs.deployment_holds import HOLD_PREFIX
 from sleipnir.runs.views import WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
-from sleipnir.store.connect import Client, connect, store_errors, time_ms
+from sleipnir.store.connect import Client, connect, deployment_info, store_errors, time_ms
 from sleipnir.store.fleet import SEEN_FOR_MS, Fleet
 from sleipnir.store.keys import Keys, is_member
 from sleipnir.store.limits import Limiter
@@ -160,7 +160,7 @@ class Gauges:
     def fleet(self, limits: Iterable[Limit] = ()) -> FleetLoad:
         """Raises StoreUnavailable."""
         with store_errors(self._url):
-            info: dict[str, Any] = self._client.info()
+            info = deployment_info(self._client)
             workers, now_ms = self._fleet.workers()
             seen = tuple(worker for worker in workers if worker.seen_ms > now_ms - SEEN_FOR_MS)
             messages, oldest_ms = self._line({queue for worker in seen for queue in worker.queues}, now_ms)

@@ -18,6 +18,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.runs.views import StreamEvent
 from sleipnir.settings import Settings
 from sleipnir.store import live
+from sleipnir.store.connect import server_infos
 from sleipnir.store.live import Piece
 from sleipnir.store.store import Store
 from tests.processes import RedisServer, wait_until
@@ -239,7 +240,9 @@ def test_a_stream_waits_for_a_run_that_has_not_begun_and_ends_with_it(story: Sto
     events: list[StreamEvent] = []
     reader = threading.Thread(target=lambda: events.extend(story.stream()))
     reader.start()
-    wait_until(lambda: story.client.info("clients")["blocked_clients"], "the reader waits")
+    wait_until(
+        lambda: any(info["blocked_clients"] for info in server_infos(story.client, "clients")), "the reader waits"
+    )
     story.happens(STARTED)
     story.says("a", 0)
     wait_until(lambda: told(events) == ["run_started", "a"], "it reads as it happens")

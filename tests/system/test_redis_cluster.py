@@ -83,6 +83,21 @@ def test_runs_are_on_all_nodes(cluster: ServerCluster, stack: Stack, ask: Path) 
     assert "3 nodes" in done.stdout
 
 
+def test_what_is_wrong_with_one_node_is_wrong_with_the_deployment(cluster: ServerCluster, stack: Stack) -> None:
+    ill = next(node for node in cluster.nodes if node.is_primary)
+    with stack.client() as client:
+        sound = client.health()
+        assert (sound.appendonly, sound.maxmemory) == (True, 0)
+        ill.client.config_set("appendonly", "no")
+        ill.client.config_set("maxmemory", 2**30)
+        try:
+            found = client.health()
+        finally:
+            ill.client.config_set("appendonly", "yes")
+            ill.client.config_set("maxmemory", 0)
+        assert (found.appendonly, found.maxmemory) == (False, 2**30)
+
+
 def test_slots_move_while_runs_go_on(cluster: ServerCluster, stack: Stack, ask: Path) -> None:
     with stack.client() as client:
         keys, runs = client.store.keys, asking_everywhere(client, cluster, ask)

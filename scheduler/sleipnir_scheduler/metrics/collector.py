@@ -188,7 +188,10 @@ def _fleet(fleet: FleetLoad) -> Iterator[Metric]:
         )  # fmt: skip
     yield from _limits(fleet.limits)
     info = fleet.info
-    yield _gauge("sleipnir_redis_memory_used_bytes", "Memory that Redis uses, in bytes.", info.get("used_memory", 0))
+    yield _gauge(
+        "sleipnir_redis_memory_used_bytes", "Memory that Redis uses, in bytes; of a cluster its fullest node.",
+        info.get("used_memory", 0),
+    )  # fmt: skip
     yield _gauge(
         "sleipnir_redis_memory_max_bytes", "Redis' maxmemory, in bytes; 0: unlimited.", info.get("maxmemory", 0)
     )

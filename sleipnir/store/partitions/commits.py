@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import redis
@@ -13,7 +13,7 @@ import structlog
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Notice, Transition
 from sleipnir.store.commit import commit_keys, control, shared_keys
-from sleipnir.store.connect import is_passing
+from sleipnir.store.connect import clock_ms, is_passing
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.partitions.entries import Entry, delta_key
 from sleipnir.store.record_text import dumps
@@ -103,13 +103,15 @@ class Commits(PartitionConnection):
                 replies = run_batch(self._client, _COMMIT, [vectors[place] or [] for place in numbers])
             except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
                 self._suspects.note_break(
-                    {_name(commits[place]): _bytes(vectors[place]) for place in numbers}, self._is_reachable
+                    {_name(commits[place]): _bytes(vectors[place]) for place in numbers},
+                    partial(self._is_reachable, commits[numbers[0]].entry.partition),
                 )
                 raise
             broken = [place for place, reply in zip(numbers, replies, strict=True) if isinstance(reply, SILENT)]
             if broken:  # those for a node of a cluster that does not answer
                 self._suspects.note_break(
-                    {_name(commits[place]): _bytes(vectors[place]) for place in broken}, self._is_reachable
+                    {_name(commits[place]): _bytes(vectors[place]) for place in broken},
+                    partial(self._is_reachable, commits[broken[0]].entry.partition),
                 )
             for place, reply in zip(numbers, replies, strict=True):
                 outcomes[place] = STALE if isinstance(reply, SILENT) else _outcome(reply)
@@ -163,9 +165,10 @@ class Commits(PartitionConnection):
         if batch:
             yield batch
 
-    def _is_reachable(self) -> bool:
+    def _is_reachable(self, partition: int) -> bool:
+        """Whether the server of a partition answers: in a cluster, another one says nothing about it."""
         try:
-            self._client.ping()
+            clock_ms(self._client, self._of(partition).inbox)
         except (redis.exceptions.RedisError, OSError):
             return False
         return True
