@@ -223,8 +223,8 @@ def store_errors(url: str) -> Iterator[None]:
 
 
 def deployment_info(client: Client) -> dict[str, Any]:
-    """INFO of the server. Of a cluster: `nodes`, how many answer; the memory of the fullest node; the evicted keys of all;
-    and of each status one that is not good, if there is one."""
+    """INFO of the server. Of a cluster: `nodes`, how many answer; the memory of the fullest node; the evicted keys of
+    all; and of each status one that is not good, if there is one."""
     infos = server_infos(client)
     if not isinstance(client, redis.RedisCluster):
         return infos[0]
