@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sleipnir.client.client import Client
 from sleipnir.local.home import Home
+from sleipnir.settings import Settings
 from sleipnir.testing import ModelServer
 from tests import starter
 from tests.docs.before import BEFORE, Before
@@ -57,13 +59,20 @@ class Machine:
         log = (self.folder / "up.log").open("wb")
         with log, Path(os.devnull).open("rb") as nothing:
             self._up = starter.start([sys.executable, "-m", "sleipnir", "up"], self.environment(), nothing, log, log)
-        wait_until(lambda: self.home.running() is not None, "the private stack runs", 60)
+        wait_until(self._has_a_scheduler, "the private stack advances runs", 120)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._up.send_signal(signal.SIGTERM)
         self._up.wait(60)
         self.model.__exit__(None, None, None)
+
+    def _has_a_scheduler(self) -> bool:
+        """Whether a reader's first command finds what `sleipnir up` starts, of which the scheduler comes last."""
+        if self.home.running() is None:
+            return False
+        with Client(Settings(home=self.home.root, redis_url=self.home.redis_url)) as client:
+            return bool(client.health().schedulers)
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLEIPNIR_", "PYTEST"))}

@@ -30,7 +30,8 @@ _numbers = itertools.count()
 
 
 class Story:
-    """A run that only the test moves on."""
+    """A run that only the test moves on. What it says after an event, and what happens after a text, is of a later
+    millisecond by the clock of Redis: texts and events are two streams, which only their milliseconds put in order."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -39,9 +40,11 @@ class Story:
         self.client: Any = store._client
         store.runs.create(self.id, RunSpec(agent="a", bundle="b", variables={}), {})
         self.run = Run(store, self.id, Settings(redis_url=store.url, broker_url=store._settings.broker_url))
+        self._last: str | None = None
 
     def happens(self, *events: tuple[str, dict[str, Any]]) -> None:
         """What one commit tells."""
+        self._turn_to("event")
         self.client.xadd(self.keys.events, {"e": json.dumps(events)}, maxlen=1000)
 
     def ends(self) -> None:
@@ -52,13 +55,25 @@ class Story:
         self.add([Piece(seq, attempt, "ask", number, text, draft=draft)])
 
     def add(self, pieces: list[Piece]) -> None:
+        self._turn_to("text")
         assert self.store.live.add({self.id: pieces}) == set()
+
+    def _turn_to(self, kind: str) -> None:
+        if self._last not in (None, kind):
+            next_ms(self.store)
+        self._last = kind
 
     def stream(self, *modes: Any, cursor: str | None = None) -> Iterator[StreamEvent]:
         return self.run.stream(modes or None, cursor)
 
     def all(self, *modes: Any, cursor: str | None = None) -> list[StreamEvent]:
         return list(self.stream(*modes, cursor=cursor))
+
+
+def next_ms(store: Store) -> None:
+    """Return when it is later by the clock of Redis."""
+    begun = store.now_ms()
+    wait_until(lambda: store.now_ms() > begun, "a millisecond is over")
 
 
 @pytest.fixture
@@ -76,12 +91,9 @@ def told(events: list[StreamEvent]) -> list[str]:
 
 def test_texts_come_between_events_and_the_end_of_the_run_is_last(story: Story) -> None:
     story.happens(STARTED, ("visit_opened", {"seq": 1, "node": "ask", "kind": "llm"}))
-    _next_ms(story)
     story.says("Hel", 0)
     story.says("lo", 1)
-    _next_ms(story)
     story.happens(("visit_closed", {"seq": 1, "node": "ask", "ok": True, "keys": ["k"]}))
-    _next_ms(story)
     story.ends()
     story.says("too late", 2, attempt=0)
     events = story.all()
@@ -100,7 +112,6 @@ def test_a_stream_continues_after_any_of_its_events_and_repeats_none(story: Stor
     story.happens(STARTED, ("visit_opened", {"seq": 1}), ("visit_opened", {"seq": 2}))
     story.says("a", 0)
     story.add([Piece(1, 1, "ask", 1, "b"), Piece(2, 1, "ask", 0, "c")])
-    _next_ms(story)
     story.ends()
     events = story.all()
     assert len(events) == 7
@@ -139,7 +150,6 @@ def _tell_one_of_each(story: Story) -> None:
     story.happens(STARTED, ("visit_opened", {"seq": 1}), ("something_new", {}))
     story.happens(("tool_called", {"seq": 1, "call": "c"}), ("tool_ended", {"seq": 1, "call": "c", "ok": False}))
     story.says("hi", 0)
-    _next_ms(story)
     story.happens(("visit_closed", {"seq": 1, "ok": True}), ("visit_closed", {"seq": 2, "ok": False}))
     story.ends()
 
@@ -154,7 +164,6 @@ def test_duplicates_and_ended_attempts_are_left_out_and_a_new_attempt_starts_a_n
     story.says("three", 2, attempt=1)  # of the worker that was given up
     story.says("TWO", 1, attempt=2)
     story.says("One", 0, attempt=2, draft=2)  # the call is repeated
-    _next_ms(story)
     story.ends()
     events = [event for event in story.all() if event.type == "text"]
     assert said(events) == ["one", "two", "ONE", "TWO", "One"]
@@ -213,8 +222,8 @@ def test_a_run_that_ends_before_it_has_begun_misses_nothing(story: Story) -> Non
 def test_concurrent_runs_have_separate_streams(store: Store) -> None:
     stories = [Story(store) for _ in range(32)]
     store.live.add({story.id: [Piece(1, 1, "ask", 0, story.id)] for story in stories})
+    next_ms(store)
     for story in stories:
-        _next_ms(story)
         story.ends()
         assert told(story.all()) == [story.id, "run_ended"]
 
@@ -344,9 +353,3 @@ def test_a_redis_that_stays_away_ends_the_stream_with_an_error(tmp_path: Path, m
         server.stop()
         with pytest.raises(StoreUnavailable):
             next(stream)
-
-
-def _next_ms(story: Story) -> None:
-    """What comes after is later by the clock of Redis: the streams are told apart by the millisecond."""
-    begun = story.store.now_ms()
-    wait_until(lambda: story.store.now_ms() > begun, "a millisecond is over")
