@@ -66,3 +66,9 @@ def of_dashboard(file: Path) -> list[tuple[str, str]]:
     """Expression and legend of each query of each panel."""
     panels = json.loads(file.read_text())["panels"]
     return [(target["expr"], target["legendFormat"]) for panel in panels for target in panel.get("targets", ())]
+
+
+def of_scalers(file: Path) -> list[tuple[str, str]]:
+    """Expression of each trigger of KEDA's scalers, and the text that it shows: none."""
+    scalers = yaml.safe_load_all(file.read_text())
+    return [(trigger["metadata"]["query"], "") for each in scalers for trigger in each["spec"]["triggers"]]

@@ -117,7 +117,8 @@ def test_current_values_are_exported(watched: tuple[Stack, Scrape]) -> None:
     assert scrape.value("sleipnir_redis_aof_ok") == 1
     assert scrape.values("sleipnir_workers", "queue")[("llm",)] == 1
     assert scrape.values("sleipnir_worker_slots", "queue")[("llm",)] == 2
-    for name in ("sleipnir_visits_queued", "sleipnir_visits_leased", "sleipnir_broker_messages"):
+    gauges = ("visits_queued", "visits_leased", "broker_messages", "queue_oldest_seconds")
+    for name in (f"sleipnir_{gauge}" for gauge in gauges):
         assert scrape.values(name, "queue")[("llm",)] == 0, "a queue that is empty is said to be"
 
 
@@ -133,7 +134,7 @@ def test_every_metric_has_a_help_that_is_a_sentence_and_no_metric_names_a_run(wa
             assert "econds" in family.documentation, family.name
 
 
-def test_alerts_and_dashboards_ask_for_metrics_and_labels_that_there_are(watched: tuple[Stack, Scrape]) -> None:
+def test_alerts_dashboards_and_scalers_ask_for_metrics_and_labels_that_there_are(watched: tuple[Stack, Scrape]) -> None:
     _, scrape = watched
     known = {"up": {"job", "instance"}}
     for family in scrape.families.values():
@@ -141,8 +142,10 @@ def test_alerts_and_dashboards_ask_for_metrics_and_labels_that_there_are(watched
             known.setdefault(sample.name, {"job", "instance"}).update(sample.labels)
     rules = promql.of_rules(OPS / "prometheus" / "alerts.yml")
     panels = promql.of_dashboard(OPS / "grafana" / "dashboards" / "sleipnir.json")
-    assert len(rules) > 15 and len(panels) >= 50
-    problems = [problem for expr, shown in [*rules, *panels] for problem in promql.problems(expr, shown, known)]
+    scalers = promql.of_scalers(OPS / "deploy" / "k8s" / "keda.yaml")
+    assert len(rules) > 15 and len(panels) >= 50 and len(scalers) >= 8
+    asked = [*rules, *panels, *scalers]
+    problems = [problem for expr, shown in asked for problem in promql.problems(expr, shown, known)]
     assert problems == []
 
 

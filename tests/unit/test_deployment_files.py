@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -438,10 +439,39 @@ def test_keda_scales_each_worker_by_the_visits_of_its_queue() -> None:
     assert scaled.keys() == set(QUEUES)
     for name, spec in scaled.items():
         assert "replicas" not in workloads()[name]["spec"], "two would set them"
-        (trigger,) = spec["triggers"]
-        gauges = re.findall(r'(\w+)\{queue="(\w+)"\}', trigger["metadata"]["query"])
+        (visits, age) = spec["triggers"]
+        gauges = re.findall(r'(\w+)\{queue="(\w+)"\}', visits["metadata"]["query"])
         assert gauges == [("sleipnir_visits_queued", QUEUES[name]), ("sleipnir_visits_leased", QUEUES[name])]
-        assert trigger["metadata"]["threshold"] == option(SERVICES[name].command, "-c")
+        assert visits["metadata"]["threshold"] == option(SERVICES[name].command, "-c")
+        gauges = re.findall(r'(\w+)\{queue="(\w+)"\}', age["metadata"]["query"])
+        assert gauges == [("sleipnir_queue_oldest_seconds", QUEUES[name])]
+        assert age["metricType"] == "Value", "an age is not shared between the workers"
+
+
+def closed(schema: Any) -> Any:
+    """The schema without room for names that it does not have: kubectl refuses them, KEDA would ignore them."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    bounds = {"additionalProperties": False} if "properties" in schema else {}
+    return {name: closed(value) for name, value in schema.items()} | bounds
+
+
+def test_keda_accepts_its_scalers() -> None:
+    accepted = closed(yaml.safe_load((ROOT / "tests" / "fixtures" / "keda.yaml").read_text()))
+    scalers = [m for m in manifests() if m["apiVersion"] == "keda.sh/v1alpha1"]
+    assert {each["kind"] for each in scalers} == {"ScaledObject"}
+    for each in scalers:
+        jsonschema.validate(each, accepted["ScaledObject"])
+        assert each["spec"]["minReplicaCount"] <= each["spec"]["maxReplicaCount"]
+        for trigger in each["spec"]["triggers"]:
+            assert trigger["type"] == "prometheus"
+            jsonschema.validate(trigger["metadata"], accepted["prometheus"])
+            float(trigger["metadata"]["threshold"])
+    wrong = scalers[0] | {"spec": {**scalers[0]["spec"], "minReplicas": 1}}
+    with pytest.raises(jsonschema.ValidationError, match="minReplicas"):
+        jsonschema.validate(wrong, accepted["ScaledObject"])
 
 
 def test_every_manifest_is_applied() -> None:
