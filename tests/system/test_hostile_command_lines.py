@@ -23,6 +23,8 @@ from sleipnir.store.connect import connect
 from tests import starter
 from tests.processes import RedisServer, Stack, write_agent
 
+pytestmark = pytest.mark.one_redis  # its command lines have the address of one server
+
 FINE = """
 name: fine
 version: sleipnir/1
