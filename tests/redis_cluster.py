@@ -147,6 +147,10 @@ class ServerCluster:
                 return False
         return True
 
+    def primaries(self) -> list[ClusterNode]:
+        """The nodes that serve slots, as far as they answer."""
+        return [node for node in self.nodes if node.answers() and node.is_primary]
+
     def primary_of(self, key: str) -> ClusterNode:
         """The node that serves a key."""
         port = self._server_of(slot_of(key), next(node for node in self.nodes if node.answers()))

@@ -7,6 +7,7 @@ number of times. Other runs (wild.py) get random answers. Runs of both sorts are
 
 from __future__ import annotations
 
+import queue
 import random
 import sys
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 
 from ops.chaos import graphs, models
 from sleipnir.client.client import Client
-from sleipnir.errors import SleipnirError
+from sleipnir.errors import RunNotFound, SleipnirError
 from sleipnir.graph.load import load_file
 from sleipnir.runs.run import FAIL, RUN_AGAIN, Fork
 from sleipnir.runs.views import GateInfo, RunInfo
@@ -59,6 +60,7 @@ class Robot:
         self.stalled = False
         self.did: Counter[str] = Counter()
         self._live: set[str] = set()
+        self._gone_back: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._known = set(known)
         self._agent_of: dict[str, str] = {}
         self._forks: set[str] = set()
@@ -69,15 +71,18 @@ class Robot:
         self._choices: dict[str, list[tuple[str, dict[str, Any]]]] = {}
 
     def fork_again(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """Make the same forks and updates once more; their ids, by the forks."""
+        """Make the same forks and updates once more; their ids, by the forks. Without those of runs that are lost."""
         made: dict[str, str] = {}
         for run_id in run_ids:
             info, fork = self._client.run(run_id).info(), self._fork_of(run_id)
             source = self._client.run(info.forked_from or "")
-            if fork is None or fork.update is None:
-                again = source.fork(at=info.forked_at)
-            else:
-                again = source.update_state(fork.update, fork.as_node, at=info.forked_at)
+            try:
+                if fork is None or fork.update is None:
+                    again = source.fork(at=info.forked_at)
+                else:
+                    again = source.update_state(fork.update, fork.as_node, at=info.forked_at)
+            except RunNotFound:
+                continue
             made[run_id] = again.id
             self._forks.add(again.id)
             self._adopt(again.id, info.agent)
@@ -86,7 +91,8 @@ class Robot:
     def special_forks(self) -> list[str]:
         """The forks that end in another way than their agent's runs do: those of a `dag`, and those that go on from an
         update."""
-        return sorted(run_id for run_id in self._forks if self._is_dag(run_id) or self._is_updated(run_id))
+        forks = self._forks & self.ended.keys()
+        return sorted(run_id for run_id in forks if self._is_dag(run_id) or self._is_updated(run_id))
 
     def _is_dag(self, run_id: str) -> bool:
         return graphs.kind_of(self._agent_of[run_id]) == "dag"
@@ -99,8 +105,23 @@ class Robot:
         return False
 
     def _fork_of(self, run_id: str) -> Fork | None:
-        with self._client.store.errors():
-            return self._client.store.runs.spec(run_id).fork
+        """None: it is no fork, or not there."""
+        try:
+            with self._client.store.errors():
+                return self._client.store.runs.spec(run_id).fork
+        except RunNotFound:
+            return None
+
+    def went_back(self, run_ids: Iterable[str]) -> None:
+        """Any thread: these runs may be at an earlier point than the robot has seen, and what it has done there since
+        may be lost."""
+        for run_id in run_ids:
+            self._gone_back.put(run_id)
+
+    def finish(self) -> None:
+        """What is left to do for runs that went back after the others were over. Others are left alone."""
+        self._gentle = True
+        self.work()
 
     def work(self) -> None:
         """Until every run is over, or nothing has moved for STALL_S."""
@@ -128,7 +149,7 @@ class Robot:
         return len(self._agents) + len(self._forks)
 
     def _has_work(self) -> bool:
-        return bool(self._live) or self._submitted < len(self._agents)
+        return bool(self._live) or self._submitted < len(self._agents) or not self._gone_back.empty()
 
     @property
     def _submitted(self) -> int:
@@ -139,12 +160,19 @@ class Robot:
 
     def _round(self) -> bool:
         """Whether anything moved."""
+        self._look_again()
         answered = self._answer()
         with self._client.store.errors():
-            infos = self._client.store.runs.infos(sorted(self._live)) if self._live else []
+            found = self._client.store.runs.find(sorted(self._live)) if self._live else []
+        infos = [info for info in found if info is not None]
+        self._live &= {info.id for info in infos}  # one that is not there is lost, which the verdict says
         for info in infos:
-            if info.breakpoints and info.id not in self._paused:
+            if info.id in self._paused:
+                continue
+            if info.breakpoints:
                 self._tried("pass", self._client.run(info.id).resume)
+            elif info.status == "paused":  # the fail-over of a node has lost the resumption
+                self._tried("resume", self._client.run(info.id).resume)
         self._send_events(infos)
         over = [info for info in infos if info.is_final and not self._goes_on(info)]
         for info in over:
@@ -159,6 +187,14 @@ class Robot:
                 self._forks.add(info.id)
             self._adopt(info.id, info.agent)  # accepted, but the reply was lost
         return bool(answered or over)
+
+    def _look_again(self) -> None:
+        while not self._gone_back.empty():
+            run_id = self._gone_back.get()
+            if run_id in self._agent_of:
+                self._live.add(run_id)
+                self.ended.pop(run_id, None)
+                self._retried_ms.pop(run_id, None)
 
     def _send_events(self, infos: Iterable[RunInfo]) -> None:
         """Send some of the events for which visits wait, each twice."""

@@ -4,7 +4,8 @@ First each graph with one possible outcome runs once without faults. Then all of
 each. Two schedulers, three workers, a worker for models and a redis-server with an append-only file, with default
 settings; the model is a scripted server (models.py), which is not killed. Every few seconds one of them is killed
 (SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's messages are lost.
-With `--nodes` the state is on a Redis Cluster: nodes are killed one by one, and slots move between them. Meanwhile
+With `--nodes` the state is on a Redis Cluster: nodes are killed one by one, and slots move between them; with
+`--replicas 1` nodes also fail over to their replicas, and lose what these have not received (failovers.py). Meanwhile
 all connections are cut now and then, old messages are sent again, and a robot submits (some runs with breakpoints or
 overrides), forks, updates, answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads every journal,
 and figures.py how long each gap was. Prints one line of figures with the seed; exits with 1 when a promise was
@@ -32,7 +33,7 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.chaos import figures, graphs, models, verdict, wild  # noqa: E402
+from ops.chaos import failovers, figures, graphs, models, verdict, wild  # noqa: E402
 from ops.chaos.replays import Replays  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from sleipnir.client.client import Client  # noqa: E402
@@ -85,6 +86,9 @@ class Chaos:
         self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"} | settings))
         self.counts: Counter[str] = Counter()
         self.blows = figures.Blows()
+        self.losses = failovers.Losses()
+        self.went_back: Callable[[frozenset[str]], object] = lambda names: None
+        """Called with the names of what a fail-over has changed."""
         self.stop = threading.Event()
         self._frozen: dict[str, float] = {}
         self._admin = connect(self.redis.url, retries=0, socket_timeout=1)
@@ -102,6 +106,8 @@ class Chaos:
         blows.append(self.lose_messages)
         if isinstance(self.redis, ServerCluster):
             blows.append(self.move_slots)
+            if len(self.redis.primaries()) < len(self.redis.nodes):
+                blows += [self.fail_over, self.fail_over]
         while not self.stop.wait(self.every_s):
             self.thaw()
             blow = self.chance.choice(blows)
@@ -142,7 +148,7 @@ class Chaos:
 
     def kill_redis(self) -> None:
         """Of a cluster one node."""
-        server = self.chance.choice(self.redis.nodes) if isinstance(self.redis, ServerCluster) else self.redis
+        server = self.chance.choice(self.redis.primaries()) if isinstance(self.redis, ServerCluster) else self.redis
         server.kill()
         server.start()
 
@@ -153,8 +159,15 @@ class Chaos:
         for partition in self.chance.sample(range(keys.partitions), 4):
             inbox = keys.of_partition(partition).inbox
             source = self.redis.primary_of(inbox)
-            target = self.chance.choice([node for node in self.redis.nodes if node is not source])
+            target = self.chance.choice([node for node in self.redis.primaries() if node is not source])
             self.redis.move_slot(slot_of(inbox), source, target)
+
+    def fail_over(self) -> None:
+        """A node of a cluster dies, and its replica goes on without what it has not received."""
+        assert isinstance(self.redis, ServerCluster)
+        if (loss := failovers.fail_over(self.redis, self.chance)) is not None:
+            self.losses.all.append(loss)
+            self.went_back(loss.names)
 
     def lose_messages(self) -> None:
         self.blows.outages.append((self._now_ms(), figures.MESSAGES))
@@ -228,7 +241,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
         every_s=options.kill_every,
         drops=options.drops,
         fast=options.fast,
-        redis=None if broker is None else ServerCluster(options.nodes, broker_url=broker.url),
+        redis=None if broker is None else cluster_of(options, broker),
         partitions=options.partitions,
         model=model,
         agents_dir=folder_of_agents,
@@ -247,6 +260,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
             quiet = verdict.endings(client, calm.run_ids)
             plan = [agents[number % len(agents)] for number in range(options.runs)]
             robot = Robot(client, plan, random.Random(chance.random()), known=calm.run_ids)
+            chaos.went_back = robot.went_back
             replays = Replays(
                 chaos.redis.url,
                 chaos.broker_url,
@@ -263,17 +277,29 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
                     chaos.stop.set()
 
             under_fire(chaos, work, lambda: replays.run(chaos.stop))
+            if chaos.losses.all and not robot.stalled:
+                robot.finish()
+                chaos.losses.wait_for_runs(client)
             if robot.stalled:
                 print(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}", file=sys.stderr)
             again = Robot(client, [], random.Random(0), known=[*calm.run_ids, *robot.run_ids], gentle=True)
             repeated = again.fork_again(robot.special_forks())
             again.work()
-            violations = settled(lambda: judge(client, calm, robot, effects, chaos, quiet, repeated))
+            explained = list[verdict.Wrong]()
+
+            def look() -> list[verdict.Wrong]:
+                broken, explained[:] = judge(client, calm, robot, effects, chaos, quiet, repeated)
+                return broken
+
+            violations = settled(look)
             facts = retried(lambda: measure(client, robot, replays, chaos, quiet))
+            facts["lost_by_redis"] = chaos.losses.facts(all_run_ids(client, calm, robot), explained)
         facts = {"seed": options.seed, "kill_every_s": options.kill_every} | facts
         facts["broken"] = dict(Counter(wrong.kind for wrong in violations))
         facts["took_s"] = round(time.monotonic() - started)
         print(json.dumps(facts) if options.json else in_words(facts))
+        for wrong in explained[:50]:
+            print(f"  lost by Redis: {wrong.kind}: {wrong.text}", file=sys.stderr)
         for wrong in violations[:50]:
             print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
         if violations:
@@ -285,6 +311,12 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
         if broker is not None:
             broker.stop()
         model.stop()
+
+
+def cluster_of(options: argparse.Namespace, broker: RedisServer) -> ServerCluster:
+    """With replicas, whose fail-overs the harness decides."""
+    more = failovers.NODE_OPTIONS if options.replicas else ()
+    return ServerCluster(options.nodes, options.replicas, *more, broker_url=broker.url)
 
 
 def under_fire(chaos: Chaos, *work: Callable[[], None]) -> None:
@@ -326,23 +358,31 @@ def judge(
     chaos: Chaos,
     quiet: verdict.Endings,
     repeated: Mapping[str, str],
-) -> list[verdict.Wrong]:
+) -> tuple[list[verdict.Wrong], list[verdict.Wrong]]:
+    """The broken promises, and what the losses of fail-overs explain."""
     redis = connect(chaos.redis.url)
-    children = [info.id for info in client.runs(10**6, among=10**6, children=True) if info.parent is not None]
-    run_ids = [*calm.run_ids, *robot.run_ids, *children]
-    violations = verdict.wrongs(client, run_ids, effects, redis, robot.run_agains, quiet, repeated=repeated)
+    infos = list(client.runs(10**6, among=10**6, children=True))
+    run_ids = all_run_ids(client, calm, robot)
+    forgotten = chaos.losses.forgotten(effects.read_text().split() if effects.exists() else ())
+    violations = verdict.wrongs(client, run_ids, effects, redis, robot.run_agains, quiet, forgotten, repeated)
     redis.close()
-    for info in client.store.runs.infos(list(robot.ended)):
-        if robot.ended[info.id] != (info.status, info.step):
+    for info in client.store.runs.find(list(robot.ended)):
+        if info is not None and robot.ended[info.id] != (info.status, info.step):
             violations.append(
                 verdict.Wrong("state", f"{info.id}: changed after its end, from {robot.ended[info.id]}: {info}")
             )
-    return violations
+    return chaos.losses.sort(violations, infos, run_ids)
+
+
+def all_run_ids(client: Client, calm: Robot, robot: Robot) -> list[str]:
+    """The runs that were accepted, and the child runs that are there."""
+    children = [info.id for info in client.runs(10**6, among=10**6, children=True) if info.parent is not None]
+    return [*calm.run_ids, *robot.run_ids, *children]
 
 
 def measure(client: Client, robot: Robot, replays: Replays, chaos: Chaos, quiet: verdict.Endings) -> dict[str, Any]:
-    signs = figures.read(client, robot.run_ids)
-    infos = client.store.runs.infos(robot.run_ids)
+    infos = [info for info in client.store.runs.find(robot.run_ids) if info is not None]
+    signs = figures.read(client, [info.id for info in infos])
     recovery = {
         "visit": figures.of_visits(chaos.blows, signs),
         "scheduler": figures.of_schedulers(chaos.blows, signs),
@@ -380,7 +420,18 @@ def in_words(facts: dict[str, Any]) -> str:
         f"{facts['duplicates']:,} duplicated or late messages, {broken.get('state', 0)} changes of state; "
         f"{facts['compared']:,} runs of {facts['graphs']} graphs compared with runs without faults, "
         f"{broken.get('differs', 0)} ended in another way; "
+        f"{_losses_in_words(facts['lost_by_redis'])}"
         f"{facts['ended']}, blows {facts['blows']}, robot {facts['robot']}, {facts['took_s']} s"
+    )
+
+
+def _losses_in_words(lost: Mapping[str, Any]) -> str:
+    if not lost["fail_overs"]:
+        return ""
+    explained = ", ".join(f"{count} {kind}" for kind, count in lost["explained"].items()) or "nothing"
+    return (
+        f"{lost['fail_overs']} fail-overs, of which {lost['losing']} lost writes to {lost['keys']:,} keys and of "
+        f"{lost['runs']:,} runs, which explains what is not counted above: {explained}; "
     )
 
 
@@ -440,6 +491,7 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true", help="leases of 2 s, for a short campaign")
     parser.add_argument("--partitions", type=int, default=layout.DEFAULT, help="of the deployment (default 256)")
     parser.add_argument("--nodes", type=int, default=0, metavar="N", help="state on a Redis Cluster of so many nodes")
+    parser.add_argument("--replicas", type=int, default=0, metavar="N", help="of each node, to which it fails over")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
