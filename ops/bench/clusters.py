@@ -2,26 +2,31 @@
 have 256 partitions and a Redis of its own as broker, so that what a message costs can be told from what state costs.
 
 One machine has not enough cores for several nodes, so what is measured is what a visit costs whom, not how many visits
-a cluster commits: docs/operations.md makes that of it.
+a cluster commits: ops/scale_out.py makes that of it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 import redis
 
-from ops.bench import engine
+from ops.bench import batches, engine
+from ops.bench.cpu_time import tree_s
 from ops.bench.figures import Values
 from ops.bench.processes import PYTHON, processes, redis_server, workspace
 from sleipnir.client.client import Client
 from sleipnir.settings import Settings
+from sleipnir.store.keys import Keys
 from tests.redis_cluster import ServerCluster
 from tests.waiting import wait_until
 
 NODES: Final = 3
+IDLE_S: Final = 10
+ROWS: Final = 2_000
 PARTITIONS: Final = 256
 AS_ONE_REDIS: Final = ("--appendfsync", "everysec", "--stream-node-max-bytes", "1024", "--loglevel", "warning")
 
@@ -42,6 +47,9 @@ def measure(runs: int) -> Values:
         "cluster_workers_us": several["cpu_workers_us"],
         "cluster_visits_per_s": several["visits_per_s"],
         "cluster_one_visits_per_s": one["visits_per_s"],
+        "cluster_idle_redis_us": several["idle_redis_us"],
+        "cluster_idle_scheduler_us": several["idle_scheduler_us"],
+        "cluster_row_us": several["row_us"],
     }
 
 
@@ -52,7 +60,22 @@ def _load(nodes: int, runs: int) -> Values:
         before = _commands(clients)
         loaded = engine.under_load(stack, agent, runs)
         visits = runs * engine.NODES
-        return loaded | {name: (count - before[name]) / visits for name, count in _commands(clients).items()}
+        counts = {name: (count - before[name]) / visits for name, count in _commands(clients).items()}
+        return loaded | counts | (_fixed(stack) if nodes else {})
+
+
+def _fixed(stack: engine.Stack) -> Values:
+    """What does not come with visits: the CPU of nodes and scheduler per second without any, and what a row of a batch
+    costs the node of the first partition beyond what it costs the others."""
+    before = engine.cpu_s(stack)
+    time.sleep(IDLE_S)
+    idle = {f"idle_{group}_us": (s - before[group]) / IDLE_S * 1e6 for group, s in engine.cpu_s(stack).items()}
+    agent = batches.row_agent(stack.home)
+    first, *others = [tree_s([pid]) for pid in stack.pids["redis"]]
+    batch = stack.client.batch(agent, ({"prompt": str(number)} for number in range(ROWS)))
+    batches.while_it_moves(lambda: batch.info().is_over, batch, "all rows are over")
+    first, *others = [tree_s([pid]) - s for pid, s in zip(stack.pids["redis"], [first, *others], strict=True)]
+    return idle | {"row_us": (first - sum(others) / len(others)) / ROWS * 1e6}
 
 
 @contextmanager
@@ -76,15 +99,17 @@ def _stack(nodes: int) -> Iterator[tuple[engine.Stack, Mapping[str, Any]]]:
 
 
 @contextmanager
-def _state(nodes: int, place: Any) -> Iterator[tuple[str, list[int], Mapping[str, Any]]]:
-    """Address, processes and clients of the servers that have the state."""
-    if not nodes:
+def _state(count: int, place: Any) -> Iterator[tuple[str, list[int], Mapping[str, Any]]]:
+    """Address, processes (first that of the first partition) and clients of the servers that have the state."""
+    if not count:
         with redis_server(place) as (url, pid):
             yield url, [pid], {}
         return
-    cluster = ServerCluster(nodes, 0, *AS_ONE_REDIS)
+    cluster = ServerCluster(count, 0, *AS_ONE_REDIS)
     try:
-        pids = [node.process.pid for node in cluster.nodes if node.process is not None]
+        first = cluster.primary_of(Keys(of_cluster=True).of_partition(0).inbox)
+        nodes = [first, *(node for node in cluster.nodes if node is not first)]
+        pids = [node.process.pid for node in nodes if node.process is not None]
         yield cluster.url, pids, {f"commands_{node.port}": node.client for node in cluster.nodes}
     finally:
         cluster.stop()

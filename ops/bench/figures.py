@@ -216,6 +216,9 @@ SECTIONS: tuple[Section, ...] = (
             Figure("cluster_workers_us", "  the workers", "us"),
             Figure("cluster_visits_per_s", "  visits on the same cores", "/s"),
             Figure("cluster_one_visits_per_s", "  visits with one Redis", "/s"),
+            Figure("cluster_idle_redis_us", "  per second without visits: the three nodes together", "us"),
+            Figure("cluster_idle_scheduler_us", "  per second without visits: the scheduler", "us"),
+            Figure("cluster_row_us", "  a row of a batch: the first partition's node, beyond the others", "us"),
         ),
     ),
     Section(
