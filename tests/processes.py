@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,11 @@ class RedisServer:
     def addresses(self) -> Mapping[str, str]:
         """The settings that name it."""
         return {"redis_url": self.url}
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """Of each server, for a client of a single one."""
+        return [self.url]
 
     def start(self) -> None:
         self.launch()

@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,6 +119,11 @@ class ServerCluster:
             node.launch()
         for node in self.nodes:
             wait_until(node.answers, f"the server on port {node.port} answers")
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """Of each server, for a client of a single one."""
+        return [f"redis://{node.address}" for node in self.nodes]
 
     def _join(self, primaries: int) -> None:
         for number, node in enumerate(self.nodes):

@@ -94,6 +94,7 @@ def test_forks_refuse_too_and_what_is_executed_does_not() -> None:
     assert done.stdout.strip() == ("False" if sys.platform == "linux" else "")
 
 
+@pytest.mark.one_redis  # whose folder and socket another user may use
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc and PR_SET_DUMPABLE are Linux'")
 def test_scheduler_workers_and_supervisor_show_nothing_to_a_script_of_their_user(redis_server: RedisServer) -> None:
     """Finding S3."""

@@ -198,8 +198,10 @@ def test_an_agent_with_python_tools_runs_as_it_is_and_its_secrets_stay_on_the_wo
         "dsn": "pg://me:[redacted]@db",
         "checked": True,
     }
-    with redis.Redis.from_url(lab.stack.redis.url) as client:
-        everything = b"".join(client.dump(key) or b"" for key in client.scan_iter(count=1000))
+    everything = b""
+    for url in lab.stack.redis.urls:
+        with redis.Redis.from_url(url) as client:
+            everything += b"".join(client.dump(key) or b"" for key in client.scan_iter(count=1000))
     assert b"{{DB_PASSWORD}}" in everything
     assert PASSWORD.encode() not in everything
     assert PASSWORD not in lab.stack.log("tools") + lab.stack.log("models") + lab.stack.log("scheduler") + narration

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
-import redis
 
 from sleipnir.errors import UsageError
+from sleipnir.store.connect import connect
 from tests.console import Console, console_of
 from tests.login_provider import CLIENT, SECRET, RunningProvider, login_provider
 from tests.processes import RedisServer, Stack
@@ -142,8 +142,9 @@ def test_a_user_of_the_provider_logs_in_and_is_no_local_user(
         # The login ends after the provider's time, not after that of passwords.
         (login,) = client.access.logins("oidc:ann").values()
         assert login.until_ms - login.created_ms == 28_800_000
-    with redis.Redis.from_url(stack.redis.url, decode_responses=True) as direct:
-        stored = json.dumps([direct.hgetall(key) for key in direct.keys("*:users")])
+    direct = connect(stack.redis.url)
+    stored = json.dumps([direct.hgetall(key) for key in direct.scan_iter("*:users", count=1000)])
+    direct.close()
     assert "oidc:ann" in stored and SECRET not in stored + stack.log("console")
     assert "code-" not in stack.log("console")
 
