@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -79,6 +80,20 @@ class ClusterNode:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+    def resume(self) -> None:
+        """Continue a server that was cut off; another one does so anyway."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def follows(self, primary: ClusterNode) -> bool:
+        """Whether it is a replica of that node, and connected."""
+        try:
+            info: Any = self.client.info("replication")
+        except redis.exceptions.RedisError:
+            return False
+        is_its = info["role"] == "slave" and info["master_port"] == primary.port
+        return bool(is_its and info["master_link_status"] == "up")
 
     def start(self) -> None:
         self.launch()
@@ -160,6 +175,17 @@ class ServerCluster:
         """The node that serves a key."""
         port = self._server_of(slot_of(key), next(node for node in self.nodes if node.answers()))
         return next(node for node in self.nodes if node.port == port)
+
+    def cut_off(self, primary: ClusterNode, replica: ClusterNode) -> None:
+        """What a node writes from now on does not reach its replica: its socket is closed, and the replica is stopped
+        until it is resumed, so that it cannot connect again."""
+        assert replica.process is not None
+        replica.process.send_signal(signal.SIGSTOP)
+        try:
+            primary.client.execute_command("CLIENT KILL TYPE replica")
+        except BaseException:
+            replica.resume()
+            raise
 
     def move_slot(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
         """Migrate a slot as `redis-cli --cluster reshard` does, while it is in use."""

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import random
 import re
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-
-import redis
 
 from ops.chaos.robot import STALL_S
 from ops.chaos.verdict import Kind, Wrong
@@ -132,12 +129,16 @@ def _relatives(infos: Sequence[RunInfo], lost: frozenset[str]) -> frozenset[str]
 
 def fail_over(cluster: ServerCluster, chance: random.Random) -> Loss | None:
     """Let a replica take the place of its node, and return what that lost. None: no node has a replica that follows."""
-    pairs = [(node, replica) for node in cluster.nodes for replica in cluster.nodes if _follows(replica, node)]
+    pairs = [(node, replica) for node in cluster.nodes for replica in cluster.nodes if replica.follows(node)]
     if not pairs:
         return None
     node, replica = chance.choice(pairs)
     cut_s = chance.uniform(0.1, LONGEST_CUT_S) if chance.random() < CUT_OFF else 0.0
-    _kill(node, replica, cut_s)
+    if cut_s:
+        cluster.cut_off(node, replica)
+        time.sleep(cut_s)
+    node.kill()
+    replica.resume()
     killed_s = time.monotonic()
     wait_until(lambda: _is_apart(replica), f"the replica on port {replica.port} has read what it was sent", WAIT_S)
     loss = _difference(node, replica)
@@ -145,31 +146,8 @@ def fail_over(cluster: ServerCluster, chance: random.Random) -> Loss | None:
     replica.client.execute_command("CLUSTER FAILOVER TAKEOVER")
     wait_until(lambda: replica.is_primary, f"the replica on port {replica.port} is a primary", WAIT_S)
     node.start()
-    wait_until(lambda: _follows(node, replica), f"the server on port {node.port} is a replica", WAIT_S)
+    wait_until(lambda: node.follows(replica), f"the server on port {node.port} is a replica", WAIT_S)
     return loss
-
-
-def _kill(node: ClusterNode, replica: ClusterNode, cut_s: float) -> None:
-    """Kill a node. What it writes in its last `cut_s` does not reach its replica: its socket is closed, and the replica
-    is stopped, so that it cannot connect again."""
-    assert replica.process is not None
-    if cut_s:
-        replica.process.send_signal(signal.SIGSTOP)
-    try:
-        if cut_s:
-            node.client.execute_command("CLIENT KILL TYPE replica")
-            time.sleep(cut_s)
-        node.kill()
-    finally:
-        replica.process.send_signal(signal.SIGCONT)
-
-
-def _follows(replica: ClusterNode, node: ClusterNode) -> bool:
-    try:
-        info: Any = replica.client.info("replication")
-        return info["role"] == "slave" and info["master_port"] == node.port and info["master_link_status"] == "up"
-    except redis.exceptions.RedisError:
-        return False
 
 
 def _is_apart(replica: ClusterNode) -> bool:

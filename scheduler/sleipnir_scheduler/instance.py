@@ -33,6 +33,7 @@ from sleipnir_scheduler.services.listing import Listing
 from sleipnir_scheduler.services.loop import ServiceRounds
 from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
+from sleipnir_scheduler.services.redeliveries import Redeliveries
 from sleipnir_scheduler.services.resuming import Resuming
 from sleipnir_scheduler.services.schedules import ScheduleFires
 from sleipnir_scheduler.services.unindexed import UnindexedVisits
@@ -88,7 +89,10 @@ class Instance:
         self._outbox = Outbox(store.partitions, dispatch, patience_ms=patience_ms)
         self._resuming = Resuming(store.partitions, partitions=store.keys.partitions)
         self._deliveries = Deliveries(
-            store.effects, Graphs(store.bundle, settings.max_unpacked_bytes), max_state_bytes=settings.max_output_bytes
+            store.effects,
+            Graphs(store.bundle, settings.max_unpacked_bytes),
+            max_state_bytes=settings.max_output_bytes,
+            redeliveries=self._redeliveries() if store.keys.of_cluster else None,
         )
         self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)
@@ -97,6 +101,9 @@ class Instance:
         self._jobs = JobPieces(store, settings)
         self._listing = Listing(store.partitions)
         self._archiver = _archiver(settings, store)
+
+    def _redeliveries(self) -> Redeliveries:
+        return Redeliveries(self._store.effects, self.watches, partitions=self._store.keys.partitions)
 
     def begin(self) -> None:
         """Take the first partitions. Raises StoreUnavailable."""

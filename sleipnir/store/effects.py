@@ -3,15 +3,19 @@ row) and of schedules (start the run of a fire). The owner of the partition deli
 
 Entries of a partition are delivered in order, each at least once; every delivery may be repeated. Many are delivered in
 few round trips: read their inputs, check that they are still owed, deliver, and delete.
+
+The nodes of a cluster fail over one by one, and lose what they have written last. So the effects that were delivered to
+another partition are kept for a while, and are delivered again when that begins a new generation
+(services/redeliveries.py). They have the same numbers as before, so that its runs take only what they have lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
-from sleipnir.batches.records import BatchFork, place_of, row_run_id
+from sleipnir.batches.records import BatchFork, parse_place, place_of, row_run_id
 from sleipnir.decoding import decoded, read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import FINAL
@@ -21,7 +25,21 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.shared_values import names_of
 from sleipnir.runs.signals import Signalled
-from sleipnir.runs.transitions import Effect, RetryChild, RetryRow, ShareValues, StartChild, TellRun, effect_of, kind_of
+from sleipnir.runs.transitions import (
+    CancelBatch,
+    Effect,
+    ForkRow,
+    RetryChild,
+    RetryRow,
+    ShareValues,
+    StartBatch,
+    StartChild,
+    StartRow,
+    TellRun,
+    effect_fields,
+    effect_of,
+    kind_of,
+)
 from sleipnir.runs.views import RunInfo
 from sleipnir.store.batches import Batches
 from sleipnir.store.connect import Client, is_lasting
@@ -45,11 +63,16 @@ _TELL_ROOT = LuaScript("tell_root")
 
 BLOCK_MS_MAX = 2_000  # below the socket timeout
 
+KEPT_MS = 20_000
+"""How long delivered effects are kept: longer than the last writes that a replica may lack (`min-replicas-max-lag`)."""
+MOST_KEPT = 100_000
+KEPT_PAGE = 100
+
 RowBeginning: TypeAlias = tuple[BatchFork, dict[str, Any]]
 """Where the rows of a batch of forks begin, and with which values."""
 
-_BUSY = -1  # the reply of create_run.lua if another run has the session
-_GONE, _COMPLETED = 0, 2  # the replies of retry_child.lua if a child cannot continue, or has completed
+_EXISTS, _BUSY = 0, -1  # the replies of create_run.lua if the run is there already, or another run has the session
+_GONE = 0  # the reply of retry_child.lua if a child cannot continue
 
 
 @dataclass(frozen=True)
@@ -223,12 +246,27 @@ class Effects:
         }
 
     def deliver(
-        self, deliveries: Sequence[Delivery], max_state_bytes: int = MOST_RETURNED
+        self,
+        deliveries: Sequence[Delivery],
+        max_state_bytes: int = MOST_RETURNED,
+        generations: Mapping[int, str] | None = None,
     ) -> list[tuple[OwedEffect, str]]:
-        """Deliver the effects that are still owed. Effects of one partition for one target are delivered in order: none
+        """Deliver the effects that are still owed; those to other partitions with one of the `generations` are kept
+        for a while. Effects of one partition for one target are delivered in order: none
         overtakes a refused one. Returns the effects that Redis always refuses, and why: they must become dead letters,
         or they and their successors are read again. Raises redis-py's errors for problems of server or connection."""
-        owed = self._still_owed(deliveries)
+        return self._send(self._still_owed(deliveries), max_state_bytes, generations or {})
+
+    def deliver_again(
+        self, deliveries: Sequence[Delivery], max_state_bytes: int = MOST_RETURNED
+    ) -> list[tuple[OwedEffect, str]]:
+        """Deliver effects that were delivered before, as `deliver` does."""
+        return self._send(deliveries, max_state_bytes, None)
+
+    def _send(
+        self, owed: Sequence[Delivery], max_state_bytes: int, generations: Mapping[int, str] | None
+    ) -> list[tuple[OwedEffect, str]]:
+        """`generations` None: they were delivered before."""
         refused: dict[tuple[int, Arg], tuple[OwedEffect, Exception]] = {}
         while owed:
             wave, owed = _next_wave(owed, refused.keys())
@@ -241,9 +279,9 @@ class Effects:
             }
             answers = [(each, reply) for (each, _), reply in zip(sent, replies, strict=True)]
             self._follow_up([answer for answer in answers if not isinstance(answer[1], Exception)], max_state_bytes)
-            self._done(
-                [each.owed for each in wave if each.command is None or _way(each.owed, each.command) not in refused]
-            )
+            if generations is not None:
+                done = [each for each in wave if each.command is None or _way(each.owed, each.command) not in refused]
+                self._done(done, generations)
         for _, error in refused.values():
             if not is_lasting(error):
                 raise error
@@ -257,43 +295,100 @@ class Effects:
             pipe.xrange(self._of(each.owed.partition), each.owed.id, each.owed.id)
         return [each for each, entry in zip(deliveries, pipe.execute(), strict=True) if entry]
 
-    def _done(self, owed: Sequence[OwedEffect]) -> None:
-        """Delete delivered effects."""
+    def _done(self, done: Sequence[Delivery], generations: Mapping[int, str]) -> None:
+        """Delete delivered effects, and keep those of which others may lose what they have received."""
         by_partition: dict[int, list[str]] = {}
-        for each in owed:
-            by_partition.setdefault(each.partition, []).append(each.id)
         pipe = self._client.pipeline(transaction=False)
+        for each in done:
+            owed, to = each.owed, self.target(each) if generations else None
+            by_partition.setdefault(owed.partition, []).append(owed.id)
+            if to is not None and to != owed.partition and owed.effect is not None and to in generations:
+                kept: dict[Any, Any] = {"run": owed.run, "e": dumps(effect_fields(owed.effect)), "was": owed.id}
+                key = self._keys.of_partition(owed.partition).delivered
+                pipe.xadd(key, kept | {"to": to, "generation": generations[to]}, maxlen=MOST_KEPT)
         for partition, ids in by_partition.items():
             pipe.xdel(self._of(partition), *ids)
         pipe.execute()
 
+    def target(self, delivery: Delivery) -> int | None:
+        """The partition that an effect changes; None: none."""
+        match delivery.owed.effect:
+            case ForkRow(batch, row):
+                return self._keys.partition_of(row_run_id(batch, row))
+            case StartBatch() | CancelBatch():
+                return 0
+        return None if delivery.command is None else self._keys.partition_of_key(str(delivery.command.vector[0]))
+
+    def kept(self, partitions: Collection[int], generations: Mapping[int, str]) -> Iterator[list[OwedEffect]]:
+        """The effects of partitions that were delivered to others before these began their generations, in the order of
+        their delivery, some at a time."""
+        after = dict.fromkeys(partitions, "-")
+        while after:
+            pipe = self._client.pipeline(transaction=False)
+            for partition, id_ in after.items():
+                pipe.xrange(self._keys.of_partition(partition).delivered, id_, "+", count=KEPT_PAGE)
+            pages = dict(zip(after, pipe.execute(), strict=True))
+            for partition, page in pages.items():
+                if before := [
+                    _owed(fields["was"], partition, fields)
+                    for _, fields in page
+                    if generations.get(int(fields["to"]), fields["generation"]) != fields["generation"]
+                ]:
+                    yield before
+            after = {partition: f"({page[-1][0]}" for partition, page in pages.items() if len(page) == KEPT_PAGE}
+
+    def forget_kept(self, partitions: Collection[int], before_ms: int) -> None:
+        """Forget effects that were delivered before a time: others have not lost them."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in partitions:
+            pipe.xtrim(self._keys.of_partition(partition).delivered, minid=max(0, before_ms), approximate=False)
+        pipe.execute(raise_on_error=False)
+
     def _follow_up(self, answers: Sequence[tuple[OwedEffect, Any]], max_state_bytes: int) -> None:
-        """Notify parents of children that cannot start or continue, or that need not."""
-        commands, completed = [], []
+        """Notify parents of children that cannot start or continue, or that need not. A run that is there already may
+        have ended, and whoever waits for it may have lost that."""
+        commands, over, rows = [], [], []
         for owed, reply in answers:
             match owed.effect:
                 case StartChild(child, seq=seq, attempt=attempt) if isinstance(reply, list) and reply[0] == _BUSY:
                     why = f"its session is busy with run {reply[1]}, and takes one at a time"
                     commands.append(self.refuse(owed.run, seq, attempt, child, why))
+                case StartChild(child) if isinstance(reply, list) and reply[0] == _EXISTS:
+                    over.append(child)
+                case StartRow(batch, row) if isinstance(reply, list) and reply[0] == _EXISTS:
+                    rows.append(place_of(batch, row))
                 case RetryChild(child, _, seq, attempt) if reply == _GONE:
                     fields = ("seq", str(seq), "attempt", str(attempt), "child", child)
                     commands.append(self.runs.notification(owed.run, "child_gone", *fields))
-                case RetryChild(child) if reply == _COMPLETED:
-                    completed.append(child)
+                case RetryChild(child):
+                    over.append(child)
                 case TellRun(run, what, data) if what == SIGNALLED and (reply is None or reply in FINAL):
                     signal = Signalled.of(data)
                     commands.append(self.signals.gone(signal.name, run, signal.seq, signal.attempt))
                 case RetryRow(batch, row) if reply is None:
                     why = "it cannot be retried: its run has expired"
                     commands.append(self._batches.refused(place_of(batch, row), why))
-        specs = self.specs(completed)
-        ends = self.with_states(self.ends(completed), specs)
+        specs = self.specs(over)
+        ends = self.with_states(self.ends(over), specs)
         commands += [
-            self.notify_parent(specs[child], end, max_state_bytes) for child, end in ends.items() if child in specs
+            self.notify_parent(specs[child], end, max_state_bytes)
+            for child, end in ends.items()
+            if child in specs and specs[child].parent is not None
         ]
+        commands += self._ends_of_rows(rows)
         for answer in run_in_order(self._client, commands):
             if isinstance(answer, Exception):
                 raise answer
+
+    def _ends_of_rows(self, places: Sequence[str]) -> list[RedisCommand]:
+        """What tells batches of those rows (batches.place_of) whose runs are over."""
+        runs = {row_run_id(*parse_place(place)): place for place in places}
+        ends = self.ends(list(runs))
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in ends:
+            pipe.hget(self._keys.of_run(run_id).run, "end_version")
+        versions = zip(ends.items(), pipe.execute() if ends else (), strict=True)
+        return [self.notify_batch(runs[run_id], int(version or 0), end) for (run_id, end), version in versions]
 
     # The commands that deliver effects
 

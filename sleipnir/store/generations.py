@@ -14,15 +14,23 @@ In a new generation, older views of runs and cursors are dropped, no visit is ta
 from __future__ import annotations
 
 import secrets
+from typing import NamedTuple
 
 from sleipnir.runs.views import Generation
 from sleipnir.store.connect import Client, clock_ms
 from sleipnir.store.keys import Keys
-from sleipnir.store.scripts import Arg, LuaScript
+from sleipnir.store.scripts import Arg, LuaScript, answers
 
 _PULSE = LuaScript("pulse")
 _MOVED = "moved?"
 """The reply of pulse.lua if another server than before has the partition, and the caller did not name all servers."""
+
+
+class LastPulse(NamedTuple):
+    """The generation of a partition, and when it was seen last."""
+
+    generation: str
+    at_ms: int
 
 
 class Generations:
@@ -84,6 +92,20 @@ class Generations:
         id_, data, why = (stored.get(name, "") for name in ("id", "data", "why"))
         now_ms = clock_ms(self._client)
         return Generation(id_, data, since_ms, why, pulse, steady_ms, now_ms, pulse_ms)
+
+    def last(self) -> dict[int, LastPulse]:
+        """The id of each partition's generation, and when a scheduler has pulsed last, by the partition's clock. Those
+        that have none yet, and those of a cluster's nodes that do not answer, are left out; raises the error of one if
+        none does."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.hmget(self._keys.generation_of(partition), "id", "pulse_ms")
+        replies = answers(pipe.execute(raise_on_error=False), (None, None))
+        return {
+            partition: LastPulse(id_, int(pulse_ms))
+            for partition, (id_, pulse_ms) in enumerate(replies)
+            if id_ is not None and pulse_ms is not None
+        }
 
     def stopped(self) -> None:
         """Record that all services have stopped before Redis is stopped, so that nothing is lost. The next pulse clears

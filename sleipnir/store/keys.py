@@ -142,6 +142,10 @@ class Keys:
         Redis. Of a cluster's nodes, each has its own life. Never dies."""
         return f"{self._tag(partition) if self.of_cluster else self.prefix}:generation"
 
+    def partition_of_key(self, key: str) -> int:
+        """The partition whose hash tag a key has."""
+        return int(key.removeprefix(f"{self.prefix}:{{p").partition("}")[0])
+
     @property
     def generations(self) -> Sequence[str]:
         """The keys of all generations."""
@@ -357,6 +361,13 @@ class PartitionKeys:
         """STREAM run, e (JSON, transitions.Effect): effects of commits on other runs, oldest first. The owner of the
         partition delivers and deletes an entry."""
         return f"{self.tag}:effects"
+
+    @property
+    def delivered(self) -> str:
+        """STREAM run, e, was (its id among the effects), to (the partition of its target) and generation (of that, when
+        it was delivered): in a cluster, effects that were delivered to other partitions, for effects.KEPT_MS and the
+        time for which a node does not answer, at most effects.MOST_KEPT."""
+        return f"{self.tag}:delivered"
 
     @property
     def dead_letters(self) -> str:

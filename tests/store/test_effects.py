@@ -47,14 +47,14 @@ MIDDLE = PARENT.replace("agent: child", "agent: leaf")
 class World:
     """Schedulers of a parent and of its child."""
 
-    def __init__(self, store: Store, agents: dict[str, str] | None = None, **spec: Any) -> None:
+    def __init__(self, store: Store, agents: dict[str, str] | None = None, run: str = RUN, **spec: Any) -> None:
         self.store = store
         self.advance = advance_of(store, "")
         self._graphs: Any = SimpleNamespace(get=self._graph)
         self.advance._graphs = self._graphs
         self.deliveries = Deliveries(store.effects, self._graphs, max_state_bytes=1_000_000)
         known = {"child": "c1"} if agents is None else agents
-        store.runs.create(RUN, RunSpec("parent", "p1", agents=known, **spec), {"initial_prompt": ""})
+        store.runs.create(run, RunSpec("parent", "p1", agents=known, **spec), {"initial_prompt": ""})
 
     def _graph(self, digest: str, agent: str, overrides: Any = None) -> Any:
         if digest == "gone":
@@ -422,7 +422,7 @@ def test_a_child_that_starts_after_it_was_refused_is_cancelled(store: Store, mon
     world = World(store, sessions={"child": "desk"})
     world.plan()
     with monkeypatch.context() as patched, pytest.raises(ConnectionError):
-        patched.setattr(store.effects, "_done", lambda _: (_ for _ in ()).throw(ConnectionError()))
+        patched.setattr(store.effects, "_done", lambda *_: (_ for _ in ()).throw(ConnectionError()))
         world.deliver()
     store.runs.cancel(other)
     world.plan()

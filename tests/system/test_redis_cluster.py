@@ -10,8 +10,9 @@ import pytest
 
 from sleipnir.client.client import Client
 from sleipnir.client.run import Run
-from sleipnir.errors import ConfigError, StoreUnavailable
+from sleipnir.errors import ConfigError, RunNotFound, StoreUnavailable
 from sleipnir.failpoints import VARIABLE
+from sleipnir.runs.run import child_id
 from sleipnir.settings import Settings
 from sleipnir.store.cluster import slot_of
 from tests.asking import ASK, COUNT
@@ -37,7 +38,7 @@ def cluster(broker: RedisServer) -> Iterator[ServerCluster]:
 
 @pytest.fixture
 def stack(cluster: ServerCluster, tmp_path: Path) -> Iterator[Stack]:
-    with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as running:
+    with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name, agents_dir=tmp_path) as running:
         running.start_scheduler()
         running.start_worker()
         yield running
@@ -145,6 +146,67 @@ def follows(node: ClusterNode, cluster: ServerCluster) -> bool:
     replica = next(each for each in cluster.nodes if each.port == port)
     offset = int(node.client.info("replication")["master_repl_offset"])
     return int(replica.client.info("replication")["slave_repl_offset"]) >= offset
+
+
+PARENT = """
+name: parent
+start: sure
+nodes:
+  sure: {type: input, question: "Begin?", next: call}
+  call: {type: agent, agent: ask, prompt: "hi", state_updates: {said: "{{output}}"}, next: done}
+  done: {type: end, output: "{{said}}"}
+"""
+
+
+@pytest.mark.parametrize("loses", ["start", "end"])
+def test_what_a_node_was_told_and_has_lost_is_told_again(
+    cluster: ServerCluster, stack: Stack, tmp_path: Path, ask: Path, loses: str
+) -> None:
+    """The start of a child, which another node owed to it, or the end of a child that is on another node."""
+    assert ask.is_dir()
+    with stack.client() as client:
+        parents = [client.submit(write_agent(tmp_path / "parent", PARENT)) for _ in range(9)]
+        all_ask(parents)
+        children = {run.id: Run(client.store, child_id(run.id, 2), client.settings) for run in parents}
+        parent = next(run for run in parents if node_of(cluster, run) is not node_of(cluster, children[run.id]))
+        child = children[parent.id]
+        if loses == "end":
+            parent.answer("yes")
+            wait_until(lambda: gates_of(child), "the child asks", 60)
+        failing = node_of(cluster, child if loses == "start" else parent)
+        replica = next(node for node in cluster.nodes if node.follows(failing))
+        wait_until(lambda: follows(failing, cluster), "its replica has all of it", 30)
+        cluster.cut_off(failing, replica)
+        if loses == "end":
+            child.answer("yes")
+            wait_until(lambda: parent.info().is_final, "the parent is over, as its node has it", 60)
+        else:
+            parent.answer("yes")
+            wait_until(lambda: gates_of(child), "the child asks, as its node has it", 60)
+        failing.kill()
+        replica.resume()
+        wait_until(
+            lambda: node_of(cluster, child) is not failing and node_of(cluster, parent) is not failing,
+            "its replica is a primary",
+            60,
+        )
+        if loses == "start":
+            wait_until(lambda: gates_of(child), "the child is started again, and asks", 90)
+            child.answer("yes")
+        info = parent.wait(90)
+        assert (info.status, parent.output) == ("completed", "yes 2"), info.error
+        assert child.info().status == "completed"
+        failing.start()
+        wait_until(cluster.is_whole, "it is a replica now", 60)
+    assert "effects are delivered again" in stack.log("scheduler")
+
+
+def gates_of(run: Run) -> Any:
+    """Its questions; none while it, or its node, is not there."""
+    try:
+        return run.gates()
+    except (RunNotFound, StoreUnavailable):
+        return []
 
 
 def test_runs_on_other_nodes_go_on_while_one_is_away(broker: RedisServer, tmp_path: Path, ask: Path) -> None:

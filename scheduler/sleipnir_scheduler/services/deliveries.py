@@ -56,6 +56,7 @@ from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.scripts import RedisCommand
 from sleipnir_scheduler.child_run import child_run
 from sleipnir_scheduler.graphs import Graphs
+from sleipnir_scheduler.services.redeliveries import Redeliveries
 
 AT_ONCE = 100  # effects that share their round trips; whether they are still owed is checked once for all of them
 
@@ -84,7 +85,8 @@ class Found:
 
 
 class Deliveries:
-    """`max_state_bytes` bounds a child's first state, and the state that it returns."""
+    """`max_state_bytes` bounds a child's first state, and the state that it returns. `redeliveries`: each partition may
+    lose what it has received."""
 
     def __init__(
         self,
@@ -92,10 +94,12 @@ class Deliveries:
         graphs: Graphs,
         *,
         max_state_bytes: int,
+        redeliveries: Redeliveries | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._graphs, self._max_state_bytes = store, graphs, max_state_bytes
-        self._clock = clock
+        self._redeliveries, self._clock = redeliveries, clock
+        self._owned: Collection[int] = ()
         self._passed: dict[int, str] = {}
         """By partition the last skipped effect; earlier ones are skipped too, or done."""
         self._again_s = 0.0
@@ -105,13 +109,18 @@ class Deliveries:
     def forget(self) -> None:
         """Begin at the first effect of each partition again, because the epochs have changed."""
         self._passed.clear()
+        if self._redeliveries is not None:
+            self._redeliveries.forget()
 
     def run_once(self, partitions: Collection[int], block_ms: int) -> int:
         """Deliver effects; waits up to `block_ms` for the first. Returns how many."""
         if self._clock() >= self._again_s:
             self._passed, self._again_s = {}, self._clock() + AGAIN_S
         self._passed = {partition: self._passed.get(partition, _FIRST) for partition in partitions}
+        self._owned = partitions
         try:
+            if self._redeliveries is not None:
+                self._redeliveries.look(partitions, self._deliver_again)
             owed = _without_many_forks(self._store.read(self._passed, limit=AT_ONCE, block_ms=block_ms))
             for at in range(0, len(owed), AT_ONCE):
                 self._deliver(owed[at : at + AT_ONCE])
@@ -140,7 +149,8 @@ class Deliveries:
         becomes a dead letter. False: some were not delivered, because an earlier one to the same target became a dead
         letter."""
         try:
-            refused = self._store.deliver(self._deliveries(known), self._max_state_bytes)
+            deliveries = self._deliveries(known)
+            refused = self._store.deliver(deliveries, self._max_state_bytes, self._generations_of(deliveries))
         except Exception as error:
             if not is_lasting(error):
                 raise
@@ -155,6 +165,36 @@ class Deliveries:
             return True
         buried = [self._bury(each, why, passed) for each, why in refused]
         return len(known) == 1 or not any(buried)
+
+    def _generations_of(self, deliveries: Sequence[Delivery]) -> Mapping[int, str]:
+        """The generations of the partitions that get something; the targets of effects have all earlier ones then."""
+        if self._redeliveries is None:
+            return {}
+        targets = {self._store.target(each) for each in deliveries if each.owed.effect is not None} - {None}
+        return self._redeliveries.before(
+            [target for target in targets if target is not None], self._owned, self._deliver_again
+        )
+
+    def _deliver_again(self, owed: Sequence[OwedEffect]) -> int:
+        """Deliver effects again that their targets may have lost. A child whose parent is over is not started again.
+        Returns how many."""
+        over = self._store.ends([each.run for each in owed if isinstance(each.effect, StartChild)])
+        known = [
+            each
+            for each in owed
+            if each.effect is not None and not (isinstance(each.effect, StartChild) and each.run in over)
+        ]
+        try:
+            refused = self._store.deliver_again(self._deliveries(known), self._max_state_bytes)
+        except Exception as error:
+            if not is_lasting(error):
+                raise
+            if len(known) > 1:
+                return sum(self._deliver_again([each]) for each in known)
+            refused = [(known[0], _why(error))]
+        for each, why in refused:
+            self._log.warning("an effect cannot be delivered again", entry=each.id, run=each.run, reason=why)
+        return len(known) - len(refused)
 
     def _deliveries(self, known: Sequence[OwedEffect]) -> list[Delivery]:
         parents = [each.run for each in known if isinstance(each.effect, StartChild)]

@@ -11,12 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
 
 import structlog
 
 from sleipnir.runs.views import Generation
-from sleipnir.store.generations import Generations, gap_ms
+from sleipnir.store.generations import Generations, LastPulse, gap_ms
 from sleipnir.store.scripts import SILENT
 
 
@@ -34,7 +35,8 @@ class GenerationWatches:
     ) -> None:
         """`apart`: each partition has its own."""
         self.lease_ms, self.gap_ms = int(lease_s * 1000), gap_ms(lease_s, heartbeat_s)
-        self._apart, self._watches, self._making = apart, dict[int, GenerationWatch](), threading.Lock()
+        self._store, self._apart = store, apart
+        self._watches, self._making = dict[int, GenerationWatch](), threading.Lock()
         self._make = partial(GenerationWatch, store, lease_s=lease_s, heartbeat_s=heartbeat_s, began=began)
 
     def of(self, partition: int) -> GenerationWatch:
@@ -57,6 +59,20 @@ class GenerationWatches:
         if failure is not None and not found:
             raise failure
         return found
+
+    def fresh(self, partitions: Collection[int], every_ms: float) -> dict[int, str]:
+        """The ids of their generations, which are pulsed if that was so long ago. Those of nodes of a cluster that do
+        not answer are left out."""
+        found = dict[int, str]()
+        for partition in partitions:
+            watch = self.of(partition)
+            with suppress(*SILENT):
+                found[partition] = watch.run_once().id if watch.is_due(every_ms) else watch.id
+        return found
+
+    def last(self) -> dict[int, LastPulse]:
+        """What is stored of all generations, by partition, without those of nodes that do not answer."""
+        return self._store.last()
 
     def pulses(self, partitions: Collection[int], urgent: Collection[int]) -> Iterator[tuple[Generation, list[int]]]:
         """Pulse, and yield the generations with the partitions that have them. In a cluster those of partitions that
