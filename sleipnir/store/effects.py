@@ -375,12 +375,12 @@ class Effects:
             for child, end in ends.items()
             if child in specs and specs[child].parent is not None
         ]
-        commands += self._ends_of_rows(rows)
+        commands += self.ends_of_rows(rows)
         for answer in run_in_order(self._client, commands):
             if isinstance(answer, Exception):
                 raise answer
 
-    def _ends_of_rows(self, places: Sequence[str]) -> list[RedisCommand]:
+    def ends_of_rows(self, places: Sequence[str]) -> list[RedisCommand]:
         """What tells batches of those rows (batches.place_of) whose runs are over."""
         runs = {row_run_id(*parse_place(place)): place for place in places}
         ends = self.ends(list(runs))

@@ -392,3 +392,22 @@ def test_many_forks_leave_room_for_other_effects_and_lose_none(store: Store) -> 
     assert world.deliveries.run_once(range(store.keys.partitions), 1) == FORKS_AT_ONCE
     world.deliver()
     assert world.batch.info().failed == 90
+
+
+def test_a_batch_whose_node_has_lost_that_it_admitted_a_row_gets_the_end_of_its_run(store: Store) -> None:
+    """The fail-over of a node of a cluster: the run of the row is on another node, and over."""
+    world = World(store, count=1)
+    keys = store._client.keys(f"{store.keys.of_batch(ID).batch}*") + store._client.keys("*:batches*")
+    for key in keys:
+        store._client.copy(key, f"{key}:before")
+    world.go_on()
+    world.answer(0, "yes")
+    assert (world.states, store.batches.info(ID).state) == ("c", "done")
+    for key in keys:
+        store._client.copy(f"{key}:before", key, replace=True)
+        store._client.delete(f"{key}:before")
+    assert world.states == "w"
+    world.admission = Admission(store, window=100)
+    world.go_on()
+    assert (world.states, store.batches.info(ID).state) == ("c", "done")
+    assert [(r.row, r.output) for r in world.batch.results()] == [(0, "0")]

@@ -13,7 +13,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import AwaitSignal, LeaveSignal
 from sleipnir.store import signals as store_signals
 from sleipnir.store.partitions import parked_runs
-from sleipnir.store.runs.requests import Fence
+from sleipnir.store.runs.requests import NO_FENCE, Fence
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services import advance, parking
@@ -353,3 +353,20 @@ def test_an_offer_that_is_young_stays_with_the_parked_run(store: Store, monkeypa
     assert ended(keeper, 2) == [None]
     mend()
     assert ended(keeper, 1, 2) == [f"{GOT}e1", None]
+
+
+@pytest.mark.parametrize("options", ["", "consume: one"])
+def test_a_visit_whose_node_has_lost_what_it_was_told_is_told_again_when_it_waits_again(
+    store: Store, options: str
+) -> None:
+    keeper = RedisKeeper(store)
+    began_ms = store.now_ms()
+    run = start(keeper, 1, options)
+    assert keeper.signal(NAME, "e1", {"n": 1}) == 1
+    assert keeper._deliveries.run_once(range(store.keys.partitions), 1) == 1
+    store._client.xtrim(store.keys.of_partition(store.keys.partition_of(run)).inbox, maxlen=0)
+    assert ended(keeper, 1) == [None]
+    [visit] = store.runs.info(run).visits
+    again = AwaitSignal(NAME, visit.seq, visit.attempt, began_ms, one=bool(options), sure=bool(options))
+    run_in_order(store._client, [store.signals.deliver(NO_FENCE, run, again)])
+    assert ended(keeper, 1) == [f"1 of {NAME} by e1"]

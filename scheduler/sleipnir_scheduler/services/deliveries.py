@@ -304,7 +304,8 @@ class Deliveries:
         return self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
 
     def _fork_row(self, spec: RunSpec, effect: ForkRow, beginning: RowBeginning) -> RedisCommand | None:
-        """Make the fork that a row is; None: done. Where it begins depends on its source, which is read now."""
+        """Make the fork that a row is, whose beginning depends on its source, which is read now. Returns what is left
+        to do: tell the batch that it is over, if it was there before."""
         place = place_of(effect.batch, effect.row)
         try:
             source = source_of(effect.text)
@@ -314,7 +315,7 @@ class Deliveries:
             run_id = row_run_id(effect.batch, effect.row)
             of_source = self._store.runs.spec(source)
             forks.submit(self._store.runs, wanted, of_source, spec, graph, run_id, graph_of=self._graph_of, place=place)
-            return None
+            return next(iter(self._store.ends_of_rows([place])), None)
         except RunNotFound as error:
             return self._store.refuse_row(place, f"the run to go on from has expired: {error}", effect.text)
         except StoreUnavailable:

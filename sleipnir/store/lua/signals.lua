@@ -29,7 +29,8 @@
 -- Returns  {number, new, told}: send: the number of the signal in microseconds since the epoch, 0 if a signal with this
 --          id was there before, and how many visits this call has told; number is '' for the other wishes
 -- Calling twice is safe: an id is known as long as its signal is kept; a request after a later one of its source changes
--- nothing. An effect tells each visit, and another one calls this again if there is more to do.
+-- nothing. An effect tells each visit, and another one calls this again if there is more to do. A visit that waits again,
+-- because its node has lost that it did, is told again.
 local board, log, every, one, due, left, waits, recent, effects, awaited, waiting = unpack(KEYS)
 local name, wish, who, number, kind, data, source, fence, keep_ms, most, most_bytes, page = unpack(ARGV)
 local MOST_BYTES_TOLD = 512 * 1024  -- in one call: encoding takes 2 us for each kB
@@ -175,7 +176,7 @@ if wish == 'send' then
     reply = {signal, 1, 0}
   end
 elseif wish == 'await' and kind == 'every' then
-  redis.call('ZADD', every, 'NX', text_of(tonumber(number) - 1), who)
+  redis.call('ZADD', every, text_of(tonumber(number) - 1), who)
 elseif wish == 'await' and (not redis.call('HGET', board, 'w:' .. who) or redis.call('HDEL', board, 'p:' .. who) == 1) then
   redis.call('ZADD', one, text_of(next_number()), who)
   redis.call('HSET', board, 'w:' .. who, number .. ' ' .. kind)
@@ -190,6 +191,10 @@ elseif wish == 'await' and (not redis.call('HGET', board, 'w:' .. who) or redis.
     redis.call('ZADD', due, unpack(members))
   end
   if #again > 0 then redis.call('ZREMRANGEBYSCORE', left, number, again[#again]) end
+elseif wish == 'await' then  -- its node has lost that it waits: it is told again what is offered to it
+  for signal in string.gmatch(redis.call('HGET', board, 'o:' .. who) or '', '%d+') do
+    if redis.call('HGET', board, 'h:' .. signal) == who then tell(who, signal, true) end
+  end
 elseif wish == 'leave' then
   redis.call('ZREM', every, who)
   redis.call('ZREM', one, who)
