@@ -2,11 +2,13 @@
 
 A message is a hint: a duplicate costs a refused claim, a lost message costs `redispatch_after_s`. On a Redis
 broker the envelopes are built here and pushed in one round trip per batch (20 times cheaper than
-`apply_async`); other brokers are used through kombu. tests/system compares the envelope with `app.amqp`.
+`apply_async`); to RabbitMQ the messages of a batch are written at once; other brokers are used through kombu.
+tests/system compares the envelope with `app.amqp`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -23,9 +25,14 @@ from sleipnir import failpoints, tracing
 from sleipnir.messages import BATCH_PRIORITY, TASK_NAME, Role, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker, is_redis
+from sleipnir.store.amqp_queues import drop, is_amqp, lengths_of
 from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.keys import line_of
 from sleipnir.store.store import Store
+
+CONNECT_S = 5.0
+WRITE_S = 5.0
+"""How long a write may take to a broker that reads nothing, as RabbitMQ does while it lacks memory or disk."""
 
 
 class Published(NamedTuple):
@@ -163,7 +170,7 @@ class KombuDispatcher:
     def __init__(self, url: str, transport_options: Mapping[str, Any] | None = None) -> None:
         from kombu import Connection
 
-        self._connection = Connection(url, connect_timeout=5, transport_options=dict(transport_options or {}))
+        self._connection = Connection(url, connect_timeout=CONNECT_S, transport_options=dict(transport_options or {}))
         self._producer = self._connection.Producer(serializer="json", auto_declare=False)
         self._lock = threading.Lock()  # a connection of AMQP is for one thread at a time
 
@@ -177,23 +184,13 @@ class KombuDispatcher:
 
     def look(self, queues: Collection[str]) -> Mapping[str, QueueBacklog]:
         """Only lengths, if the broker reports them without consuming a message (as AMQP does)."""
-        backlogs: dict[str, QueueBacklog] = {}
         with self._lock:
-            for queue in queues:
-                try:
-                    backlogs[queue] = QueueBacklog(self._length(queue))
-                except Exception as error:  # each transport has its own errors
-                    structlog.get_logger().debug("the broker does not report a queue's length", error=str(error))
-        return backlogs
-
-    def _length(self, queue: str) -> int:
-        from kombu import Queue
-
-        with self._connection.channel() as channel:
             try:
-                return int(Queue(queue)(channel).queue_declare(passive=True).message_count)
-            except self._connection.channel_errors:
-                return 0  # there is no such queue; the next message declares it
+                lengths = lengths_of(self._connection, queues)
+            except Exception as error:  # each transport has its own errors
+                structlog.get_logger().debug("the broker does not report the lengths of queues", error=str(error))
+                return {}
+        return {queue: QueueBacklog(length) for queue, length in lengths.items()}
 
     @failpoints.around("publish")
     def _send(self, call: VisitCall, queue: str) -> None:
@@ -212,6 +209,86 @@ class KombuDispatcher:
         )
 
 
+class AmqpDispatcher(KombuDispatcher):
+    """RabbitMQ. The messages of a batch are one write on one channel: a quarter of the CPU of kombu's, which writes
+    each. Nothing waits for a confirmation, which comes after the broker's disk: the outbox publishes again what was
+    lost."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._line: _AmqpLine | None = None
+
+    def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
+        messages = list(visits)
+        if not messages:
+            return Published(0)
+        with self._lock:
+            try:
+                self._write(messages)
+            except (*self._connection.connection_errors, *self._connection.channel_errors) as error:
+                drop(self._connection)
+                if isinstance(error, TimeoutError):
+                    raise  # it has cost enough of the planner's time
+                self._write(messages)
+        return Published(len(messages))
+
+    @failpoints.around("publish")
+    def _write(self, messages: Collection[tuple[VisitCall, str]]) -> None:
+        self._connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
+        channel = self._connection.default_channel
+        if self._line is None or self._line.channel is not channel:
+            self._line = _AmqpLine(channel)
+        self._line.write(messages)
+
+
+class _AmqpLine:
+    """A channel, and the queues that were declared on it."""
+
+    def __init__(self, channel: Any) -> None:
+        from amqp.method_framing import frame_writer
+
+        self.channel = channel
+        self._declared: set[str] = set()
+        self._frames = _Frames()
+        self._add = frame_writer(channel.connection, self._frames)
+
+    def write(self, messages: Collection[tuple[VisitCall, str]]) -> None:
+        from amqp import spec
+        from amqp.serialization import dumps
+        from kombu import Queue
+
+        connection = self.channel.connection
+        with contextlib.suppress(TimeoutError):
+            connection.drain_events(timeout=0)  # what the broker has said meanwhile; an end of the connection raises
+        for queue in {queue for _, queue in messages} - self._declared:
+            Queue(queue)(self.channel).declare()
+            self._declared.add(queue)
+        for call, queue in messages:
+            publish = dumps("Bssbb", (0, "", queue, False, False))
+            self._add(1, self.channel.channel_id, spec.Basic.Publish, publish, self._message(call))
+        with connection.transport.having_timeout(WRITE_S):
+            connection.transport.write(self._frames.taken())
+
+    def _message(self, call: VisitCall) -> Any:
+        properties = {"correlation_id": call.task_id, "delivery_mode": 2}
+        text = json.dumps(body(call)).encode()
+        return self.channel.prepare_message(text, 0, "application/json", "utf-8", headers(call), properties)
+
+
+class _Frames:
+    """Takes what py-amqp would write to a socket."""
+
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+
+    def write(self, frame: bytes | memoryview) -> None:
+        self._kept.append(bytes(frame))  # of a buffer that the next one uses
+
+    def taken(self) -> bytes:
+        frames, self._kept = self._kept, []
+        return b"".join(frames)
+
+
 def dispatcher(
     settings: Settings, store: Store, now_ms: Callable[[], float] = lambda: time.time() * 1000
 ) -> Dispatcher:
@@ -219,4 +296,5 @@ def dispatcher(
     broker = settings.broker
     if broker is None or is_redis(broker):
         return RedisDispatcher(store, now_ms)
-    return KombuDispatcher(celery_broker(broker).url)
+    url = celery_broker(broker).url
+    return AmqpDispatcher(url) if is_amqp(broker) else KombuDispatcher(url)

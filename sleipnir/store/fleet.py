@@ -20,6 +20,7 @@ from sleipnir.runs.run import Parked
 from sleipnir.runs.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_cluster, is_redis
+from sleipnir.store.amqp_queues import AmqpQueues
 from sleipnir.store.connect import Client, clock_ms, connect, deployment_info, server_infos, time_ms
 from sleipnir.store.fast_client import execute_all
 from sleipnir.store.generations import Generations
@@ -46,10 +47,11 @@ class QueueBacklog:
 
 
 class Fleet:
-    """Announcements and health. `broker` is the broker's client if the broker is a Redis, else None."""
+    """Announcements and health. `broker` is the broker's client if the broker is a Redis, else None; `amqp` the queues
+    of one that is RabbitMQ."""
 
-    def __init__(self, client: Client, keys: Keys, broker: Client | None) -> None:
-        self._client, self._keys, self._broker = client, keys, broker
+    def __init__(self, client: Client, keys: Keys, broker: Client | None, amqp: AmqpQueues | None = None) -> None:
+        self._client, self._keys, self._broker, self._amqp = client, keys, broker, amqp
 
     @classmethod
     def of(cls, settings: Settings, *, timeout_s: float) -> Fleet:
@@ -61,6 +63,7 @@ class Fleet:
             connect(str(settings.redis_url), **options),
             Keys(settings.key_prefix, None, is_cluster(str(settings.redis_url))),
             connect(broker, **options) if broker and is_redis(broker) else None,
+            AmqpQueues.of(broker, timeout_s),
         )
 
     def broker_answers(self) -> bool:
@@ -158,10 +161,11 @@ class Fleet:
         }
 
     def queue_lengths(self, queues: Collection[str] = ()) -> dict[str, int]:
-        """Messages in the broker, per queue: only hints, the frontier is authoritative. Empty unless it is a Redis."""
-        if self._broker is None:
-            return {}
+        """Messages in the broker, per queue: only hints, the frontier is authoritative. Empty unless it is a Redis, or
+        a RabbitMQ that answers."""
         names = sorted({*QUEUES, *queues})
+        if self._broker is None:
+            return {} if self._amqp is None else self._amqp.lengths(names)
         pipe = self._broker.pipeline(transaction=False)
         for name in names:
             for line in lines_of(name):

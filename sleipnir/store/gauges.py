@@ -20,6 +20,7 @@ from sleipnir.runs.deployment_holds import HOLD_PREFIX
 from sleipnir.runs.views import WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
+from sleipnir.store.amqp_queues import AmqpQueues
 from sleipnir.store.connect import Client, connect, deployment_info, store_errors, time_ms
 from sleipnir.store.fleet import SEEN_FOR_MS, Fleet
 from sleipnir.store.keys import Keys, is_member
@@ -73,8 +74,8 @@ class PartitionLoad:
 
 @dataclass(frozen=True)
 class FleetLoad:
-    """The load of the whole deployment. `messages` and `oldest_ms`, by queue, are empty unless the broker is a
-    Redis."""
+    """The load of the whole deployment. `messages` by queue are empty unless the broker is a Redis or RabbitMQ,
+    `oldest_ms` unless it is a Redis."""
 
     info: Mapping[str, Any]
     workers: tuple[WorkerInfo, ...]
@@ -97,7 +98,8 @@ class Gauges:
         self._client = connect(self._url, **options)
         broker = settings.broker
         self._broker: Client | None = connect(broker, **options) if broker and is_redis(broker) else None
-        self._fleet = Fleet(self._client, self._keys, self._broker)
+        self._amqp = AmqpQueues.of(broker, timeout_s)
+        self._fleet = Fleet(self._client, self._keys, self._broker, self._amqp)
         self._waits = QueueWaits(self._client, self._keys, self._broker)
         self._limiter = Limiter(self._client, self._keys, lease_ms=int(settings.lease_s * 1000))
 
@@ -105,6 +107,8 @@ class Gauges:
         for client in (self._client, self._broker):
             if client is not None:
                 client.close()
+        if self._amqp is not None:
+            self._amqp.close()
 
     def work(self, partitions: Collection[int]) -> PartitionLoad:
         """The load of these partitions. Reading resets their count of late results. Raises StoreUnavailable."""
@@ -181,8 +185,6 @@ class Gauges:
 
     def _line(self, served: Collection[str], now_ms: int) -> tuple[dict[str, int], dict[str, int]]:
         """Messages by queue, and how long the next visit has waited, which is approximately the oldest."""
-        if self._broker is None:
-            return {}, {}
         try:
             messages = self._fleet.queue_lengths(served)
             return messages, self._waits.oldest_ms(messages, now_ms)

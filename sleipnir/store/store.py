@@ -45,6 +45,7 @@ from sleipnir.errors import ConfigError
 from sleipnir.runs.actor import NOBODY, Person
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_cluster, is_redis
+from sleipnir.store.amqp_queues import AmqpQueues
 from sleipnir.store.connect import check_server, clock_ms, close, connect, store_errors
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.generations import Generations
@@ -138,6 +139,7 @@ class Store:
         self._broker = None
         if broker and is_redis(broker):
             self._broker = connect(broker, client_name=client_name, in_loop=in_loop)
+        self._amqp = AmqpQueues.of(broker)
         self._settings, self._client_name, self._by = settings, client_name, by
         self._retention_ms = int(settings.retention_s * 1000)
         self._making = threading.RLock()  # reentrant: some parts use others
@@ -151,7 +153,7 @@ class Store:
         self.keys = keys
         self.runs = Runs(self._client, keys, self._by, self._retention_ms, self._audit_ms, self.person)
         self.generations = Generations(self._client, keys)
-        self.fleet = Fleet(self._client, keys, self._broker)
+        self.fleet = Fleet(self._client, keys, self._broker, self._amqp)
 
     @_Part
     def records(self) -> Records:
@@ -397,6 +399,8 @@ class Store:
         for client in (self._client, self._bytes, self._broker):
             if client is not None:
                 close(client)
+        if self._amqp is not None:
+            self._amqp.close()
 
     def __enter__(self) -> Store:
         return self

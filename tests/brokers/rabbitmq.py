@@ -19,7 +19,8 @@ from kombu.exceptions import OperationalError
 
 from sleipnir.local import launch
 from sleipnir.messages import VisitCall
-from sleipnir_scheduler.dispatch import KombuDispatcher
+from sleipnir.store.amqp_queues import AmqpQueues
+from sleipnir_scheduler.dispatch import AmqpDispatcher, KombuDispatcher
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.secured import free_port
 
@@ -117,7 +118,7 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
 
 def test_a_message_for_an_undeclared_queue_waits_there(rabbit: RabbitMQ) -> None:
     call = VisitCall("run000000001", "a", 1, 1, "agent", "digest")
-    dispatcher = KombuDispatcher(rabbit.url)
+    dispatcher = AmqpDispatcher(rabbit.url)
     dispatcher.publish([(call, "early"), (call, "early")])
     assert rabbit.messages("early") == 2
     threads = [threading.Thread(target=dispatcher.publish, args=([(call, "crowd")] * 200,)) for _ in range(4)]
@@ -127,6 +128,67 @@ def test_a_message_for_an_undeclared_queue_waits_there(rabbit: RabbitMQ) -> None
         thread.join(60)
     wait_until(lambda: rabbit.messages("crowd") == 800, "what several services of a scheduler publish is all there")
     dispatcher._connection.release()
+
+
+def test_a_batch_has_the_messages_that_kombu_writes(rabbit: RabbitMQ) -> None:
+    calls = [VisitCall("run000000001", "a", seq, 1, "agent", "digest", batch="b" * (seq % 2)) for seq in (1, 2, 3)]
+    written = {}
+    for kind in (AmqpDispatcher, KombuDispatcher):
+        queues = [f"{kind.__name__}-{number % 2}" for number in range(3)]
+        dispatcher = kind(rabbit.url)
+        assert dispatcher.publish(zip(calls, queues, strict=True)) == (3, 0)
+        assert {name: backlog.length for name, backlog in dispatcher.look({*queues, "nowhere"}).items()} == {
+            queues[0]: 2, queues[1]: 1, "nowhere": 0
+        }  # fmt: skip
+        with Connection(rabbit.url) as connection:
+            channel = connection.channel()
+            taken = [channel.basic_get(queue, no_ack=True) for queue in sorted(queues)]
+        written[kind] = [(message.body, message.headers, message.properties) for message in taken]
+        dispatcher._connection.release()
+    assert written[AmqpDispatcher] == written[KombuDispatcher]
+
+
+def refused(dispatcher: AmqpDispatcher, call: VisitCall) -> bool:
+    try:
+        dispatcher.publish([(call, "away")])
+    except (OSError, OperationalError):
+        return True
+    return False
+
+
+def test_a_dispatcher_and_who_asks_for_lengths_reconnect_to_a_broker_that_was_away(rabbit: RabbitMQ) -> None:
+    call = VisitCall("run000000001", "a", 1, 1, "agent", "digest")
+    dispatcher, queues = AmqpDispatcher(rabbit.url), AmqpQueues(rabbit.url)
+    assert dispatcher.publish([]) == (0, 0)
+    dispatcher.publish([(call, "away")] * 100)
+    wait_until(lambda: queues.lengths(["away", "nowhere"]) == {"away": 100, "nowhere": 0}, "the messages are there")
+    rabbit.kill()
+    wait_until(lambda: queues.lengths(["away"]) == {}, "it is noticed by who asks")
+    wait_until(lambda: refused(dispatcher, call), "it is noticed by who publishes")
+    rabbit.start()
+    before = queues.lengths(["away"])["away"]
+    assert dispatcher.publish([(call, "away")] * 5) == (5, 0)
+    wait_until(lambda: queues.lengths(["away"])["away"] == before + 5, "the new messages are there")
+    queues.close()
+    dispatcher._connection.release()
+
+
+def test_messages_that_the_broker_has_lost_are_published_again(
+    rabbit: RabbitMQ, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    agent = write_agent(tmp_path / "mixed", GRAPH, scripts__s_sh="""echo '{"numbers": [1]}'\n""", f_py=FUNCTIONS)
+    settings = {"broker_url": rabbit.url, "key_prefix": tmp_path.name, "redispatch_after_s": 1}
+    with Stack(redis_server, tmp_path / "home", **settings) as stack, stack.client() as client:
+        stack.start_scheduler()
+        runs = [client.submit(agent, str(number)) for number in range(5)]
+        wait_until(lambda: client.health().queues.get("scripts") == 5, "the scripts are published")
+        with Connection(rabbit.url) as connection:
+            assert connection.channel().queue_purge("scripts") == 5
+        stack.start_worker("many")
+        stack.start_worker("gpu", "gpu", pool="prefork", concurrency=1)
+        for run in runs:
+            wait_until(run.gates, f"{run} asks", 60)
+            run.cancel()
 
 
 def test_runs_complete_and_continue_after_the_broker_was_killed(
@@ -141,7 +203,11 @@ def test_runs_complete_and_continue_after_the_broker_was_killed(
         runs = [client.submit(agent, str(number)) for number in range(10)]
         for run in runs:
             wait_until(run.gates, f"{run} asks\n{stack.log('many')[-2000:]}", 60)
-        assert client.health().queues == {}, "lengths of queues are told of a Redis only"
+        assert client.health().queues.items() >= {"scripts": 0, "functions": 0, "gpu": 0}.items()
+        assert client.health().oldest_ms == {}, "ages are told of a Redis only"
+        batch = client.batch(agent, ({"prompt": str(number)} for number in range(20)))
+        wait_until(lambda: batch.info().active == 20, "all rows are admitted, by the lengths of queues", 60)
+        batch.cancel()
         health = [stack.sleipnir("worker", "--health", "-n", name) for name in ("many", "gpu")]
         assert [done.returncode for done in health] == [0, 0], [done.stderr for done in health]
         assert stack.sleipnir("doctor").returncode == 0

@@ -182,6 +182,7 @@ def _fleet(fleet: FleetLoad) -> Iterator[Metric]:
         yield _gauge(
             "sleipnir_broker_messages", "Messages in a queue of the broker: hints, also twice.", fleet.messages, "queue"
         )
+    if fleet.oldest_ms:
         yield _gauge(
             "sleipnir_queue_oldest_seconds", "Seconds that the visit has waited that is next in line.",
             {queue: ms / 1000 for queue, ms in fleet.oldest_ms.items()}, "queue",
