@@ -26,7 +26,8 @@ SleipnirError
 ├── ServerFailed          the HTTP API failed, or something else answers at its address
 ├── ConfigError           a setting or the environment is wrong; the operator must act before anything runs
 └── StoreUnavailable      Redis did not answer; retry with back-off
-    └── StoreUnsuitable   Redis answered but cannot be used (too old, no access, evicting keys)
+    ├── StoreUnsuitable   Redis answered but cannot be used (too old, no access, evicting keys)
+    └── NotReplicated     it is done, but a fail-over of Redis could lose it
 
 A visit can fail in four ways, with four consequences:
 
@@ -294,3 +295,8 @@ class StoreUnavailable(SleipnirError):
 
 class StoreUnsuitable(StoreUnavailable):
     """Redis answered but cannot be used: too old, read-only, or set to evict keys."""
+
+
+class NotReplicated(StoreUnavailable):
+    """The request is done, but fewer replicas of Redis have it than the setting ack_wait_replicas asks for: a fail-over
+    could still lose it. The same request again changes nothing, and waits again."""

@@ -27,6 +27,7 @@ from sleipnir.errors import (
     HookNotFound,
     JobNotFound,
     KnowledgeError,
+    NotReplicated,
     RecordUnreadable,
     RunNotFound,
     ScheduleNotFound,
@@ -195,6 +196,8 @@ def problem_of(error: SleipnirError) -> HttpProblem:
     """The problem that an error of the client is."""
     detail = str(error)
     match error:
+        case NotReplicated():
+            return HttpProblem("store-unavailable", detail)
         case StoreUnavailable():  # its text has addresses of the deployment: for the log
             structlog.get_logger().warning("Redis does not answer", error=detail)
             return HttpProblem("store-unavailable", "Redis does not answer, or cannot be used now")

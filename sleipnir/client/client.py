@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, BatchPlan
-from sleipnir.client import run_queries
+from sleipnir.client import replicas, run_queries
 from sleipnir.client.conversations import Conversations
 from sleipnir.client.run import Run, missing_for, pause_ms, wait_all
 from sleipnir.errors import (
@@ -241,20 +241,26 @@ class Client(Conversations):
         Nothing is stored if this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
         ThreadBusy (the last run of the thread is not over, or another one has begun meanwhile), TooManyQueued,
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
-        session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
+        session of a graph, a base that cannot be built as the agent stands), StoreUnavailable. But the run is accepted
+        if it raises NotReplicated: with the setting ack_wait_replicas, when a fail-over of Redis could still lose it.
         """
         budget = Budget(max_cost_usd, max_tokens)
         given: dict[str, Any] = {"state": state, "session": session, "thread": thread, "options": options}
         if request_id is None:
-            return self._submitted(agent, prompt, budget=budget, **given)
+            return self._replicated(self._submitted(agent, prompt, budget=budget, **given))
         run_id, is_known = self._preparation.requested(request_id, agent, prompt, **given)
         if not is_known:
             try:
-                return self._submitted(agent, prompt, budget=budget, run_id=run_id, **given)
+                return self._replicated(self._submitted(agent, prompt, budget=budget, run_id=run_id, **given))
             except (SessionBusy, ThreadBusy):  # perhaps with the same request, which another process submits
                 if not self._preparation.requested(request_id, agent, prompt, **given)[1]:
                     raise
-        return Run(self.store, run_id, self.settings)
+        return self._replicated(Run(self.store, run_id, self.settings))
+
+    def _replicated(self, run: Run) -> Run:
+        """The same run, once as many replicas have it as the settings ask for."""
+        replicas.confirm(self.store, self.settings, run.id, "accepted")
+        return run
 
     def _submitted(self, agent: str | Path | CompiledGraph, prompt: Any, **given: Any) -> Run:
         """`given` are the other parameters of Preparation.run."""

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.client import replicas
 from sleipnir.client.answering import Answering
 from sleipnir.client.gate_person import role_of
 from sleipnir.client.missing_processes import missing_among
@@ -443,7 +444,9 @@ class Run(Answering):
     def _give(self, gate: GateInfo, value: Json, text: str, comment: str | None) -> VoiceCount | None:
         with self._store.errors():
             role = role_of(self._store, gate)
-            return self._store.runs.answer(gate.run, gate.seq, text, gate.attempt, comment=comment, role=role)
+            voices = self._store.runs.answer(gate.run, gate.seq, text, gate.attempt, comment=comment, role=role)
+        replicas.confirm(self._store, self.settings, gate.run, "answered")
+        return voices
 
     def _last_event(self) -> str:
         with self._store.errors():

@@ -204,6 +204,13 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
             self._repeat(commands, slots, replies, places, (*REDIRECTED, *BROKEN) if repeat else REDIRECTED)
         return replies
 
+    def try_at_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands for one slot to its node over one connection, and return the replies, an error as an
+        exception. No redirection is followed, and nothing is repeated."""
+        replies: list[Any] = [None] * len(commands)
+        self._exchange(commands, [(self.node_of(slots_of(commands)[0]), list(range(len(commands))))], replies)
+        return replies
+
     def times_ms(self, keys: Sequence[str]) -> dict[str, int]:
         """The clock of the node of each key. Keys of nodes that do not answer are left out; raises the error of one if
         none does."""

@@ -370,6 +370,12 @@ class PartitionKeys:
         return f"{self.tag}:delivered"
 
     @property
+    def marked(self) -> str:
+        """STRING 1: written to find out whether replicas have what was written before (store/runs/replicas.py). Dies
+        replicas.MARK_S later."""
+        return f"{self.tag}:marked"
+
+    @property
     def dead_letters(self) -> str:
         """STREAM run, e, and reason, was (its id among the effects): effects that cannot be delivered, at most
         dead_letters.MOST. An entry lives until a person redelivers or removes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from sleipnir.client.client import Client
 from sleipnir.client.run import Run
-from sleipnir.errors import ConfigError, RunNotFound, StoreUnavailable
+from sleipnir.errors import ConfigError, NotReplicated, RunNotFound, StoreUnavailable
 from sleipnir.failpoints import VARIABLE
 from sleipnir.runs.run import child_id
 from sleipnir.settings import Settings
@@ -199,6 +200,27 @@ def test_what_a_node_was_told_and_has_lost_is_told_again(
         failing.start()
         wait_until(cluster.is_whole, "it is a replica now", 60)
     assert "effects are delivered again" in stack.log("scheduler")
+
+
+def test_a_run_is_acknowledged_once_a_replica_has_it(
+    cluster: ServerCluster, stack: Stack, tmp_path: Path, ask: Path
+) -> None:
+    acknowledged = replace(stack.settings, ack_wait_replicas=1)
+    with Client(acknowledged) as client:
+        run = client.submit(ask, request_id="first")
+        all_ask([run])
+        primary = node_of(cluster, run)
+        replica = next(node for node in cluster.nodes if node.follows(primary))
+        cluster.cut_off(primary, replica)
+        with pytest.raises(NotReplicated, match=f"run '{run.id}' is answered, but after 2 s fewer than 1 replicas"):
+            run.answer("yes")
+        with pytest.raises(NotReplicated, match=f"run '{run.id}' is accepted"):
+            client.submit(ask, request_id="first")
+        replica.resume()
+        wait_until(lambda: replica.follows(primary), "the replica is back", 60)
+        assert client.submit(ask, request_id="first").id == run.id
+        info = run.wait(90)
+        assert (info.status, run.output) == ("completed", "yes 2"), info.error
 
 
 def gates_of(run: Run) -> Any:

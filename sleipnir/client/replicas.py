@@ -1,0 +1,26 @@
+"""Requests that are answered only when replicas of Redis have them (the setting ack_wait_replicas)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sleipnir.errors import NotReplicated
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+
+WAIT_MS: Final = 2_000  # below the socket timeout
+
+
+def confirm(store: Store, settings: Settings, run_id: str, done: str) -> None:
+    """Wait until replicas have what was `done` to a run. Raises NotReplicated, and StoreUnavailable."""
+    replicas = settings.ack_wait_replicas
+    if not replicas:
+        return
+    with store.errors():
+        if store.runs.is_replicated(run_id, replicas=replicas, timeout_ms=WAIT_MS):
+            return
+    raise NotReplicated(
+        f"run {run_id!r} is {done}, but after {WAIT_MS / 1000:g} s fewer than {replicas} replicas of Redis have that "
+        "(SLEIPNIR_ACK_WAIT_REPLICAS): a fail-over now would lose it. It goes on; do not submit or answer it anew, "
+        "unless with the same request id or the same answer"
+    )

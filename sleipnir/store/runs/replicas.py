@@ -1,0 +1,40 @@
+"""Whether the replicas of Redis have what was written of a run: a fail-over loses what they have not.
+
+WAIT counts the replicas that have all earlier writes of its own connection. So a mark is written before it, in the
+partition of the run: whoever has the mark has everything that the node wrote before, for whichever client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sleipnir.store.cluster import BROKEN, REDIRECTED, ClusterClient
+from sleipnir.store.connect import Client
+from sleipnir.store.fast_client import execute_all
+from sleipnir.store.runs.connection import RunConnection
+from sleipnir.store.scripts import checked
+
+MARK_S: Final = 60
+TRIES: Final = 5  # the partition moves to another node, or that fails over
+
+
+class RunReplicas(RunConnection):
+    """Wait for replicas."""
+
+    def is_replicated(self, run_id: str, *, replicas: int, timeout_ms: int) -> bool:
+        """Whether so many replicas have what was written of a run so far; waits up to `timeout_ms` (below the socket
+        timeout)."""
+        mark = self._keys.of_partition(self._keys.partition_of(run_id)).marked
+        for _ in range(TRIES):
+            written, count = _at_once(self._client, ("SET", mark, "1", "EX", MARK_S), ("WAIT", replicas, timeout_ms))
+            if not isinstance(written, (*REDIRECTED, *BROKEN)):
+                checked(written)
+                return int(checked(count)) >= replicas
+            self._client.set(mark, "1", ex=MARK_S)  # finds the node that has the partition now
+        return False
+
+
+def _at_once(client: Client, *commands: Sequence[Any]) -> list[Any]:
+    """The replies to commands on one connection: a WAIT on another node's would confirm nothing."""
+    return client.try_at_once(commands) if isinstance(client, ClusterClient) else execute_all(client, commands)
