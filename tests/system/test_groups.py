@@ -3,15 +3,18 @@ is lost when the worker stops or dies."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sleipnir.client.client import Client, Run
+from sleipnir.store.connect import connect
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 GRAPH = """
@@ -53,7 +56,9 @@ def is_queued(client: Client, count: int) -> bool:
 
 
 def queued(client: Client) -> int:
-    return int(client.store._client.llen(client.store.keys.broker_prefix + "work"))
+    broker: Any = connect(str(client.settings.broker))
+    with contextlib.closing(broker):
+        return int(broker.llen(client.store.keys.broker_prefix + "work"))
 
 
 def submitted(client: Client, folder: Path) -> list[Run]:

@@ -29,6 +29,7 @@ from sleipnir.knowledge.order import BuildFailed, BuildMessage, Order, Progress,
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.settings import Settings
 from sleipnir.staging import staging
+from sleipnir.store.address import is_cluster
 from sleipnir.store.keys import Keys
 from sleipnir.store.store import Store
 from sleipnir.testing.reply import Reply
@@ -53,12 +54,12 @@ MODEL = "fake:embedder"
 class World:
     """An agent with documents, the deployment that its base is for, and builders: in this process, or of their own."""
 
-    def __init__(self, redis_url: str, prefix: str, folder: Path, server: ModelServer) -> None:
+    def __init__(self, redis: RedisServer, prefix: str, folder: Path, server: ModelServer) -> None:
         self.server, self.agent, self.home = server, folder / "agent", folder / "home"
         self.settings = Settings(
-            redis_url=redis_url, home=self.home, key_prefix=prefix, partitions=1, lease_s=2.0, heartbeat_s=0.2
+            **redis.addresses, home=self.home, key_prefix=prefix, partitions=1, lease_s=2.0, heartbeat_s=0.2
         )
-        new_deployment(redis_url, Keys(prefix, 1))
+        new_deployment(redis.url, Keys(prefix, 1, is_cluster(redis.url)))
         self.env = server.env("fake")
         self.index_store = self.home / "knowledge"
         (self.agent / "docs").mkdir(parents=True)
@@ -133,7 +134,7 @@ class World:
 def world(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     chooser: Callable[[Request], Reply] | None = getattr(request, "param", None)
     with ModelServer(embeddings=chooser or ()) as server:
-        made = World(redis_server.url, f"kb-{tmp_path.name}", tmp_path, server)
+        made = World(redis_server, f"kb-{tmp_path.name}", tmp_path, server)
         made.write("a.md", *(f"Paragraph {number} of the first document, about horses." for number in range(6)))
         made.write("b.txt", *(f"Paragraph {number} of the second document, about eight legs." for number in range(4)))
         yield made
