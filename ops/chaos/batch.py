@@ -252,7 +252,7 @@ def of_results(name: str, chaos: Fleet, rows: int, folder: Path) -> Iterator[Wro
     for result in results:
         row = int(result["key"])
         outcome = (result["status"], result["output"], result["row"], result["run"])
-        if outcome != ("completed", output_of(name, row), row, row_run_id(name, row)):
+        if outcome != ("completed", output_of(name, row), row + 1, row_run_id(name, row)):
             yield Wrong("differs", f"{result['run']}: {name}.{row} has ended so: {result}")
 
 
