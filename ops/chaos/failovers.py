@@ -5,18 +5,17 @@ was cut off from it for up to a second. The append-only file of the dead node ha
 server of its own loads the file, and each key is compared with what the replica has. Then the replica takes the node's
 place, and the node comes back as its replica.
 
-A run has lost something if a key of its own differs, or an entry or a member of another key that names it. What is
-wrong with such a run, or with one that depends on it, Redis' documented rules explain. A run that has lost nothing
-keeps all promises.
+A run has lost something if a key of its own differs, or an entry or a member of another key that names it. Redis'
+documented rules explain that such a run is gone, or that it, or one that depends on it, ends in another way. Nothing
+else is explained, and a run that has lost nothing keeps all promises.
 """
 
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,10 +37,12 @@ OUTAGE_S: Final = 2.5
 """At least as long is a node away: nodes have to agree first that it has failed (`cluster-node-timeout`)."""
 AT_ONCE: Final = 500  # keys of one round trip
 
-OWN: Final[frozenset[Kind]] = frozenset({"lost", "stuck", "differs", "leak"})
-"""What may be wrong with a run that has lost writes. The data of a node go back to an earlier point together, so no
-loss explains a double commit, or a state that is not the fold of its journal."""
-OF_RELATIVES: Final[frozenset[Kind]] = frozenset({"differs", "leak"})
+OWN: Final[frozenset[Kind]] = frozenset({"lost", "differs"})
+"""What may be wrong with a run that has lost writes: it is gone, or a person's request is, or a node that counts its
+executions was executed once more. The data of a node go back to an earlier point together, and what others had told it
+is told again. So no loss explains a run that is stuck, a double commit, a state that is not the fold of its journal, or
+keys that are left over."""
+OF_RELATIVES: Final[frozenset[Kind]] = frozenset({"differs"})
 """What may be wrong with a run that has lost nothing, but depends on one that has."""
 
 
@@ -87,15 +88,13 @@ class Losses:
     ) -> tuple[list[Wrong], list[Wrong]]:
         """The promises that are broken, and what the losses explain. `infos` are the runs that are there, `run_ids` all
         that were accepted."""
-        lost, known = frozenset(self.by_run), {*run_ids, *(info.id for info in infos)}
+        lost = self.by_run.keys() & {*run_ids, *(info.id for info in infos)}
         near = lost | _relatives(infos, lost)
         broken, explained = list[Wrong](), list[Wrong]()
         for wrong in wrongs:
-            first = wrong.text.partition(":")[0]
-            concerned = {first} if first in known else known.intersection(re.findall(r"\w+", wrong.text))
-            by_loss = wrong.kind in OWN and concerned <= lost
-            by_relation = wrong.kind in OF_RELATIVES and concerned <= near
-            (explained if concerned and (by_loss or by_relation) else broken).append(wrong)
+            run = wrong.text.partition(":")[0]
+            by_loss, by_relation = wrong.kind in OWN and run in lost, wrong.kind in OF_RELATIVES and run in near
+            (explained if by_loss or by_relation else broken).append(wrong)
         return broken, explained
 
     def facts(self, run_ids: Iterable[str], explained: Iterable[Wrong]) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def _find(client: api.Client, names: Sequence[str]) -> list[RunInfo | None]:
         return client.store.runs.find(names)
 
 
-def _relatives(infos: Sequence[RunInfo], lost: frozenset[str]) -> frozenset[str]:
+def _relatives(infos: Sequence[RunInfo], lost: Collection[str]) -> frozenset[str]:
     """The runs below and above those that have lost something, and the forks of all of these: they wait for each other,
     or have gone on from what was lost."""
     above = {info.id: {info.parent, info.forked_from, info.previous} - {None} for info in infos}
