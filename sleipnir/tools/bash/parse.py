@@ -8,6 +8,7 @@ Rule 3. A command inherits variables and required programs from its parents, and
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ MAIN = "main"
 _T = TypeVar("_T")
 
 
+@functools.lru_cache(maxsize=64)  # each call of a tool needs those of its file
 def parse(text: str, file: Path) -> BashFile:
     """The annotations in `text`. `file` is only used as a name, not read. Raises ToolFileError."""
     reading = _Reading(file)

@@ -13,6 +13,9 @@ of `set` stay in effect, and nothing is written. The file sees three differences
 * For a file without that line (raw) the program calls the parser once after the file, where a build would have put it;
   or before the file, if no command has a function, so that the file can only use the variables.
 
+Where the words of a call are known, and need no parser (variables.py), the program has assignments in its place: defining
+and running the parser took a third of the CPU of a call. It is still loaded if the file calls it with other words.
+
 The words come from the command line, or from the file named by the variable WORDS_FILE: the kernel refuses a word of
 more than 128 KiB on a command line. It refuses such a variable too, so the variable named by RAW_NAME, which holds the
 arguments as JSON, is not exported from the shell.
@@ -21,7 +24,7 @@ arguments as JSON, is not exported from the shell.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -30,6 +33,7 @@ from shlex import quote
 from sleipnir.tools.bash.model import BashCommand, BashFile, Choices, Default, EnvVar, Parameter
 from sleipnir.tools.bash.parse import parse
 from sleipnir.tools.bash.usage import title, usage
+from sleipnir.tools.bash.variables import assignments
 
 WORDS_FILE = "SLEIPNIR_TOOL_WORDS_FILE"
 """Names a file of words that replace those of the command line, each followed by a NUL. Unset for the tool."""
@@ -40,6 +44,8 @@ RAW_NAME = "SLEIPNIR_TOOL_RAW_NAME"
 _BUILT = re.compile(r"^\s*# ARGC-BUILD \{", re.MULTILINE)
 _EVAL = re.compile(r"^\s*eval\b.*\s--argc-eval\s", re.MULTILINE)
 _SHEBANG_OPTIONS = re.compile(r"\A#!\s*\S*?(?:env\s+(?:-S\s*)?)?bash\s+(-[A-Za-z]+)\s*$", re.MULTILINE)
+
+_RUN_COMMAND = re.compile(r"^_slp_run\(\) \{\n.*?^\}$", re.MULTILINE | re.DOTALL)
 
 _ARGC = r"""
 argc() {
@@ -52,6 +58,21 @@ argc() {
     if [[ $# -gt 0 ]]; then
         printf ' %q' "$@"
     fi
+}
+"""
+
+_IS_KNOWN = """
+_slp_is_known() {
+    local word at=0
+    if [[ $# -ne ${#_slp_known[@]} ]]; then
+        return 1
+    fi
+    for word in "$@"; do
+        if [[ $word != "${_slp_known[at]}" ]]; then
+            return 1
+        fi
+        at=$((at + 1))
+    done
 }
 """
 
@@ -76,9 +97,10 @@ fi
 _RUN = '_slp_run "$@"\n'
 
 
-def runnable(text: str, file: Path) -> str | None:
+def runnable(text: str, file: Path, words: Sequence[str] | None = None) -> str | None:
     """The program that runs `file`, whose text is `text`, as `bash -c PROGRAM FILE WORD...`; None if it has a built-in
-    parser, so that `bash FILE WORD...` is enough. FILE must hold a slash. Raises ToolFileError."""
+    parser, so that `bash FILE WORD...` is enough. FILE must hold a slash. With `words` it is for a call with these, and
+    may be quicker. Raises ToolFileError."""
     shebang = _SHEBANG_OPTIONS.match(text)
     source = f'set {shebang[1]}\nsource "$0"\n' if shebang else 'source "$0"\n'
     if _BUILT.search(text):
@@ -87,7 +109,28 @@ def runnable(text: str, file: Path) -> str | None:
     raw = not _EVAL.search(text)
     plain = not any(command.function for command in script.root.walk())
     order = [source] if not raw else [_RUN, source] if plain else [source, _RUN]
-    return "\n".join([_driver(), *_tables(script), _ARGC, _START, *order])
+    known = None if words is None else assignments(script, words)
+    if known is None:
+        return "\n".join([_driver(), *_tables(script), _ARGC, _START, *order])
+    return "\n".join([*_stub(script, known), _ARGC, _START, '_slp_known=("$@")', *order])
+
+
+def _stub(script: BashFile, known: Sequence[str]) -> Iterator[str]:
+    """In place of the parser: functions of the same names, which load it when they are called with other words."""
+    driver = resources.files("sleipnir.tools.bash") / "driver.sh"
+    tables = "\n".join(_tables(script))
+    yield f"_slp_program={quote(script.program)}"
+    yield _RUN_COMMAND.search(_driver())[0]  # type: ignore[index]
+    yield _IS_KNOWN
+    yield "_slp_parse() {"
+    yield '    if _slp_is_known "$@"; then'
+    yield from (f"        {statement}" for statement in known)
+    yield "        return 0"
+    yield "    fi"
+    yield f"    source {quote(str(driver))}"
+    yield f"    eval {quote(tables)}"
+    yield '    _slp_parse "$@"'
+    yield "}"
 
 
 @cache

@@ -74,8 +74,8 @@ def bash(
     _need("bash", env)
     file = declaration.file.absolute()
     text = file.read_text(encoding="utf-8")
-    program = bash_tools.runnable(text, file)
     words = bash_tools.argv(declaration, bash_tools.parse(text, file), arguments)
+    program = bash_tools.runnable(text, file, words)
     if program is None:
         return Start(["bash", str(file), *words])
     variables = {} if is_small else {bash_tools.RAW_NAME: raw_name(declaration)}

@@ -44,7 +44,7 @@ Run = Callable[..., Ended]
 
 
 def execute(file: Path, *words: str, env: dict[str, str] | None = None) -> Ended:
-    program = runnable(file.read_text(), file)
+    program = runnable(file.read_text(), file, words)
     command = ["bash", str(file)] if program is None else ["bash", "-c", program, str(file)]
     ended = subprocess.run(
         [*command, *words],
