@@ -13,8 +13,9 @@ of `set` stay in effect, and nothing is written. The file sees three differences
 * For a file without that line (raw) the program calls the parser once after the file, where a build would have put it;
   or before the file, if no command has a function, so that the file can only use the variables.
 
-Where the words of a call are known, and need no parser (variables.py), the program has assignments in its place: defining
-and running the parser took a third of the CPU of a call. It is still loaded if the file calls it with other words.
+Where the words of a call are known, and need no parser (variables.py), the program has assignments in its place:
+defining and running the parser took a fifth of the CPU of a call. It is still loaded if the file calls it with other
+words.
 
 The words come from the command line, or from the file named by the variable WORDS_FILE: the kernel refuses a word of
 more than 128 KiB on a command line. It refuses such a variable too, so the variable named by RAW_NAME, which holds the
