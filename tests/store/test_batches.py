@@ -397,7 +397,8 @@ def test_many_forks_leave_room_for_other_effects_and_lose_none(store: Store) -> 
 def test_a_batch_whose_node_has_lost_that_it_admitted_a_row_gets_the_end_of_its_run(store: Store) -> None:
     """The fail-over of a node of a cluster: the run of the row is on another node, and over."""
     world = World(store, count=1)
-    keys = store._client.keys(f"{store.keys.of_batch(ID).batch}*") + store._client.keys("*:batches*")
+    patterns = f"{store.keys.of_batch(ID).batch}*", "*:batches*"
+    keys = [key for pattern in patterns for key in store._client.scan_iter(pattern)]
     for key in keys:
         store._client.copy(key, f"{key}:before")
     world.go_on()

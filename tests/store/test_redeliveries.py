@@ -63,7 +63,7 @@ class Nodes(World):
         """Everything about a run is lost; so is what its scheduler knows, as in each new generation."""
         self.advance._views.drop(run)
         keys = self.store.keys.of_run(run)
-        self.store._client.delete(keys.run, *self.store._client.keys(f"{keys.run}:*"))
+        self.store._client.delete(keys.run, *self.store._client.scan_iter(f"{keys.run}:*"))
 
     def lose_entries(self, run: str) -> None:
         """What the run was told, and has not planned yet."""
