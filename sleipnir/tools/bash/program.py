@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from shlex import quote
@@ -112,16 +112,15 @@ def runnable(text: str, file: Path, words: Sequence[str] | None = None) -> str |
     order = [source] if not raw else [_RUN, source] if plain else [source, _RUN]
     known = None if words is None else assignments(script, words)
     if known is None:
-        return "\n".join([_driver(), *_tables(script), _ARGC, _START, *order])
-    return "\n".join([*_stub(script, known), _ARGC, _START, '_slp_known=("$@")', *order])
+        return "\n".join([_driver(), _tables_of(text, file), _ARGC, _START, *order])
+    return "\n".join([*_stub(script, _tables_of(text, file), known), _ARGC, _START, '_slp_known=("$@")', *order])
 
 
-def _stub(script: BashFile, known: Sequence[str]) -> Iterator[str]:
+def _stub(script: BashFile, tables: str, known: Sequence[str]) -> Iterator[str]:
     """In place of the parser: functions of the same names, which load it when they are called with other words."""
     driver = resources.files("sleipnir.tools.bash") / "driver.sh"
-    tables = "\n".join(_tables(script))
     yield f"_slp_program={quote(script.program)}"
-    yield _RUN_COMMAND.search(_driver())[0]  # type: ignore[index]
+    yield _run_command()
     yield _IS_KNOWN
     yield "_slp_parse() {"
     yield '    if _slp_is_known "$@"; then'
@@ -140,6 +139,19 @@ def _driver() -> str:
     text = (resources.files("sleipnir.tools.bash") / "driver.sh").read_text(encoding="utf-8")
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("#"))
+
+
+@cache
+def _run_command() -> str:
+    """The function `_slp_run` of the driver."""
+    found = _RUN_COMMAND.search(_driver())
+    assert found is not None
+    return found[0]
+
+
+@lru_cache(maxsize=64)  # as of parse
+def _tables_of(text: str, file: Path) -> str:
+    return "\n".join(_tables(parse(text, file)))
 
 
 def _tables(script: BashFile) -> Iterator[str]:

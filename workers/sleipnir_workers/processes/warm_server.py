@@ -42,6 +42,7 @@ FDS = 4  # a channel, stdout, stderr and a pipe for emissions, which becomes EVE
 EVENTS = 3
 
 libc = ctypes.CDLL(None, use_errno=True)
+prctl = libc.prctl  # looked up here once, and not in every child
 libc.fopen.restype = ctypes.c_void_p
 libc.fopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
 run_file = ctypes.PyDLL(None).PyRun_SimpleFileExFlags
@@ -158,8 +159,8 @@ def send(channel: _socket.socket, message: bytes) -> None:
 def become_leader(launcher: int) -> None:
     """As launch.py does: start a new session, die with the parent, and adopt orphaned descendants."""
     os.setsid()
-    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.getppid() != launcher:
         os._exit(1)
 
@@ -213,11 +214,20 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
 
 def character_type(env: "dict[bytes, bytes]") -> "dict[bytes, bytes]":
     """What an interpreter that becomes a command adds to its environment: UTF-8 in place of the locale C (PEP 538)."""
+    if env.get(b"LC_ALL"):
+        return {}
+    if not env.get(b"LC_CTYPE") and not env.get(b"LANG"):
+        return UTF_8_OF_C
     os.environb.clear()
     os.environb.update(env)
     try:
-        if env.get(b"LC_ALL") or _locale.setlocale(_locale.LC_CTYPE, "") != "C":
-            return {}
+        return {} if _locale.setlocale(_locale.LC_CTYPE, "") != "C" else utf_8_of_c()
+    except Exception:  # there is no such locale
+        return {}
+
+
+def utf_8_of_c() -> "dict[bytes, bytes]":
+    try:
         return {b"LC_CTYPE": _locale.setlocale(_locale.LC_CTYPE, "C.UTF-8").encode()}
     except Exception:  # there is no such locale
         return {}
@@ -326,6 +336,10 @@ def clear_modules() -> None:
     gc.collect()
 
 
+at_start = _locale.setlocale(_locale.LC_CTYPE, None)
+UTF_8_OF_C = utf_8_of_c()
+"""What a command gets whose environment names no locale. To load it takes longer than the rest of a child's work."""
+_locale.setlocale(_locale.LC_CTYPE, at_start)
 control = _socket.socket(fileno=int(sys.argv[1]))
 if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
     sys.exit("python3 has started threads of its own: it cannot be forked")
