@@ -176,6 +176,7 @@ FOUND = (
     "knowledge_keyword_mrr_ratio",
 )  # fmt: skip
 WARM = ("warm_script_ratio",)
+TOOL_CALLS = ("tool_bash_ms", "tool_bare_bash_ms", "tool_python_ms")
 COLD = ("cold_run_s",)
 START_UP = ("start_up_ratio", "import_ratio")
 
@@ -282,6 +283,7 @@ class Bench:
             yield Measurement("what searches find", FOUND, lambda: knowledge.quality(effort.questions))
         if "python" in asked:
             yield Measurement("warm Python scripts", WARM, scripts.warm)
+            yield Measurement("calls of tools", TOOL_CALLS, scripts.tool_calls)
             yield Measurement("cold `sleipnir run`", COLD, scripts.cold)
             yield Measurement("start of `sleipnir ps`", START_UP, scripts.start_up)
 

@@ -1,5 +1,5 @@
-"""The figures of scripts and of the command line, which have commands of their own that print JSON: warm_python.py,
-cold_run.py and start_up.py."""
+"""The figures of scripts, tools and the command line, which have commands of their own that print JSON: warm_python.py,
+tool_calls.py, cold_run.py and start_up.py."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def warm() -> Values:
         "warm_script_ms": float(figures["warm_ms"]),
         "cold_python_ms": float(figures["cold_ms"]),
     }
+
+
+def tool_calls() -> Values:
+    """The CPU of calls of tools."""
+    return {f"tool_{kind}": float(ms) for kind, ms in _measured("tool_calls.py").items()}
 
 
 def cold() -> Values:
