@@ -85,6 +85,16 @@ def test_no_more_than_a_few_are_taken_at_once_from_a_very_long_queue() -> None:
     assert len(groups._take(cast(Any, broker), "work", ())) == MOST
 
 
+def test_the_visits_that_are_taken_at_once_are_short_together() -> None:
+    broker = Broker([message(replace(short(number), node="slower")) for number in range(2, 1000)])
+    for _ in range(40):
+        broker.short_nodes.note(replace(SHORT, node="slower"), 0.0019)
+    groups, _ = groups_of(broker)
+    run(groups)
+    taken = [len(groups._take(cast(Any, broker), "work", ())) for _ in range(3)]
+    assert taken == [MOST, 5, 5], "the first message was of a node that takes no time"
+
+
 def test_a_short_queue_is_looked_at_once_in_a_while() -> None:
     broker = Broker([message(short(2))])
     groups, _ = groups_of(broker)

@@ -30,8 +30,10 @@ class ShortNodes:
             self._means_s.clear()
         self._means_s[key] = mean_s + WEIGHT * (min(took_s, LONGEST_S) - mean_s)
 
+    def mean_s(self, call: VisitCall) -> float:
+        return self._means_s.get((call.bundle, call.agent, call.node, call.role), UNKNOWN_S)
+
     def has(self, call: VisitCall) -> bool:
         """Whether a visit is likely to be short. Not one that is executed again: its first worker may have died of
         it."""
-        mean_s = self._means_s.get((call.bundle, call.agent, call.node, call.role), UNKNOWN_S)
-        return mean_s < SHORT_S and call.attempt == 1
+        return call.attempt == 1 and self.mean_s(call) < SHORT_S

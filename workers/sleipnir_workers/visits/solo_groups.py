@@ -9,6 +9,7 @@ other messages are put back.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from statistics import fmean
 from typing import Any, Final
 
 import structlog
@@ -22,8 +23,11 @@ from sleipnir_workers.consumer.unreadable import taken_message
 from sleipnir_workers.visits.claim import Worker
 from sleipnir_workers.visits.group import Groups, Outcome
 
-MOST: Final = 8
-"""Messages that are taken at once: more save little, and wait for longer."""
+MOST: Final = 32
+"""Messages that are taken at once: more save little."""
+TAKES_S: Final = 0.01
+"""The visits of messages that are taken at once are to take no longer than this together: the last of them waits so
+long, perhaps while another worker is idle."""
 SHARE: Final = 4
 """Of the messages of a queue, one of so many is taken: the others are for other workers."""
 PAUSE: Final = 16
@@ -44,6 +48,8 @@ class SoloGroups:
         self._single = 0
         self._left: dict[str, int] = {}
         """The last known lengths of the lists."""
+        self._mean_s: dict[str, float] = {}
+        """The mean durations of the visits that were last taken from them."""
 
     def run(
         self, call: VisitCall, headers: dict[str, Any], line: str, revoked: Collection[str], begin: Begin, end: End
@@ -58,6 +64,7 @@ class SoloGroups:
         has_redeliveries = worker.settings.max_redeliveries > 0
         if not has_redeliveries or not worker.short_nodes.has(call) or worker.drain.begun.is_set():
             return False
+        self._mean_s[line] = max(self._mean_s.get(line, 0.0), worker.short_nodes.mean_s(call))
         more = self._take(worker, line, [*revoked, call.task_id])
         if not more:
             if self._left.get(line, 0) < SHARE:
@@ -94,7 +101,8 @@ class SoloGroups:
         if self._single:  # the last ones may be long
             return []
         try:
-            count = min(MOST, self._left.get(line, 0) // SHARE)
+            fit = int(TAKES_S / max(self._mean_s[line], TAKES_S / MOST))
+            count = min(fit, self._left.get(line, 0) // SHARE)
             texts, self._left[line] = worker.store.fleet.take_messages(line, count)
         except Exception as error:  # Celery's own connection meets the same trouble, and deals with it
             self._left.pop(line, None)
@@ -109,6 +117,8 @@ class SoloGroups:
                 break
             left_out.add(message[0].task_id)
             taken.append((*message, text))
+        if taken:
+            self._mean_s[line] = fmean(worker.short_nodes.mean_s(call) for call, _, _ in taken)
         return taken
 
     def _put_back(self, worker: Worker, line: str, texts: list[str]) -> None:
