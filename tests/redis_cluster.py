@@ -189,11 +189,18 @@ class ServerCluster:
 
     def move_slot(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
         """Migrate a slot as `redis-cli --cluster reshard` does, while it is in use."""
+        self.begin_to_move(slot, source, target)
+        while keys := source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 20):
+            self.move_keys(keys, source, target)
+        wait_until(lambda: self._agree(slot, source, target), f"all nodes agree where slot {slot} is")
+
+    def begin_to_move(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
+        """Until `move_slot` has ended, each key of the slot is with one of the two nodes."""
         target.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source.id)
         source.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target.id)
-        while keys := source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 20):
-            source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *keys)
-        wait_until(lambda: self._agree(slot, source, target), f"all nodes agree where slot {slot} is")
+
+    def move_keys(self, keys: Sequence[str], source: ClusterNode, target: ClusterNode) -> None:
+        source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *keys)
 
     def _agree(self, slot: int, source: ClusterNode, target: ClusterNode) -> bool:
         """Tell the primaries where a slot is. A node that had not heard of the newest epoch is told again."""

@@ -31,6 +31,9 @@ KeyNames: TypeAlias = Mapping[str, str] | Sequence[str]
 SILENT = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.ClusterDownError)
 """The errors of a Redis, or of a node of a cluster, that does not answer."""
 
+NAMED_KEYS: set[Arg] = set()
+"""The digests and texts of the scripts whose keys have names each: they do not mind another one (cluster.py)."""
+
 _SHARED = re.compile(r"^-- shared: (\w+)$", re.MULTILINE)
 
 _SLOT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.\.)?\]\s+(\w+)", re.MULTILINE)
@@ -53,6 +56,8 @@ class LuaScript:
         self.has_rest = any(slot[2] for slot in slots if slot[0] == "ARGV")
         self.has_many_keys = any(slot[2] for slot in slots if slot[0] == "KEYS")
         self._key_names, self._arg_names = frozenset(self.keys), frozenset(self.args)
+        if not self.has_many_keys:
+            NAMED_KEYS.update((self.sha, self.text))
 
     def vector(self, keys: KeyNames, args: Mapping[str, Arg], rest: Sequence[Arg] = ()) -> list[Arg]:
         """Keys and arguments in declared order. Raises TypeError if a name is missing or not declared."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from sleipnir.failpoints import VARIABLE
 from sleipnir.runs.run import child_id
 from sleipnir.settings import Settings
 from sleipnir.store.cluster import slot_of
+from sleipnir.store.scripts import Arg, LuaScript
+from sleipnir.waiting import sleep
 from tests.asking import ASK, COUNT
 from tests.processes import RedisServer, Stack, write_agent
 from tests.redis_cluster import ClusterNode, ServerCluster
@@ -114,6 +118,35 @@ def test_slots_move_while_runs_go_on(cluster: ServerCluster, stack: Stack, ask: 
         complete(asking_everywhere(client, cluster, ask, 30))
         wait_until(lambda: all(serving(client, cluster)), "all partitions know the servers that they are on", 30)
         assert generations(client) == before, "nothing was lost"
+
+
+def test_a_script_waits_for_its_slot_and_is_not_executed_in_part(
+    cluster: ServerCluster, stack: Stack, ask: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key by which it is sent is with one node, and another one that it uses with another node already."""
+    script, waits, found = LuaScript("newest_listed"), threading.Event(), list[Any]()
+    args: dict[str, Arg] = {"most_ms": "+inf", "least_ms": "-inf", "limit": 10}
+    with stack.client() as client:
+        run = client.submit(ask)
+        all_ask([run])
+        part = client.store.keys.of_partition(client.store.keys.partition_of(run.id))
+        slot, source = slot_of(part.inbox), cluster.primary_of(part.inbox)
+        target = next(node for node in cluster.nodes if node.is_primary and node is not source)
+        first, second = islice(source.client.scan_iter(f"{part.tag}:lists:*", count=1000, _type="zset"), 2)
+        cluster.begin_to_move(slot, source, target)
+        cluster.move_keys([second], source, target)
+        reading = threading.Thread(
+            target=lambda: found.append(script(client.store._client, {"first": first}, args, [second]))
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr("sleipnir.store.cluster.sleep", lambda seconds: (waits.set(), sleep(seconds)))
+            reading.start()
+            wait_until(lambda: waits.is_set() or not reading.is_alive(), "it is called", 30)
+            cluster.move_slot(slot, source, target)
+            reading.join(60)
+        assert waits.is_set()
+        assert [reply[::2] for reply in found] == [[run.id]]
+        complete([run])
 
 
 def generations(client: Client) -> dict[str, str]:
