@@ -26,6 +26,7 @@ from sleipnir.runs.run import FAIL, RUN_AGAIN, Fork
 from sleipnir.runs.views import GateInfo, RunInfo
 
 STALL_S = 120.0
+OFFER_AGAIN_S = 30.0
 FORKED = ("loki", "bsp", "dag")
 """The kinds of graphs (graphs.py) whose runs are forked: each fork must end as the run without faults does, that of a
 `dag` as the same fork without faults does."""
@@ -65,6 +66,7 @@ class Robot:
         self._agent_of: dict[str, str] = {}
         self._forks: set[str] = set()
         self._paused: dict[str, float] = {}
+        self._offered: dict[str, float] = {}
         self._answers: dict[tuple[str, int, int], str] = {}
         self._retries: dict[str, int] = {}
         self._retried_ms: dict[str, int | None] = {}
@@ -166,6 +168,7 @@ class Robot:
             found = self._client.store.runs.find(sorted(self._live)) if self._live else []
         infos = [info for info in found if info is not None]
         self._live &= {info.id for info in infos}  # one that is not there is lost, which the verdict says
+        self._offer_again(infos)
         for info in infos:
             if info.id in self._paused:
                 continue
@@ -187,6 +190,19 @@ class Robot:
                 self._forks.add(info.id)
             self._adopt(info.id, info.agent)  # accepted, but the reply was lost
         return bool(answered or over)
+
+    def _offer_again(self, infos: Iterable[RunInfo]) -> None:
+        """Submit agents again that a fail-over has lost: their runs are parked until then. This client thinks that they
+        are still there."""
+        lost = {info.agent for info in infos if info.parked is not None and " is not in Redis" in info.parked.reason}
+        began = time.monotonic()
+        for agent in {agent.name: agent for agent in self._agents if agent.name in lost}.values():
+            if began - self._offered.get(agent.name, -OFFER_AGAIN_S) < OFFER_AGAIN_S:
+                continue
+            self._offered[agent.name] = began
+            with Client(self._client.settings) as another:
+                self._adopt(another.submit(agent, "go", **models.overrides(agent)).id, agent.name)
+            self.did["offer again"] += 1
 
     def _look_again(self) -> None:
         while not self._gone_back.empty():

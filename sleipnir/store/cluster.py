@@ -27,7 +27,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from sleipnir.store import loop_sockets
 from sleipnir.store.address import ClusterAddress
-from sleipnir.store.scripts import NAMED_KEYS
+from sleipnir.store.guarded_scripts import guarded
 from sleipnir.waiting import sleep
 
 FLEET_KEY: Final = "{p00}"
@@ -454,23 +454,9 @@ class ClusterLine:
 def _packed(command: Sequence[Any]) -> bytes:
     """redis-py's names of some commands consist of two words."""
     name, *rest = command
-    if name in _SCRIPTS and rest[0] in NAMED_KEYS:
-        return bytes(pack_command(_guarded(command)))
+    if name in _SCRIPTS:
+        return bytes(pack_command(tuple(guarded(command))))
     return bytes(pack_command((*name.split(), *rest) if " " in name else tuple(command)))
-
-
-def _guarded(command: Sequence[Any]) -> tuple[Any, ...]:
-    """The call of a script with one key more, which never exists.
-
-    While a slot moves, its node executes a script as long as it has all keys that the call names. But scripts also use
-    keys whose names are made from those: if one of them is with the other node already, the script ends there with an
-    error, and with half of its writes done. Because of a key that no node has, the call is refused (TRYAGAIN) until the
-    slot has moved, with nothing done.
-    """
-    name, script, count, *rest = command
-    tag, closed, _ = str(rest[0]).partition("}")
-    guard = (f"{tag}}}:none",) if closed else ()
-    return (name, script, count + len(guard), *rest[:count], *guard, *rest[count:])
 
 
 def _read(connection: Any, places: list[int], replies: list[Any], *, skip: int) -> None:

@@ -192,6 +192,11 @@ class Keys:
         """STRING the packed agent folder. Dies with its entry in `bundles`."""
         return f"{self._together('bundles')}:bundle:{digest}"
 
+    @property
+    def marked_bundles(self) -> str:
+        """STRING 1: as PartitionKeys.marked, for the node that has the bundles."""
+        return f"{self._together('bundles')}:marked"
+
     def build(self, base: str) -> str:
         """HASH token, who, since_ms: the builder of a knowledge base (knowledge.files.lease_name). Dies with the lease,
         unless its holder renews it."""

@@ -22,6 +22,7 @@ import redis
 from sleipnir import failpoints
 from sleipnir.store.connect import Client
 from sleipnir.store.fast_client import execute_all
+from sleipnir.store.guarded_scripts import guard
 
 Arg: TypeAlias = str | bytes | int | float
 
@@ -30,9 +31,6 @@ KeyNames: TypeAlias = Mapping[str, str] | Sequence[str]
 
 SILENT = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.ClusterDownError)
 """The errors of a Redis, or of a node of a cluster, that does not answer."""
-
-NAMED_KEYS: set[Arg] = set()
-"""The digests and texts of the scripts whose keys have names each: they do not mind another one (cluster.py)."""
 
 _SHARED = re.compile(r"^-- shared: (\w+)$", re.MULTILINE)
 
@@ -57,7 +55,7 @@ class LuaScript:
         self.has_many_keys = any(slot[2] for slot in slots if slot[0] == "KEYS")
         self._key_names, self._arg_names = frozenset(self.keys), frozenset(self.args)
         if not self.has_many_keys:
-            NAMED_KEYS.update((self.sha, self.text))
+            guard(self.sha, self.text)
 
     def vector(self, keys: KeyNames, args: Mapping[str, Arg], rest: Sequence[Arg] = ()) -> list[Arg]:
         """Keys and arguments in declared order. Raises TypeError if a name is missing or not declared."""

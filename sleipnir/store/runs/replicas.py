@@ -23,9 +23,15 @@ class RunReplicas(RunConnection):
     """Wait for replicas."""
 
     def is_replicated(self, run_id: str, *, replicas: int, timeout_ms: int) -> bool:
-        """Whether so many replicas have what was written of a run so far; waits up to `timeout_ms` (below the socket
-        timeout)."""
-        mark = self._keys.of_partition(self._keys.partition_of(run_id)).marked
+        """Whether so many replicas have what was written of a run so far, and its agent; waits up to `timeout_ms`
+        (below the socket timeout), in a cluster for each of the two nodes."""
+        marks = [self._keys.of_partition(self._keys.partition_of(run_id)).marked]
+        if self._keys.of_cluster:
+            marks.append(self._keys.marked_bundles)
+        return all(self._has(mark, replicas, timeout_ms) for mark in marks)
+
+    def _has(self, mark: str, replicas: int, timeout_ms: int) -> bool:
+        """Whether so many replicas have what the node of a mark has written."""
         for _ in range(TRIES):
             written, count = _at_once(self._client, ("SET", mark, "1", "EX", MARK_S), ("WAIT", replicas, timeout_ms))
             if not isinstance(written, (*REDIRECTED, *BROKEN)):
