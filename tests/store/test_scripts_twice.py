@@ -741,13 +741,13 @@ class Wire:
             data = b"".join(command) if isinstance(command, list | tuple) else command
             called = [words for words in _commands(data) if words[:2] == (b"EVALSHA", self._sha)]
             self.calls += called
-            one._loses = self.loses and bool(called)
+            one._loses, self.loses = self.loses and bool(called), self.loses and not called
             return send(one, command, *args, **more)
 
         def reply(one: Any, *args: Any, **more: Any) -> Any:
             found = read(one, *args, **more)
             if getattr(one, "_loses", False):
-                one._loses, self.loses = False, False
+                one._loses = False
                 self.lost += 1
                 one.disconnect()
                 raise redis.exceptions.ConnectionError("the reply is lost")
