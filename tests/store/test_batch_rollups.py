@@ -12,6 +12,7 @@ from sleipnir.client.batch import Batch
 from sleipnir.errors import BatchNotFound
 from sleipnir.store import batch_rollups
 from sleipnir.store.batch_rollups import READ_ROWS
+from sleipnir.store.connect import server_infos
 from sleipnir.store.store import Store
 from tests.store.test_batches import ID, SPEC, World, rows
 
@@ -60,7 +61,8 @@ def test_a_million_rows_are_read_in_short_calls(store: Store) -> None:
     took_s = time.monotonic() - began
     assert (len(grid.cells), grid.rows_per_cell) == (1_240, 807)
     assert grid.cells.count("failed") == 100
-    calls = store._client.info("commandstats")["cmdstat_evalsha"]
+    stats = [info.get("cmdstat_evalsha") for info in server_infos(store._client, "commandstats")]
+    calls = max(filter(None, stats), key=lambda each: each["calls"])
     assert calls["calls"] >= 20, "in pieces"
     assert calls["usec_per_call"] < 20_000
     assert took_s < 5, "on a loaded machine; it takes some milliseconds"

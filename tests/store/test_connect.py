@@ -41,6 +41,7 @@ def test_blocking_reads_of_all_clients_can_be_ended(redis_server: RedisServer) -
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.one_redis  # of a cluster, a client has connections to some nodes only
 def test_a_closed_store_leaves_no_connection_open(redis_server: RedisServer, tmp_path: Path) -> None:
     """Workers and writers of live text have connections of their own, one for each thread."""
     settings = Settings(**redis_server.addresses, home=tmp_path, key_prefix="closed", partitions=2)
