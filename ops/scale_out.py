@@ -12,7 +12,7 @@ has ten visits that do nothing; when it ends, another one begins. There are more
 so that something is always full: the table says what.
 
 Not in it: the network, other work on the nodes' machines (replicas, rewrites of files), and what nodes of graphs do
-themselves, which workers need more cores for and nobody else.
+themselves, for which only the workers need more cores.
 """
 
 from __future__ import annotations

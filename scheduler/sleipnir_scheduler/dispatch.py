@@ -258,6 +258,7 @@ class _AmqpLine:
         from kombu import Queue
 
         connection = self.channel.connection
+        self._frames.taken()  # of a message that could not be written as a whole
         with contextlib.suppress(TimeoutError):
             connection.drain_events(timeout=0)  # what the broker has said meanwhile; an end of the connection raises
         for queue in {queue for _, queue in messages} - self._declared:

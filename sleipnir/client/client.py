@@ -259,7 +259,7 @@ class Client(Conversations):
 
     def _replicated(self, run: Run) -> Run:
         """The same run, once as many replicas have it as the settings ask for."""
-        replicas.confirm(self.store, self.settings, run.id, "accepted")
+        replicas.confirm(self.store, self.settings, run.id, "accepted", with_agent=True)
         return run
 
     def _submitted(self, agent: str | Path | CompiledGraph, prompt: Any, **given: Any) -> Run:

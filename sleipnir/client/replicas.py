@@ -11,13 +11,14 @@ from sleipnir.store.store import Store
 WAIT_MS: Final = 2_000  # below the socket timeout
 
 
-def confirm(store: Store, settings: Settings, run_id: str, done: str) -> None:
-    """Wait until replicas have what was `done` to a run. Raises NotReplicated, and StoreUnavailable."""
+def confirm(store: Store, settings: Settings, run_id: str, done: str, *, with_agent: bool = False) -> None:
+    """Wait until replicas have what was `done` to a run, and its agent if that was stored too. Raises
+    NotReplicated, and StoreUnavailable."""
     replicas = settings.ack_wait_replicas
     if not replicas:
         return
     with store.errors():
-        if store.runs.is_replicated(run_id, replicas=replicas, timeout_ms=WAIT_MS):
+        if store.runs.is_replicated(run_id, replicas=replicas, timeout_ms=WAIT_MS, with_agent=with_agent):
             return
     raise NotReplicated(
         f"run {run_id!r} is {done}, but after {WAIT_MS / 1000:g} s fewer than {replicas} replicas of Redis have that "

@@ -346,7 +346,7 @@ class Effects:
 
     def _follow_up(self, answers: Sequence[tuple[OwedEffect, Any]], max_state_bytes: int) -> None:
         """Notify parents of children that cannot start or continue, or that need not. A run that is there already may
-        have ended, and whoever waits for it may have lost that."""
+        have ended, and the run or batch that waits for it may have lost its end."""
         commands, over, rows = [], [], []
         for owed, reply in answers:
             match owed.effect:

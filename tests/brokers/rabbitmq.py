@@ -204,7 +204,7 @@ def test_runs_complete_and_continue_after_the_broker_was_killed(
         for run in runs:
             wait_until(run.gates, f"{run} asks\n{stack.log('many')[-2000:]}", 60)
         assert client.health().queues.items() >= {"scripts": 0, "functions": 0, "gpu": 0}.items()
-        assert client.health().oldest_ms == {}, "ages are told of a Redis only"
+        assert client.health().oldest_ms == {}, "only a Redis tells ages"
         batch = client.batch(agent, ({"prompt": str(number)} for number in range(20)))
         wait_until(lambda: batch.info().active == 20, "all rows are admitted, by the lengths of queues", 60)
         batch.cancel()

@@ -1,7 +1,7 @@
 """Whether the replicas of Redis have what was written of a run: a fail-over loses what they have not.
 
 WAIT counts the replicas that have all earlier writes of its own connection. So a mark is written before it, in the
-partition of the run: whoever has the mark has everything that the node wrote before, for whichever client.
+partition of the run: a replica that has the mark has everything that the node wrote before, for all clients.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TRIES: Final = 5  # the partition moves to another node, or that fails over
 class RunReplicas(RunConnection):
     """Wait for replicas."""
 
-    def is_replicated(self, run_id: str, *, replicas: int, timeout_ms: int) -> bool:
-        """Whether so many replicas have what was written of a run so far, and its agent; waits up to `timeout_ms`
-        (below the socket timeout), in a cluster for each of the two nodes."""
+    def is_replicated(self, run_id: str, *, replicas: int, timeout_ms: int, with_agent: bool = False) -> bool:
+        """Whether so many replicas have what was written of a run so far, and its agent if that is asked; waits up to
+        `timeout_ms` (below the socket timeout), in a cluster for the node of the run and for that of the agent."""
         marks = [self._keys.of_partition(self._keys.partition_of(run_id)).marked]
-        if self._keys.of_cluster:
+        if with_agent and self._keys.of_cluster:
             marks.append(self._keys.marked_bundles)
         return all(self._has(mark, replicas, timeout_ms) for mark in marks)
 
