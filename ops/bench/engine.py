@@ -2,8 +2,8 @@
 
 Load: graphs of ten no-op function nodes, all submitted at once, from the first submission to the end of the last run;
 one scheduler and three solo workers: one more than two cores, as each waits for Redis a third of its time. Idle: such
-runs one at a time. The hop is the time between two nodes, from the delivery of one result to the claim of the next
-visit, by Redis' clock (whole milliseconds).
+runs one at a time; beside a batch: the same, while a batch has rows that wait. The hop is the time between two nodes,
+from the delivery of one result to the claim of the next visit, by Redis' clock (whole milliseconds).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.waiting import wait_until
 
 NODES = 10
 WORKERS = 3
+BATCH_ROWS = 20_000  # of ten visits each: more than any machine goes through while the hops are measured
 COUNTED_RUNS = 30  # enough for a batch to form; the rest of the load would only be more of the same
 START_S = 180  # several llm workers import litellm at once
 
@@ -75,11 +76,32 @@ def measure(runs: int, hops: int) -> Values:
     with stack() as engine:
         agent = no_op_agent(engine.home)
         finish([engine.client.submit(agent) for _ in range(20)], engine.client)  # everything is imported and cached
-        idle = [ms for _ in range(hops) for ms in hops_of(engine.client.submit(agent), engine.client)]
+        idle = hops_of_runs(engine, agent, hops)
         counted = commands_per_visit(engine, agent)
         loaded = under_load(engine, agent, runs)
-    percentiles = statistics.quantiles(idle, n=100)
-    return {**loaded, **counted, "hop_p50_ms": percentiles[49], "hop_p99_ms": percentiles[98]}
+        beside = hops_beside_a_batch(engine, agent, hops)
+    return {
+        **loaded, **counted, "hop_p50_ms": idle[49], "hop_p99_ms": idle[98],
+        "hop_batch_p50_ms": beside[49], "hop_batch_p99_ms": beside[98],
+    }  # fmt: skip
+
+
+def hops_of_runs(engine: Stack, agent: Path, runs: int) -> list[float]:
+    """The 99 percentiles of the hops of so many runs, one after the other."""
+    hops = [ms for _ in range(runs) for ms in hops_of(engine.client.submit(agent), engine.client)]
+    return statistics.quantiles(hops, n=100)
+
+
+def hops_beside_a_batch(engine: Stack, agent: Path, runs: int) -> list[float]:
+    """The same, while a batch of the same agent runs. Raises BenchFailed if it was over before the runs were."""
+    batch = engine.client.batch(agent, ({"prompt": str(number)} for number in range(BATCH_ROWS)))
+    wait_until(lambda: batch.info().ended, "a row ends", START_S)
+    percentiles = hops_of_runs(engine, agent, runs)
+    if not batch.info().waiting:
+        raise BenchFailed("the batch was over before the hops were measured")
+    batch.cancel()
+    wait_until(lambda: batch.info().is_over, "the batch is cancelled", START_S)
+    return percentiles
 
 
 def throughput(runs: int, *, appendfsync: str = "everysec", **env: str) -> float:

@@ -74,11 +74,12 @@ SECTIONS: tuple[Section, ...] = (
             Figure("celery_chain_per_s", "Celery: steps of chains", "/s"),
             _ratio("ratio_celery_chain", "Celery chain", 3.5),
             Figure("langgraph_postgres_per_s", "LangGraph, PostgreSQL: nodes", "/s"),
-            _ratio("ratio_langgraph_postgres", "LangGraph, PostgreSQL", 4),
+            _ratio("ratio_langgraph_postgres", "LangGraph, PostgreSQL", 3),
+            _ratio("ratio_always_langgraph_postgres", "the same, appendfsync always", 1.3),
             Figure("langgraph_sqlite_per_s", "LangGraph, SQLite: nodes", "/s"),
             _ratio("ratio_langgraph_sqlite", "LangGraph, SQLite"),
             Figure("dbos_postgres_per_s", "DBOS, PostgreSQL: steps", "/s"),
-            _ratio("ratio_dbos_postgres", "DBOS, PostgreSQL", 5),
+            _ratio("ratio_dbos_postgres", "DBOS, PostgreSQL", 4),
             Figure("dbos_sqlite_per_s", "DBOS, SQLite: steps", "/s"),
             _ratio("ratio_dbos_sqlite", "DBOS, SQLite"),
         ),
@@ -92,10 +93,12 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
-        "Latency of an idle system",
+        "Latency",
         (
             Figure("hop_p50_ms", "hop between two nodes, p50", "ms", at_most=5, digits=1),
             Figure("hop_p99_ms", "hop between two nodes, p99", "ms", at_most=25, digits=1),
+            Figure("hop_batch_p50_ms", "  while a batch runs, p50", "ms", at_most=5, digits=1),
+            Figure("hop_batch_p99_ms", "  while a batch runs, p99", "ms", at_most=25, digits=1),
         ),
     ),
     Section(
@@ -114,6 +117,7 @@ SECTIONS: tuple[Section, ...] = (
         "CPU of a peer's step, servers included",
         (
             Figure("cpu_celery_tasks_us", "Celery: bare task", "us"),
+            Figure("cpu_ratio_celery_tasks", "  a visit of the engine / that", "x", at_most=0.47, digits=2),
             Figure("cpu_celery_chain_us", "Celery: step of a chain", "us"),
             Figure("cpu_langgraph_postgres_us", "LangGraph, PostgreSQL", "us"),
             Figure("cpu_langgraph_sqlite_us", "LangGraph, SQLite", "us"),
@@ -374,27 +378,28 @@ SECTIONS: tuple[Section, ...] = (
 
 FIGURES: Mapping[str, Figure] = {figure.name: figure for section in SECTIONS for figure in section.figures}
 
-RATIOS: Mapping[str, str] = {
-    "ratio_celery_tasks": "celery_tasks_per_s",
-    "ratio_celery_chain": "celery_chain_per_s",
-    "ratio_langgraph_postgres": "langgraph_postgres_per_s",
-    "ratio_langgraph_sqlite": "langgraph_sqlite_per_s",
-    "ratio_dbos_postgres": "dbos_postgres_per_s",
-    "ratio_dbos_sqlite": "dbos_sqlite_per_s",
+RATIOS: Mapping[str, tuple[str, str]] = {
+    "ratio_celery_tasks": ("visits_per_s", "celery_tasks_per_s"),
+    "ratio_celery_chain": ("visits_per_s", "celery_chain_per_s"),
+    "ratio_langgraph_postgres": ("visits_per_s", "langgraph_postgres_per_s"),
+    "ratio_always_langgraph_postgres": ("visits_per_s_fsync_always", "langgraph_postgres_per_s"),
+    "ratio_langgraph_sqlite": ("visits_per_s", "langgraph_sqlite_per_s"),
+    "ratio_dbos_postgres": ("visits_per_s", "dbos_postgres_per_s"),
+    "ratio_dbos_sqlite": ("visits_per_s", "dbos_sqlite_per_s"),
+    "cpu_ratio_celery_tasks": ("cpu_visit_us", "cpu_celery_tasks_us"),
 }
-"""Ratio of the engine's visits to a peer's steps, by the name of the ratio."""
+"""The figure of the engine and that of a peer which a ratio divides, by the name of the ratio."""
 
 
 def with_ratios(values: Mapping[str, float]) -> Values:
     """The values of one round and the ratios within it, as far as both sides were measured."""
-    visits = values.get("visits_per_s")
-    ratios = {name: visits / values[peer] for name, peer in RATIOS.items() if visits and peer in values}
+    ratios = {name: values[ours] / values[peer] for name, (ours, peer) in RATIOS.items() if {ours, peer} <= set(values)}
     return {**values, **ratios}
 
 
 def with_ratio_reasons(reasons: Mapping[str, str]) -> dict[str, str]:
     """The reasons, also for the ratios to the peers that were not measured: the targets are on those."""
-    return {**reasons, **{name: reasons[peer] for name, peer in RATIOS.items() if peer in reasons}}
+    return {**reasons, **{name: reasons[peer] for name, (_, peer) in RATIOS.items() if peer in reasons}}
 
 
 def medians(rounds: Sequence[Mapping[str, float]]) -> Values:

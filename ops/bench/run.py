@@ -122,7 +122,8 @@ class Measurement:
 
 
 ENGINE = (
-    "visits_per_s", "hop_p50_ms", "hop_p99_ms", "redis_sent_per_visit", "redis_inside_per_visit",
+    "visits_per_s", "hop_p50_ms", "hop_p99_ms", "hop_batch_p50_ms", "hop_batch_p99_ms",
+    "redis_sent_per_visit", "redis_inside_per_visit",
     "cpu_visit_us", "cpu_redis_us", "cpu_scheduler_us", "cpu_workers_us", "cpu_client_us",
 )  # fmt: skip
 EVENTS = ("visits_per_s_no_events", "events_share", "events_us", "events_heard_share")
@@ -245,7 +246,7 @@ class Bench:
             yield Measurement("a chain in one process", MEMORY, lambda: peers.chain_in_process(effort.peer_runs, 3))
         for peer, shape in self.shapes.items():
             yield Measurement(f"{peer.name}, {peer.store}", (peer.figure,), partial(self._peer, peer, shape))
-        if "visits_per_s" in values and any(name in values for name in figures.RATIOS.values()):
+        if "visits_per_s" in values and any(peer in values for _, peer in figures.RATIOS.values()):
             yield Measurement("engine again", ("visits_per_s",), lambda: self._once_more(values))
         if "costs" in asked:
             yield Measurement("10 MB of state", STATE, lambda: costs.large_state(2 * effort.repeats))
