@@ -158,10 +158,9 @@ def deliver_and_commit(store: Store) -> None:
 def batches(store: Store) -> None:
     numbers = range(500)
     store.batches.add(ID, SPEC, BatchPlan(), rows(*numbers))
-    epoch = store.partitions.own([0], "me", 60_000)[0].epoch
-    [open_] = store.batches.look(None).batches.values()
+    [open_] = store.batches.look({}).batches.values()
     assert open_ is not None
-    store.batches.admit([(open_, 500)], epoch, T)
+    store.batches.admit([(open_, 500)], T)
     run_in_order(store._client, [store.batches.ended(place_of(ID, number), "failed", 3, Usage()) for number in numbers])
     store.batches.retry(ID)
 

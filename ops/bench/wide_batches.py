@@ -56,9 +56,8 @@ def admit_and_fail(store: Store, batch: str, count: int) -> None:
         rows = [(f"key {row}", row_text(f"look at number {row}", {})) for row in range(at, min(at + CHUNK, count))]
         store.batches.add(batch, SPEC, BatchPlan(parallel=count), rows)
     store.batches.seal(batch)
-    epoch = store.partitions.own([0], "bench", 3_600_000)[0].epoch
-    while (opened := store.batches.look(None).batches[batch]) is not None and opened.kept.waiting:
-        store.batches.admit([(opened, CHUNK)], epoch, opened.created_ms)
+    while (opened := store.batches.look({}).batches[batch]) is not None and opened.kept.waiting:
+        store.batches.admit([(opened, CHUNK)], opened.created_ms)
         store._client.delete(store.keys.of_partition(0).effects)  # nothing runs here
     for at in range(0, count, CHUNK):
         ends = [store.batches.ended(place_of(batch, row), "failed", 1, Usage()) for row in range(at, at + CHUNK)]
@@ -87,7 +86,7 @@ def idle_batches(store: Store, count: int) -> Values:
     while admission.run_once({0: epoch}):
         pass
     quiet_us, quiet_redis_us = cost_us(store, lambda: admission.run_once({0: epoch}))
-    all_us, all_redis_us = cost_us(store, lambda: store.batches.look(None), 10)
+    all_us, all_redis_us = cost_us(store, lambda: store.batches.look({}), 10)
     return {
         "batch_idle_us": quiet_us,
         "batch_idle_redis_us": quiet_redis_us,

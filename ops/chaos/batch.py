@@ -276,10 +276,11 @@ def left_of(client: Client, batches: Mapping[str, BatchInfo], redis: Any) -> Ite
     for queue, length in client.health().queues.items():
         if length:
             yield Wrong("leak", f"queue {queue}: {length} messages left")
-    if left := redis.smembers(client.store.keys.of_partition(0).open_batches):
-        yield Wrong("leak", f"batches that are open: {left}")
     for name in batches:
         keys = client.store.keys.of_batch(name)
+        part = client.store.keys.of_partition(client.store.keys.partition_of_batch(name))
+        if redis.sismember(part.open_batches, name):
+            yield Wrong("leak", f"a batch that is open: {name}")
         for key in (keys.rows, keys.failures):
             if redis.exists(key):
                 yield Wrong("leak", f"{key}: left over")

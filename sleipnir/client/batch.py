@@ -43,7 +43,7 @@ from sleipnir.python_graph.schema import is_pydantic
 from sleipnir.runs.failure_text import failure_of
 from sleipnir.runs.initial_state import WrongState, first_state_of, is_folded_by_code, state_at_start
 from sleipnir.settings import Settings
-from sleipnir.store.batches import STATES_PAGE, AddedRows
+from sleipnir.store.batches.rows import STATES_PAGE, AddedRows
 from sleipnir.store.store import Store
 
 if TYPE_CHECKING:

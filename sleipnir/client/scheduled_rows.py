@@ -10,7 +10,7 @@ from sleipnir.batches.records import DEFAULT_PRIORITY, BatchPlan
 from sleipnir.client.batch import Given, RowSubmission
 from sleipnir.errors import UsageError
 from sleipnir.schedules.records import MOST_ROWS, MOST_ROWS_BYTES, ScheduledBatch
-from sleipnir.store.batches import AddedRows
+from sleipnir.store.batches.rows import AddedRows
 
 if TYPE_CHECKING:
     from sleipnir.batches.rows import BadRow

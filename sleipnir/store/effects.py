@@ -315,8 +315,8 @@ class Effects:
         match delivery.owed.effect:
             case ForkRow(batch, row):
                 return self._keys.partition_of(row_run_id(batch, row))
-            case StartBatch() | CancelBatch():
-                return 0
+            case StartBatch(batch=batch) | CancelBatch(batch=batch):
+                return self._keys.partition_of_batch(batch)
         return None if delivery.command is None else self._keys.partition_of_key(str(delivery.command.vector[0]))
 
     def kept(self, partitions: Collection[int], generations: Mapping[int, str]) -> Iterator[list[OwedEffect]]:

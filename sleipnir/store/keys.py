@@ -76,8 +76,17 @@ class Keys:
         return SharedKeys(f"{self._tag(partition)}:values:{name}", partition)
 
     def of_batch(self, batch: str) -> BatchKeys:
-        """All batches are in the first partition, whose owner divides the fleet among them."""
-        return BatchKeys(f"{self._tag(0)}:batch:{batch}")
+        return BatchKeys(f"{self._tag(self.partition_of_batch(batch))}:batch:{batch}")
+
+    def partition_of_batch(self, batch: str) -> int:
+        """In a cluster that of its id: one node could not keep up with the rows of all batches. On one Redis the
+        first."""
+        return self.partition_of(batch) if self.of_cluster else 0
+
+    @property
+    def batch_partitions(self) -> range:
+        """The partitions that may have batches."""
+        return range(self.partitions if self.of_cluster else 1)
 
     def of_schedule(self, name: str) -> ScheduleKeys:
         """A schedule is in the partition of its name."""
@@ -530,19 +539,18 @@ class PartitionKeys:
 
     @property
     def batches(self) -> str:
-        """ZSET batch id by the time it began, in the first partition only. The janitor drops expired ones."""
+        """ZSET batch id by the time it began. The janitor drops expired ones."""
         return f"{self.tag}:batches"
 
     @property
     def open_batches(self) -> str:
-        """SET batch id, in the first partition only: the unfinished batches."""
+        """SET batch id: the unfinished batches."""
         return f"{self.tag}:batches:open"
 
     @property
     def changed_batches(self) -> str:
-        """ZSET batch id by the number of its last change, in the first partition only, so that admission reads only
-        changed batches. The member '' has the number of the overall last change and never dies; the janitor drops the
-        members of expired batches."""
+        """ZSET batch id by the number of its last change, so that admission reads only changed batches. The member ''
+        has the number of the overall last change and never dies; the janitor drops the members of expired batches."""
         return f"{self.tag}:batches:changed"
 
     @property

@@ -56,8 +56,8 @@ from sleipnir.store.runs import Runs
 if TYPE_CHECKING:
     from sleipnir.runs.views import Health, RunInfo
     from sleipnir.store.access import AccessRecords
-    from sleipnir.store.batch_rollups import BatchRollups
     from sleipnir.store.batches import Batches
+    from sleipnir.store.batches.rollups import BatchRollups
     from sleipnir.store.bundles import Bundles
     from sleipnir.store.cache import CacheStore
     from sleipnir.store.dead_letters import DeadLetters
@@ -202,7 +202,7 @@ class Store:
 
     @_Part
     def batch_rollups(self) -> BatchRollups:
-        from sleipnir.store.batch_rollups import BatchRollups
+        from sleipnir.store.batches.rollups import BatchRollups
 
         return BatchRollups(self._client, self.keys)
 

@@ -10,8 +10,8 @@ from sleipnir.batches.records import BatchPlan, row_run_id
 from sleipnir.batches.rollups import WORST_FIRST, EndedRows, RowGrid
 from sleipnir.client.batch import Batch
 from sleipnir.errors import BatchNotFound
-from sleipnir.store import batch_rollups
-from sleipnir.store.batch_rollups import READ_ROWS
+from sleipnir.store.batches import rollups
+from sleipnir.store.batches.rollups import READ_ROWS
 from sleipnir.store.connect import server_infos
 from sleipnir.store.store import Store
 from tests.store.test_batches import ID, SPEC, World, rows
@@ -43,7 +43,7 @@ def test_a_batch_without_rows_has_no_cells(store: Store) -> None:
 
 @pytest.mark.parametrize("most", [1, 7, 1_240])
 def test_cells_larger_than_one_read_are_read_in_parts(store: Store, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_rollups, "READ_ROWS", 10)
+    monkeypatch.setattr(rollups, "READ_ROWS", 10)
     states = "c" * 1_000 + "f" + "c" * 999
     grid = with_states(store, states).grid(most)
     assert len(grid.cells) <= most
@@ -94,7 +94,7 @@ def test_pages_of_rows_follow_each_other(store: Store) -> None:
 
 
 def test_a_page_stops_after_many_rows_that_do_not_fit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_rollups, "MOST_LOOKED", 2 * READ_ROWS)
+    monkeypatch.setattr(rollups, "MOST_LOOKED", 2 * READ_ROWS)
     batch = with_states(store, "c" * (3 * READ_ROWS) + "f")
     page = batch.rows("failed")
     assert (page.rows, page.looked, page.after) == ((), 2 * READ_ROWS, 2 * READ_ROWS)

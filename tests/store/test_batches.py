@@ -16,7 +16,8 @@ from sleipnir.messages import Usage
 from sleipnir.runs.deployment_holds import DEPLOYMENT, DeploymentHolds, ScopeHold
 from sleipnir.runs.run import Hold, RunSpec
 from sleipnir.runs.transitions import ForkRow, kind_of
-from sleipnir.store.batches import AddedRows, AdmissionView
+from sleipnir.store.batches.admission import AdmissionView
+from sleipnir.store.batches.rows import AddedRows
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.admission import Admission
@@ -185,8 +186,6 @@ def test_an_end_that_is_reported_twice_counts_once_and_costs_are_those_of_all_tr
 
 def test_a_scheduler_that_does_not_own_the_first_partition_admits_nothing(store: Store) -> None:
     world = World(store)
-    opened = store.batches.look(None).batches[ID]
-    assert opened is not None and store.batches.admit([(opened, 10)], 99, 1) == [-1]
     assert world.admission.run_once({1: 1}) == 0
     assert world.admission.run_once(world.advance._ownership.epochs, HELD) == 0
     assert world.states == "www"
@@ -298,7 +297,7 @@ def test_a_retry_of_an_expired_run_is_refused_with_the_reason(store: Store) -> N
 def test_starts_that_are_delivered_twice_make_one_run(store: Store) -> None:
     world = World(store, count=1)
     world.admit()
-    effects = store.keys.of_partition(0).effects
+    effects = store.keys.of_partition(store.keys.partition_of_batch(ID)).effects
     [(_, fields)] = store._client.xrange(effects)
     assert json.loads(fields["e"])["do"] == "start_row"
     world.go_on()
@@ -323,13 +322,13 @@ def test_a_read_with_the_last_result_finds_batches_that_opened_and_closed_since(
     first, second, third = (Batch(store, name) for name in ("first", "second", "third"))
     for each in (first, second):
         store.batches.add(each.id, SPEC, BatchPlan(), rows(0))
-    look = store.batches.look(None)
+    look = store.batches.look({})
     assert waiting_in(look) == {"first": 1, "second": 1}
     store.batches.add(third.id, SPEC, BatchPlan(), rows(0, 1))
     assert second.cancel()
     assert waiting_in(store.batches.look(look.seen)) == {"third": 2, "second": None}
     assert waiting_in(store.batches.look(look.seen, ["first", "third"])) == {"third": 2, "second": None, "first": 1}
-    assert waiting_in(store.batches.look(None)) == {"first": 1, "third": 2}
+    assert waiting_in(store.batches.look({})) == {"first": 1, "third": 2}
     assert abs(look.now_ms - store.now_ms()) < 60_000 and store.batches.under_way() == 0
 
 
@@ -339,7 +338,8 @@ def waiting_in(look: AdmissionView) -> dict[str, int | None]:
 
 def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Store) -> None:
     World(store)
-    assert store.batches.forget_expired(store.now_ms(), 10) == 0
+    everywhere = range(store.keys.partitions)
+    assert store.batches.forget_expired(everywhere, store.now_ms(), 10) == 0
     assert store.batches.pinned().bundles == {"digest"}
     store._client.delete(*store.keys.of_batch(ID).all().values())
     assert store.batches.recent(10) == []
@@ -347,9 +347,10 @@ def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Stor
         store.batches.info(ID)
     with pytest.raises(BatchNotFound):
         store.batches.hold(ID)
-    assert store.batches.forget_expired(store.now_ms(), 10) == 1
-    assert store.batches.look(None).batches == {}
-    assert store.batches.look(0, [ID]).batches == {ID: None}, "it was there at the last look"
+    assert store.batches.forget_expired(everywhere, store.now_ms(), 10) == 1
+    look = store.batches.look({})
+    assert look.batches == {}
+    assert store.batches.look(look.seen, [ID]).batches == {ID: None}, "it was there at the last look"
 
 
 def test_rows_of_a_batch_of_forks_are_started_only_by_schedulers_that_can_fork(store: Store) -> None:
@@ -363,7 +364,7 @@ def test_rows_of_a_batch_of_forks_are_started_only_by_schedulers_that_can_fork(s
     assert store.batches.fork_of("gone00000001") is None
     world = World(store, count=0)
     assert world.admit() == 1
-    [owed] = store.effects.read({0: "0-0"}, limit=10, block_ms=1)
+    [owed] = store.effects.read({store.keys.partition_of_batch(ID): "0-0"}, limit=10, block_ms=1)
     assert owed.effect == ForkRow(ID, 0, fork_text("run000000001"))
 
 

@@ -14,8 +14,9 @@ from sleipnir.client.client import Client
 from sleipnir.errors import BatchNotFound
 from sleipnir.messages import Usage
 from sleipnir.settings import Settings
-from sleipnir.store import batches as batches_module
-from sleipnir.store.batches import STATES_PAGE
+from sleipnir.store.batches import results as results_module
+from sleipnir.store.batches.admission import CHANGED
+from sleipnir.store.batches.rows import STATES_PAGE
 from sleipnir.store.record_text import record
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
@@ -46,10 +47,9 @@ def failed_batch(store: Store, count: int) -> Batch:
     for at in range(0, count, 500):
         store.batches.add(ID, SPEC, BatchPlan(parallel=count), rows(*range(at, min(at + 500, count))))
     store.batches.seal(ID)
-    own(store)
-    while (opened := store.batches.look(None).batches[ID]) is not None and opened.kept.waiting:
-        store.batches.admit([(opened, count)], EPOCH, 1)
-    store._client.delete(store.keys.of_partition(0).effects)  # no run is started
+    while (opened := store.batches.look({}).batches[ID]) is not None and opened.kept.waiting:
+        store.batches.admit([(opened, count)], 1)
+    store._client.delete(store.keys.of_partition(store.keys.partition_of_batch(ID)).effects)  # no run is started
     fail(store, range(count), version=1)
     assert store.batches.info(ID).state == "done"
     return Batch(store, ID)
@@ -60,20 +60,16 @@ def fail(store: Store, rows: range, version: int) -> None:
     assert run_in_order(store._client, ends) == [1] * len(ends)
 
 
-def own(store: Store) -> None:
-    store._client.hset(store.keys.of_partition(0).owner, "epoch", EPOCH)
-
-
 def synthetic(store: Store, batch: str, states: str, **fields: object) -> None:
     """A batch of rows in these states, that is made without its rows."""
-    keys = store.keys.of_batch(batch)
+    keys, part = store.keys.of_batch(batch), store.keys.of_partition(store.keys.partition_of_batch(batch))
     counts = {"waiting": states.count("w"), "active": states.count("a"), "failed": states.count("f")}
     plan = {"spec": record(SPEC), "plan": record(BatchPlan(parallel=1)), "created_ms": 1, "total": len(states)}
     pipe = store._client.pipeline()
     pipe.hset(keys.batch, mapping={**plan, **counts, "admitted": counts["active"], "cancelled": 0, **fields})
     pipe.set(keys.states, states)
-    pipe.sadd(store.keys.of_partition(0).open_batches, batch)
-    pipe.zadd(store.keys.of_partition(0).batches, {batch: 1})
+    pipe.sadd(part.open_batches, batch)
+    pipe.zadd(part.batches, {batch: 1})
     pipe.execute()
 
 
@@ -93,10 +89,10 @@ def test_rows_are_admitted_once_though_the_reply_is_lost_and_the_call_is_repeate
 
 def test_a_decision_that_was_made_before_a_pause_admits_nothing(store: Store) -> None:
     world = World(store)
-    opened = store.batches.look(None).batches[ID]
+    opened = store.batches.look({}).batches[ID]
     assert opened is not None
     world.batch.pause()
-    assert store.batches.admit([(opened, 3)], world.advance._ownership.epochs[0], 1) == [-2]
+    assert store.batches.admit([(opened, 3)], 1) == [CHANGED]
     assert world.states == "www"
 
 
@@ -149,7 +145,6 @@ def test_a_batch_is_not_over_while_a_retry_is_under_way(store: Store) -> None:
 def test_a_cancel_of_many_rows_is_done_in_pieces_and_continues_when_its_client_is_dead(store: Store) -> None:
     """Finding C14 of the second review."""
     synthetic(store, ID, "w" * (2 * STATES_PAGE) + "cwf")
-    own(store)
     assert store.batches._change(ID, "cancel") == 0  # and dies
     assert store.batches.info(ID).state == "cancelling"
     with lost_reply(store._client, "batch_work"):
@@ -164,7 +159,6 @@ def test_a_cancel_of_many_rows_is_done_in_pieces_and_continues_when_its_client_i
 def test_the_runs_of_a_cancelled_batch_are_cancelled_some_at_a_time(own_store: Store) -> None:
     count = 2 * CANCELLED_AT_ONCE + 1
     synthetic(own_store, ID, "a" * count)
-    own(own_store)
     own_store.batches.cancel(ID)
     run_in_order(own_store._client, [own_store.runs.notification("none", "cancelled")])
     admission = Admission(own_store, window=1)
@@ -192,23 +186,22 @@ def test_batches_in_which_nothing_happens_are_not_read(own_store: Store, monkeyp
     monkeypatch.setattr(admission_module, "LOOK_AT_ALL_MS", 3_600_000)  # a busy machine takes seconds for this test
     for number in range(300):
         synthetic(own_store, f"b{number}", "aw")
-    own(own_store)
     admission = Admission(own_store, window=1)
     admission.run_once({0: EPOCH})
     with counted(own_store) as calls:
         for _ in range(10):
             admission.run_once({0: EPOCH})
-    assert calls == {"time": 10, "zscore": 10, "zrangebyscore": 10}
+    assert calls == {"time": 10, "zrangebyscore": 10}
     own_store.batches.seal("b7")
     with counted(own_store) as calls:
         admission.run_once({0: EPOCH})
-    assert calls == {"time": 1, "zscore": 1, "zrangebyscore": 1, "hmget": 1}
+    assert calls == {"time": 1, "zrangebyscore": 1, "hmget": 1}
 
 
+@pytest.mark.one_redis  # in a cluster they are in many partitions
 def test_more_changes_than_one_look_reads_are_read_by_the_next(store: Store) -> None:
     for number in range(250):
         synthetic(store, f"b{number}", "aw", waiting=0)
-    own(store)
     admission = Admission(store, window=1)
     admission.run_once({0: EPOCH}, HELD)
     for number in range(250):
@@ -219,12 +212,11 @@ def test_more_changes_than_one_look_reads_are_read_by_the_next(store: Store) -> 
 
 
 def test_a_change_by_an_earlier_release_is_seen_at_the_next_look_at_all(store: Store) -> None:
-    own(store)
     synthetic(store, "known", "w")
     admission = Admission(store, window=1)
     admission.run_once({0: EPOCH}, HELD)
     synthetic(store, "other", "w")  # as a client does that does not say what it changes
-    store._client.srem(store.keys.of_partition(0).open_batches, "known")
+    store._client.srem(store.keys.of_partition(store.keys.partition_of_batch("known")).open_batches, "known")
     admission.run_once({0: EPOCH}, HELD)
     assert admission._claims.keys() == {"known"}
     admission._looked_at_all_ms = 0
@@ -233,7 +225,6 @@ def test_a_change_by_an_earlier_release_is_seen_at_the_next_look_at_all(store: S
 
 
 def test_after_an_error_and_under_another_epoch_all_batches_are_read_again(store: Store) -> None:
-    own(store)
     synthetic(store, "known", "w")
     admission = Admission(store, window=1)
     admission.run_once({0: EPOCH}, HELD)
@@ -242,7 +233,7 @@ def test_after_an_error_and_under_another_epoch_all_batches_are_read_again(store
         synthetic(store, "other", "w")
         admission.run_once(again, HELD)
         assert ("other" in admission._claims) == (0 in again)
-        store._client.srem(store.keys.of_partition(0).open_batches, "other")
+        store._client.srem(store.keys.of_partition(store.keys.partition_of_batch("other")).open_batches, "other")
 
 
 def test_states_and_runs_of_rows_are_read_in_pages(own_store: Store) -> None:
@@ -268,7 +259,7 @@ def test_outputs_are_read_some_at_a_time(store: Store, monkeypatch: pytest.Monke
     for row, size in enumerate((70, 20, 90)):
         store._client.rpush(store.keys.of_batch(ID).names, f"k{row}")
         store._client.set(store.keys.of_run(row_run_id(ID, row)).output, "x" * size)
-    monkeypatch.setattr(batches_module, "OUTPUT_BYTES", 95)
+    monkeypatch.setattr(results_module, "OUTPUT_BYTES", 95)
     results = Batch(store, ID).results()
     assert [len(result.output or "") for result in results] == [70, 20, 90]
 
@@ -291,7 +282,9 @@ def test_batches_that_are_kept_do_not_keep_the_janitor_from_those_that_have_expi
         synthetic(store, f"b{number}", "a")
     for number in (1, 4, 5):
         store._client.delete(store.keys.of_batch(f"b{number}").batch)
-    assert [store.batches.forget_expired(store.now_ms(), 2) for _ in range(5)] == [1, 0, 2, 0, 0]
+    everywhere = range(store.keys.partitions)
+    dropped = [store.batches.forget_expired(everywhere, store.now_ms(), 2) for _ in range(5)]
+    assert sum(dropped) == 3 and (store.keys.of_cluster or dropped == [1, 0, 2, 0, 0])
     assert {info.id for info in store.batches.recent(10)} == {"b0", "b2", "b3"}
     assert store.batches.pinned().bundles == {"digest"}
 
@@ -312,10 +305,22 @@ def test_batches_are_read_in_pages_and_expired_ones_shorten_none(store: Store, n
         store.batches.recent(2, namespace, "gone")
 
 
+def test_batches_that_began_at_once_are_on_one_page_each(store: Store) -> None:
+    ids = [f"b{number:02}" for number in range(40)]
+    for id_ in ids:
+        store.batches.add(id_, SPEC, BatchPlan(), rows(1))
+        store._client.zadd(store.keys.of_partition(store.keys.partition_of_batch(id_)).batches, {id_: 7})
+    listed, after = [], None
+    while page := [info.id for info in store.batches.recent(3, None, after)]:
+        listed += page
+        after = page[-1]
+    assert listed == sorted(ids, reverse=True)
+    assert store.batches.ids_starting_with("b3") == ids[30:]
+
+
 @pytest.mark.parametrize("case", cases("batch"), ids=str)
 def test_a_batch_that_cannot_be_read_waits_alone_and_continues_when_it_can(store: Store, case: Unreadable) -> None:
     """Finding C1 of the second review."""
-    own(store)
     for batch in (ID, "other"):
         store.batches.add(batch, SPEC, BatchPlan(), rows(0))
     key = store.keys.of_batch(ID).batch

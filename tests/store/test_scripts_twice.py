@@ -102,10 +102,8 @@ def failed(store: Store, run: str = RUN, spec: RunSpec | None = None) -> Bench:
     return bench
 
 
-def batch(store: Store) -> int:
-    """Its epoch."""
+def batch(store: Store) -> None:
     store.batches.add(ID, SPEC, BatchPlan(), rows(0, 1, 2))
-    return store.partitions.own([0], "me", 60_000)[0].epoch
 
 
 def add_pieces(store: Store) -> Act:
@@ -136,10 +134,10 @@ def batch_add(store: Store) -> Act:
 
 
 def batch_admit(store: Store) -> Act:
-    epoch = batch(store)
-    [open_] = store.batches.look(None).batches.values()
+    batch(store)
+    [open_] = store.batches.look({}).batches.values()
     assert open_ is not None
-    return lambda: store.batches.admit([(open_, 2)], epoch, T)
+    return lambda: store.batches.admit([(open_, 2)], T)
 
 
 def batch_cells(store: Store) -> Act:
@@ -161,8 +159,8 @@ def batch_ended(store: Store) -> Act:
 
 
 def batch_forget(store: Store) -> Act:
-    store._client.zadd(store.keys.of_partition(0).batches, {"gone": 1})
-    return lambda: store.batches.forget_expired(T, 10)
+    store._client.zadd(store.keys.of_partition(store.keys.partition_of_batch("gone")).batches, {"gone": 1})
+    return lambda: store.batches.forget_expired(range(store.keys.partitions), T, 10)
 
 
 def batch_work(store: Store) -> Act:
@@ -308,7 +306,8 @@ def newest_listed(store: Store) -> Act:
 
 def count_entries(store: Store) -> Act:
     queued(store)
-    return lambda: store.batches.unclaimed()
+    script, outbox = LuaScript("count_entries"), store.keys.of_partition(0).outbox  # used only on one Redis
+    return lambda: script(store._client, [outbox], {"streams": 0})
 
 
 def first_due(store: Store) -> Act:

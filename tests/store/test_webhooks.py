@@ -493,9 +493,9 @@ def test_the_end_of_a_batch_is_sent_once(world: World) -> None:
     world.add(on=("batch_done",))
     store = world.store
     store.batches.add(ID, SPEC, BatchPlan(), rows(0, 1))
-    [batch] = store.batches.look(None).batches.values()
+    [batch] = store.batches.look({}).batches.values()
     assert batch is not None
-    store.batches.admit([(batch, 2)], store.partitions.own([0], "me", 60_000)[0].epoch, store.now_ms())
+    store.batches.admit([(batch, 2)], store.now_ms())
     store.batches.seal(ID)
     ends = [
         store.batches.ended(place_of(ID, row), outcome, 3, Usage(calls=1))

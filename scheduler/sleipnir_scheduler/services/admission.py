@@ -1,13 +1,14 @@
 """Admits rows of batches as runs, a few at a time. Without it a batch would wait forever.
 
 Rows are admitted while the outstanding work of the fleet is below a window: so queues stay short regardless of the
-number of rows, single submissions do not wait behind them, and a later batch gets its share at once. All batches are in
-the first partition, whose owner does this for the deployment; the store refuses other schedulers.
+number of rows, single submissions do not wait behind them, and a later batch gets its share at once. The owner of the
+first partition does this for all batches of the deployment, because their shares depend on each other.
 
 Batches are cached and read again only when they have changed, so unchanged batches cost nothing. All are read again
 periodically, because processes of earlier releases do not record their changes, and after every error, because the
 next Redis may be an older copy. A decision names the revision of the batch that it is based on, so that a decision on
-an old copy, or a repeated one, changes nothing.
+an old copy, or a repeated one, changes nothing: also one of a scheduler that does not know yet that another one has
+taken its place. Batches of a cluster's node that does not answer wait; the others go on.
 
 It also continues cancels and retries of many rows whose client has died, and repeatedly cancels the runs of cancelled
 batches until they are over, because a run may have just been created. Both in pieces.
@@ -22,7 +23,8 @@ import structlog
 
 from sleipnir.batches.records import may_admit, row_run_id
 from sleipnir.runs.deployment_holds import NO_HOLDS, DeploymentHolds
-from sleipnir.store.batches import CHANGED, OpenBatch
+from sleipnir.store.batches.admission import CHANGED
+from sleipnir.store.batches.records import OpenBatch
 from sleipnir.store.fleet import SEEN_FOR_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.fair_shares import BatchDemand, one_each, share
@@ -51,7 +53,7 @@ class Admission:
     def _reset(self, epoch: int | None) -> None:
         """Forget all batches and shares. `epoch` None: another scheduler owns the first partition."""
         self._epoch = epoch
-        self._seen: float | None = None
+        self._seen: Mapping[int, float] = {}
         self._stale: set[str] = set()
         self._looked_at_all_ms = 0
         self._batches: dict[str, OpenBatch] = {}
@@ -80,7 +82,7 @@ class Admission:
             self._work()
             self._cancel(now_ms)
             claims = self._not_held(holds)
-            return self._admit(claims, epoch, now_ms) if claims else 0
+            return self._admit(claims, now_ms) if claims else 0
         except BaseException:
             self._reset(None)
             raise
@@ -89,9 +91,9 @@ class Admission:
         """Read changed batches. Returns the time."""
         view = self._store.batches.look(self._seen, self._stale)
         self._stale.clear()
-        if self._seen is None or abs(view.now_ms - self._looked_at_all_ms) >= LOOK_AT_ALL_MS:
-            if self._seen is not None:
-                view = self._store.batches.look(None)
+        if not self._seen or abs(view.now_ms - self._looked_at_all_ms) >= LOOK_AT_ALL_MS:
+            if self._seen:
+                view = self._store.batches.look({})
             self._looked_at_all_ms = view.now_ms
             for batch in self._batches.keys() - view.batches.keys():
                 self._see(batch, None)
@@ -142,7 +144,7 @@ class Admission:
             if id_ in self._owners and not holds.holds_back(*self._owners[id_])
         }
 
-    def _admit(self, claims: Mapping[str, BatchDemand], epoch: int, now_ms: int) -> int:
+    def _admit(self, claims: Mapping[str, BatchDemand], now_ms: int) -> int:
         capacity = self._capacity(now_ms)
         if capacity > 0:
             in_order = sorted(claims, key=lambda id_: (self._batches[id_].created_ms, id_))
@@ -152,7 +154,7 @@ class Admission:
         self._times = dict(shares.times)
         wanted = [(self._batches[id_], rows) for id_, rows in shares.rows.items() if rows]
         admitted = 0
-        for (batch, _), count in zip(wanted, self._store.batches.admit(wanted, epoch, now_ms), strict=True):
+        for (batch, _), count in zip(wanted, self._store.batches.admit(wanted, now_ms), strict=True):
             if count == CHANGED:
                 self._stale.add(batch.id)
             admitted += max(count, 0)

@@ -3,7 +3,7 @@ that was requested too late would never be freed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from sleipnir.store.store import Store
 
@@ -14,7 +14,7 @@ RUNS_AT_ONCE = 250  # each is in several lists: some ms of Redis
 
 def run_once(
     store: Store,
-    partitions: Iterable[int],
+    partitions: Collection[int],
     now_ms: int,
     retention_ms: int,
     lost: Callable[[int], None] = lambda count: None,
@@ -33,7 +33,7 @@ def run_once(
         dropped += store.signals.look(partition, now_ms)
         dropped += store.jobs.forget_expired(partition, now_ms - retention_ms, BATCH)
     dropped += store.fleet.forget_silent(now_ms - SILENT_MS)
-    dropped += store.batches.forget_expired(now_ms - retention_ms, BATCH)
+    dropped += store.batches.forget_expired(partitions, now_ms - retention_ms, BATCH)
     return dropped + _forget_bundles(store, now_ms, now_ms - retention_ms)
 
 

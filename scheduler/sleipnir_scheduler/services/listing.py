@@ -22,8 +22,8 @@ AT_ONCE = 500  # approximate number of runs of a partition that are compared per
 
 @dataclass
 class _Pass:
-    """How far the pass over a partition is: cursors of its runs and of its cards, its questions, and batches, which the
-    first partition has."""
+    """How far the pass over a partition is: cursors of its runs and of its cards, its questions, and its
+    batches."""
 
     runs: int = 0
     cards: int = 0
@@ -56,7 +56,6 @@ class Listing:
             if at.runs == 0 and not known:
                 self._store.note_all_listed(partition)
             is_behind = self._store.list_gates(partition, at.gates, AT_ONCE)
-            if partition == 0:
-                is_behind = self._store.list_batches(at.batches, AT_ONCE) or is_behind
+            is_behind = self._store.list_batches(partition, at.batches, AT_ONCE) or is_behind
             found_missing = found_missing or is_behind or (at.runs != 0 and not known)
         return found_missing

@@ -3,28 +3,23 @@
 -- KEYS[1] batch    HASH    slp:{p00}:batch:<id>
 -- KEYS[2] rows     LIST    ...:rows
 -- KEYS[3] states   STRING  ...:states
--- KEYS[4] owner    HASH    slp:{p00}:owner
--- KEYS[5] effects  STREAM  slp:{p00}:effects
--- KEYS[6] failures HASH    ...:failures
--- KEYS[7] changed  ZSET    slp:{p00}:batches:changed
+-- KEYS[4] effects  STREAM  slp:{p00}:effects
+-- KEYS[5] failures HASH    ...:failures
+-- KEYS[6] changed  ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id       str
--- ARGV[2] epoch    int     of the caller's ownership
--- ARGV[3] rev      int     the revision of the batch on which the decision is based
--- ARGV[4] most     int     the number of rows to admit
--- ARGV[5] now_ms   int
--- ARGV[6] do_      str     the effect that starts a row: start_row, or fork_row
+-- ARGV[2] rev      int     the revision of the batch on which the decision is based
+-- ARGV[3] most     int     the number of rows to admit
+-- ARGV[4] now_ms   int
+-- ARGV[5] do_      str     the effect that starts a row: start_row, or fork_row
 --
 -- Returns how many rows were admitted, at most 250 rows, and about half a megabyte of their texts
---         -1 the epoch no longer owns this partition
 --         -2 rows were admitted, or the plan was changed, since the caller read the batch; nothing changed
 -- Calling twice is safe: the second call finds another rev. Rows that no longer wait, because their runs were retried
 -- separately, are skipped.
-local batch, rows, states, owner, effects, failures, changed = unpack(KEYS)
-local id, epoch, rev, most, now_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local do_ = ARGV[6]
+local batch, rows, states, effects, failures, changed = unpack(KEYS)
+local id, rev, most, now_ms, do_ = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local LOOKED_AT, TEXT_BYTES = 250, 2 ^ 19
 
-if tonumber(redis.call('HGET', owner, 'epoch')) ~= epoch then return -1 end
 local found = redis.call('HMGET', batch, 'rev', 'cancelling')
 if tonumber(found[1] or 0) ~= rev or found[2] then return -2 end
 local admitted, first, bytes = 0, 0, 0

@@ -18,7 +18,7 @@ ended_runs    ended runs until they expire                   services/archiver.p
 listed_runs   runs whose cards are missing or old            services/listing.py
 listed_names  questions and batches by namespace             services/listing.py
 
-Effects are in store/effects.py, rows of batches in store/batches.py, slots in store/slots.py.
+Effects are in store/effects.py, rows of batches in store/batches, slots in store/slots.py.
 """
 
 from __future__ import annotations

@@ -31,9 +31,11 @@ class ListedNames(PartitionConnection):
         """Go on with about `count` open questions. Returns whether some may be missing in the lists of namespaces."""
         return self._list_some(self._of(partition).gates, at, count, partition)
 
-    def list_batches(self, at: NamesPosition, count: int) -> bool:
-        """The same for batches. They are all in the first partition."""
-        return self._list_some(self._of(0).batches, at, count, None)
+    def list_batches(self, partition: int, at: NamesPosition, count: int) -> bool:
+        """The same for batches."""
+        return partition in self._keys.batch_partitions and self._list_some(
+            self._of(partition).batches, at, count, None
+        )
 
     def _list_some(self, index: str, at: NamesPosition, count: int, partition: int | None) -> bool:
         following, scored = self._client.zscan(index, at.cursor, count=count)

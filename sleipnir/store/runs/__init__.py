@@ -12,7 +12,7 @@ run_index        which runs there are; run_lists finds those that a query wants,
 deployment_hold  pause and resume all of them
 replicas         whether replicas have what was written of a run
 
-Sessions are in store/sessions.py, batches in store/batches.py, outputs of models in store/live.py.
+Sessions are in store/sessions.py, batches in store/batches, outputs of models in store/live.py.
 """
 
 from __future__ import annotations

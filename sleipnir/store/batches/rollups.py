@@ -11,7 +11,7 @@ from typing import Final
 
 from sleipnir.batches.records import ROW_STATES, RowState, row_run_id
 from sleipnir.batches.rollups import MOST_CELLS, WORST_FIRST, EndedRows, RowGrid
-from sleipnir.store.batches import places_of
+from sleipnir.store.batches.rows import places_of
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.runs.visit_infos import whole_number
