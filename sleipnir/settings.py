@@ -201,8 +201,8 @@ class Settings:
     """The number of Redis replicas that must have the claim of a node with `effect: once` before its work begins. 0:
     none."""
     ack_wait_replicas: int = _setting(0, _whole(0))
-    """The number of Redis replicas that must have a run, or an answer to a question, before the call that submits or
-    answers returns. 0: none."""
+    """The number of Redis replicas that must have a run or a batch, or an answer to a question, before the call that
+    submits or answers returns. 0: none."""
     owner_ttl_s: float = _setting(3.0, _seconds)
     """A scheduler without a sign of life for this time loses its partitions."""
     retention_s: float = _setting(7 * 24 * 3600.0, _seconds)

@@ -34,6 +34,7 @@ from sleipnir.batches.records import (
 )
 from sleipnir.batches.rollups import MOST_CELLS, BatchRow, BatchRowPage, EndedRows, RowGrid
 from sleipnir.batches.rows import PROMPT, BadRow, Row, row_of
+from sleipnir.client import replicas
 from sleipnir.client.run import pause_ms
 from sleipnir.errors import SleipnirError, UsageError
 from sleipnir.graph import python_file
@@ -339,7 +340,7 @@ class RowSubmission:
         on_bad: OnBad | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._store, self._batch = store, batch
+        self._store, self._settings, self._batch = store, settings, batch
         self._prompt_bytes, self._state_bytes = settings.max_prompt_bytes, settings.max_output_bytes
         self._on_bad, self._on_progress = on_bad, on_progress
         self._keys: set[str] = set()
@@ -364,6 +365,7 @@ class RowSubmission:
     def _seal(self) -> None:
         with self._store.errors():
             self._store.batches.seal(self._batch.id)
+        replicas.confirm_batch(self._store, self._settings, self._batch.id)
 
     def _row(self, number: int, given: Given, key: str | None) -> Row | BadRow:
         program, place = self._batch.program, f"row {number}"

@@ -319,7 +319,7 @@ class Client(Conversations):
         A row that cannot run is left out and passed to `on_bad`; `on_progress` is called after each few hundred rows.
 
         Raises like `submit`, and then nothing is stored; also UsageError if no row is valid. Exceptions of the iterable
-        are passed on, and earlier rows stay in the batch.
+        are passed on, and earlier rows stay in the batch, as do all rows if it raises NotReplicated.
         """
         from sleipnir.client.batch import Batch, RowSubmission
 

@@ -385,7 +385,7 @@ class PartitionKeys:
 
     @property
     def marked(self) -> str:
-        """STRING 1: written to find out whether replicas have what was written before (store/runs/replicas.py). Dies
+        """STRING 1: written to find out whether replicas have what was written before (store/replicas.py). Dies
         replicas.MARK_S later."""
         return f"{self.tag}:marked"
 

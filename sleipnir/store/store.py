@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from sleipnir.store.node_streams import RedisStreams
     from sleipnir.store.partitions import Partitions
     from sleipnir.store.records import PinnedDigests, Records
+    from sleipnir.store.replicas import Replicas
     from sleipnir.store.scheduled_batches import ScheduledBatches
     from sleipnir.store.schedules import Schedules
     from sleipnir.store.sessions import Sessions
@@ -199,6 +200,12 @@ class Store:
         from sleipnir.store.batches import Batches
 
         return Batches(self._client, self.keys, retention_ms=self._retention_ms, by=self._by, audit_ms=self._audit_ms)
+
+    @_Part
+    def replicas(self) -> Replicas:
+        from sleipnir.store.replicas import Replicas
+
+        return Replicas(self._client, self.keys)
 
     @_Part
     def batch_rollups(self) -> BatchRollups:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sleipnir.batches.records import row_run_id
 from sleipnir.client.client import Client
 from sleipnir.client.run import Run
 from sleipnir.errors import ConfigError, NotReplicated, RunNotFound, StoreUnavailable
@@ -60,7 +61,7 @@ def node_of(cluster: ServerCluster, run: Run) -> ClusterNode:
 
 def all_ask(runs: list[Run]) -> None:
     for run in runs:
-        wait_until(run.gates, f"run {run.id} asks", 60)
+        wait_until(lambda run=run: gates_of(run), f"run {run.id} asks", 60)  # type: ignore[misc]
 
 
 def complete(runs: list[Run]) -> None:
@@ -249,9 +250,14 @@ def test_a_run_is_acknowledged_once_a_replica_has_it(
             run.answer("yes")
         with pytest.raises(NotReplicated, match=f"run '{run.id}' is accepted"):
             client.submit(ask, request_id="first")
+        names = (f"batch{number}" for number in range(99))
+        named = next(name for name in names if cluster.primary_of(client.store.keys.of_batch(name).batch) is primary)
+        with pytest.raises(NotReplicated, match=f"batch '{named}' is accepted"):
+            client.batch(ask, [{"prompt": "hi"}], id=named)
         replica.resume()
         wait_until(lambda: replica.follows(primary), "the replica is back", 60)
         assert client.submit(ask, request_id="first").id == run.id
+        assert client.batch(ask, [{"prompt": "hi"}], id=named).submitted.known == 1
         info = run.wait(90)
         assert (info.status, run.output) == ("completed", "yes 2"), info.error
 
@@ -284,6 +290,43 @@ def test_runs_on_other_nodes_go_on_while_one_is_away(broker: RedisServer, tmp_pa
             away.start()
             wait_until(cluster.is_whole, "the node is back", 60)
             complete(there)
+    finally:
+        cluster.stop()
+
+
+def test_rows_on_other_nodes_begin_while_one_is_away(broker: RedisServer, tmp_path: Path, ask: Path) -> None:
+    cluster = ServerCluster(3, broker_url=broker.url)
+    try:
+        with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as stack, stack.client() as client:
+            stack.start_scheduler()
+            stack.start_worker()
+            first = cluster.primary_of(client.store.keys.of_partition(0).inbox)
+            away = next(node for node in cluster.nodes if node is not first)
+
+            def is_there(name: str) -> bool:
+                """Whether neither the batch nor its first row is on the node that fails."""
+                keys = client.store.keys.of_batch(name).batch, client.store.keys.of_run(row_run_id(name, 0)).run
+                return away not in map(cluster.primary_of, keys)
+
+            names = [f"batch{number}" for number in range(50)]
+            goes_on, waits = next(filter(is_there, names)), next(name for name in names if not is_there(name))
+            rows = [{"prompt": str(number)} for number in range(24)]
+            batches = [client.batch(ask, rows, id=name, canary=1) for name in (goes_on, waits)]
+            runs, waiting = (
+                [Run(client.store, batch.run_id(row), client.settings) for row in range(len(rows))] for batch in batches
+            )
+            canaries = [runs.pop(0), waiting.pop(0)]
+            all_ask(canaries)
+            complete(canaries)
+            others = [run for run in runs if node_of(cluster, run) is not away]
+            assert 0 < len(others) < len(runs)
+            away.kill()
+            batches[0].resume()
+            all_ask(others)
+            away.start()
+            wait_until(cluster.is_whole, "the node is back", 60)
+            batches[1].resume()
+            all_ask([*runs, *waiting])
     finally:
         cluster.stop()
 

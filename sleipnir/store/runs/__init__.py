@@ -10,7 +10,6 @@ journal          what it has done: journal, state, output; compared_runs what is
 event_streams    what happens to it from now on
 run_index        which runs there are; run_lists finds those that a query wants, failure_groups those that failed alike
 deployment_hold  pause and resume all of them
-replicas         whether replicas have what was written of a run
 
 Sessions are in store/sessions.py, batches in store/batches, outputs of models in store/live.py.
 """
@@ -25,13 +24,12 @@ from sleipnir.store.runs.failure_groups import FailureGroups
 from sleipnir.store.runs.gate_lists import GateLists
 from sleipnir.store.runs.gate_requests import GateRequests
 from sleipnir.store.runs.lineage import RunLineage
-from sleipnir.store.runs.replicas import RunReplicas
 from sleipnir.store.runs.requests import RunRequests
 from sleipnir.store.runs.run_index import RunIndex
 
 
 class Runs(
     RunCreation, RunRequests, GateRequests, GateLists, RunIndex, FailureGroups, RunLineage, ComparedRuns, EventStreams,
-    DeploymentHold, RunReplicas,
+    DeploymentHold,
 ):  # fmt: skip
     """The operations of clients on runs, on one connection."""

@@ -1,4 +1,4 @@
-"""Whether the replicas of Redis have what was written of a run: a fail-over loses what they have not.
+"""Whether the replicas of Redis have what was written of a run or of a batch: a fail-over loses what they have not.
 
 WAIT counts the replicas that have all earlier writes of its own connection. So a mark is written before it, in the
 partition of the run: a replica that has the mark has everything that the node wrote before, for all clients.
@@ -12,20 +12,30 @@ from typing import Any, Final
 from sleipnir.store.cluster import BROKEN, REDIRECTED, ClusterClient
 from sleipnir.store.connect import Client
 from sleipnir.store.fast_client import execute_all
-from sleipnir.store.runs.connection import RunConnection
+from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import checked
 
 MARK_S: Final = 60
 TRIES: Final = 5  # the partition moves to another node, or that fails over
 
 
-class RunReplicas(RunConnection):
-    """Wait for replicas."""
+class Replicas:
+    """Wait for replicas. `timeout_ms` is below the socket timeout."""
 
-    def is_replicated(self, run_id: str, *, replicas: int, timeout_ms: int, with_agent: bool = False) -> bool:
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client, self._keys = client, keys
+
+    def have_run(self, run_id: str, *, replicas: int, timeout_ms: int, with_agent: bool = False) -> bool:
         """Whether so many replicas have what was written of a run so far, and its agent if that is asked; waits up to
-        `timeout_ms` (below the socket timeout), in a cluster for the node of the run and for that of the agent."""
-        marks = [self._keys.of_partition(self._keys.partition_of(run_id)).marked]
+        `timeout_ms`, in a cluster for the node of the run and for that of the agent."""
+        return self._have(self._keys.partition_of(run_id), replicas, timeout_ms, with_agent)
+
+    def have_batch(self, batch: str, *, replicas: int, timeout_ms: int) -> bool:
+        """The same for a batch and its agent."""
+        return self._have(self._keys.partition_of_batch(batch), replicas, timeout_ms, True)
+
+    def _have(self, partition: int, replicas: int, timeout_ms: int, with_agent: bool) -> bool:
+        marks = [self._keys.of_partition(partition).marked]
         if with_agent and self._keys.of_cluster:
             marks.append(self._keys.marked_bundles)
         return all(self._has(mark, replicas, timeout_ms) for mark in marks)
