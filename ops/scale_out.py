@@ -62,7 +62,9 @@ class Costs:
     broker: float = 17
     client: float = 75
     row: float = 208
-    """Of the first partition's node, for a run that is the row of a batch: its admission, and its end."""
+    """Of the batch's node, for a run that is a row: its admission, and its end."""
+    row_scheduler: float = 400
+    """Of the scheduler of the batch, for such a run: to start it, and to record its end."""
     exchange: float = 17
     """Of a scheduler, for each node that a round trip has commands for (a pipeline of 24 commands, over one to six
     nodes)."""
@@ -83,6 +85,7 @@ class Costs:
             node=figures["cluster_redis_us"] - figures["cluster_idle_redis_us"] / per_s,
             broker=figures["cluster_broker_us"],
             row=figures["cluster_row_us"],
+            row_scheduler=figures["cluster_row_scheduler_us"],
             idle_partition=(figures["cluster_idle_redis_us"] - 3 * cls.idle_node) / 256,
             idle_scheduler=figures["cluster_idle_scheduler_us"],
         )
@@ -90,14 +93,15 @@ class Costs:
 
 @dataclass(frozen=True)
 class Size:
-    """A deployment. `rows`: which part of the runs are rows of batches. `even`: slots were moved, so that all nodes
-    have as many partitions; otherwise each has an equal part of the slots, as `redis-cli --cluster create` gives."""
+    """A deployment. `batches`: all runs are rows of so many batches at once; 0: none is one. `even`: slots were moved,
+    so that all nodes have as many partitions; otherwise each has an equal part of the slots, as
+    `redis-cli --cluster create` gives."""
 
     nodes: int
     schedulers: int
     worker_cores: int
     partitions: int = 256
-    rows: float = 0.0
+    batches: int = 0
     even: bool = False
 
 
@@ -148,9 +152,13 @@ class Workers:
         return done_us
 
 
+def keys_of(size: Size) -> Keys:
+    return Keys(known_partitions=size.partitions, of_cluster=True)
+
+
 def nodes_of_partitions(size: Size) -> list[int]:
     """The node of each partition."""
-    keys = Keys(known_partitions=size.partitions, of_cluster=True)
+    keys = keys_of(size)
     slots = [slot_of(keys.of_partition(partition).inbox) for partition in range(size.partitions)]
     if not size.even:
         return [slot * size.nodes // SLOTS for slot in slots]
@@ -163,7 +171,7 @@ class Deployment:
 
     def __init__(self, size: Size, costs: Costs, seed: int) -> None:
         self.size, self._costs, self._random = size, costs, random.Random(seed)
-        self._node_of = nodes_of_partitions(size)
+        self._keys, self._node_of = keys_of(size), nodes_of_partitions(size)
         of_node = Counter(self._node_of)
         self.nodes = [Core(costs.idle_node + costs.idle_partition * of_node[node]) for node in range(size.nodes)]
         idle_us = costs.idle_scheduler / 256 * size.partitions / size.schedulers
@@ -244,15 +252,28 @@ class Deployment:
     def _committed(self, planned: tuple[int, list[Visit]]) -> None:
         scheduler, visits = planned
         self.visits += len(visits)
-        self._publish(self.now_us, [self._next(visit) for visit in visits])
+        following = [Visit(visit.partition, visit.done + 1) for visit in visits if visit.done + 1 < VISITS_OF_RUN]
+        ended = len(visits) - len(following)
+        if self.size.batches:
+            for _ in range(ended):
+                self._admit()
+        else:
+            following += [self._new_run() for _ in range(ended)]
+        self._publish(self.now_us, following)
         self._round(scheduler)
 
-    def _next(self, visit: Visit) -> Visit:
-        if visit.done + 1 < VISITS_OF_RUN:
-            return Visit(visit.partition, visit.done + 1)
-        if self._random.random() < self.size.rows:
-            self.nodes[self._node_of[0]].work(self.now_us, self._costs.row)
-        return self._new_run()
+    def _admit(self) -> None:
+        """A run has ended: its batch notes it, and admits the next row, on the node that has the batch."""
+        partition = self._keys.partition_of_batch(f"batch{self._random.randrange(self.size.batches)}")
+        done_us = self.nodes[self._node_of[partition]].work(self.now_us, self._costs.row)
+        self._at(done_us, "admitted", partition)
+
+    def _admitted(self, partition: int) -> None:
+        scheduler = self.schedulers[partition % self.size.schedulers]
+        self._at(scheduler.work(self.now_us, self._costs.row_scheduler), "started", self._new_run())
+
+    def _started(self, visit: Visit) -> None:
+        self._publish(self.now_us, [visit])
 
     def _node(self, visit: Visit) -> Core:
         return self.nodes[self._node_of[visit.partition]]
@@ -288,7 +309,7 @@ def simulate(size: Size, costs: Costs, *, active: int = 100, seed: int = 1) -> O
     )
 
 
-def growing(costs: Costs, partitions: int, rows: float = 0.0) -> list[Size]:
+def growing(costs: Costs, partitions: int, batches: int = 0) -> list[Size]:
     """Nodes, with as many schedulers and workers as they can use."""
     per_node = 1e6 / costs.node
     return [
@@ -297,7 +318,7 @@ def growing(costs: Costs, partitions: int, rows: float = 0.0) -> list[Size]:
             min(MOST_SCHEDULERS, math.ceil(1.5 * nodes * per_node * costs.scheduler / 1e6)),
             math.ceil(2 * nodes * per_node * costs.worker / 1e6),
             partitions,
-            rows,
+            batches,
         )
         for nodes in (1, 2, 3, 4, 6, 8, 12, 16, 24, MOST_NODES)
     ]
@@ -366,7 +387,8 @@ def main() -> None:
     tables = {
         "Nodes": grown,
         "Nodes, with the same number of partitions on each": [replace(size, even=True) for size in grown],
-        "Nodes, if all runs are rows of batches": growing(costs, args.partitions, rows=1.0),
+        "Nodes, if all runs are rows of one batch": growing(costs, args.partitions, batches=1),
+        "Nodes, if all runs are rows of 100 batches": growing(costs, args.partitions, batches=100),
         "Schedulers": [replace(enough, schedulers=number) for number in (1, 2, 4, 8, 12, 16)],
         "Cores of workers": [replace(enough, worker_cores=number) for number in (2, 4, 8, 16, 32, 64)],
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Final
 
 import redis
@@ -27,6 +28,7 @@ from tests.waiting import wait_until
 NODES: Final = 3
 IDLE_S: Final = 10
 ROWS: Final = 2_000
+VISITS_OF_ROW: Final = 2
 PARTITIONS: Final = 256
 AS_ONE_REDIS: Final = ("--appendfsync", "everysec", "--stream-node-max-bytes", "1024", "--loglevel", "warning")
 
@@ -50,6 +52,7 @@ def measure(runs: int) -> Values:
         "cluster_idle_redis_us": several["idle_redis_us"],
         "cluster_idle_scheduler_us": several["idle_scheduler_us"],
         "cluster_row_us": several["row_us"],
+        "cluster_row_scheduler_us": several["row_scheduler_us"],
     }
 
 
@@ -61,21 +64,32 @@ def _load(nodes: int, runs: int) -> Values:
         loaded = engine.under_load(stack, agent, runs)
         visits = runs * engine.NODES
         counts = {name: (count - before[name]) / visits for name, count in _commands(clients).items()}
-        return loaded | counts | (_fixed(stack) if nodes else {})
+        return loaded | counts | (_idle(stack) | _row(stack, loaded["cpu_scheduler_us"]) if nodes else {})
 
 
-def _fixed(stack: engine.Stack) -> Values:
-    """What does not come with visits: the CPU of nodes and scheduler per second without any, and what a row of a batch
-    costs the node of the first partition beyond what it costs the others."""
+def _idle(stack: engine.Stack) -> Values:
+    """The CPU of nodes and scheduler per second without visits."""
     before = engine.cpu_s(stack)
     time.sleep(IDLE_S)
-    idle = {f"idle_{group}_us": (s - before[group]) / IDLE_S * 1e6 for group, s in engine.cpu_s(stack).items()}
+    return {f"idle_{group}_us": (s - before[group]) / IDLE_S * 1e6 for group, s in engine.cpu_s(stack).items()}
+
+
+def _row(stack: engine.Stack, visit_us: float) -> Values:
+    """What a row of a batch costs the node of the batch beyond what it costs the others, and the scheduler beyond its
+    visits, `visit_us` each."""
     agent = batches.row_agent(stack.home)
+    scheduler_s = engine.cpu_s(stack)["scheduler"]
     first, *others = [tree_s([pid]) for pid in stack.pids["redis"]]
-    batch = stack.client.batch(agent, ({"prompt": str(number)} for number in range(ROWS)))
+    keys = stack.client.store.keys
+    id_ = next(name for number in count() if keys.partition_of_batch(name := f"batch{number}") == 0)
+    batch = stack.client.batch(agent, ({"prompt": str(number)} for number in range(ROWS)), id=id_)
     batches.while_it_moves(lambda: batch.info().is_over, batch, "all rows are over")
     first, *others = [tree_s([pid]) - s for pid, s in zip(stack.pids["redis"], [first, *others], strict=True)]
-    return idle | {"row_us": (first - sum(others) / len(others)) / ROWS * 1e6}
+    scheduler_us = (engine.cpu_s(stack)["scheduler"] - scheduler_s) / ROWS * 1e6
+    return {
+        "row_us": (first - sum(others) / len(others)) / ROWS * 1e6,
+        "row_scheduler_us": scheduler_us - VISITS_OF_ROW * visit_us,
+    }
 
 
 @contextmanager

@@ -222,7 +222,8 @@ SECTIONS: tuple[Section, ...] = (
             Figure("cluster_one_visits_per_s", "  visits with one Redis", "/s"),
             Figure("cluster_idle_redis_us", "  per second without visits: the three nodes together", "us"),
             Figure("cluster_idle_scheduler_us", "  per second without visits: the scheduler", "us"),
-            Figure("cluster_row_us", "  a row of a batch: the first partition's node, beyond the others", "us"),
+            Figure("cluster_row_us", "  a row of a batch: its node, beyond the others", "us"),
+            Figure("cluster_row_scheduler_us", "  the scheduler, beyond the row's visits", "us"),
         ),
     ),
     Section(

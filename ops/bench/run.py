@@ -157,6 +157,7 @@ CLUSTER = (
     "cluster_scheduler_ratio", "cluster_commands_off", "cluster_commands", "cluster_redis_us", "cluster_one_redis_us",
     "cluster_broker_us", "cluster_scheduler_us", "cluster_workers_us", "cluster_visits_per_s",
     "cluster_one_visits_per_s", "cluster_idle_redis_us", "cluster_idle_scheduler_us", "cluster_row_us",
+    "cluster_row_scheduler_us",
 )  # fmt: skip
 MILLION = (
     "million_waiting_bytes", "million_over_bytes", "million_ps_ms", "million_ps_all_ms", "million_batch_ls_ms",

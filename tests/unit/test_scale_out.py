@@ -8,8 +8,8 @@ import pytest
 
 from ops.scale_out import Costs, Size, growing, needed, nodes_of_partitions, row, simulate
 
-EQUAL = Costs(worker=300, scheduler=100, node=200, broker=10, row=0, exchange=0, idle_partition=0, idle_node=0,
-              idle_scheduler=0)  # fmt: skip
+EQUAL = Costs(worker=300, scheduler=100, node=200, broker=10, row=0, row_scheduler=0, exchange=0, idle_partition=0,
+              idle_node=0, idle_scheduler=0)  # fmt: skip
 MOST_OF_IT = 0.8
 """Of what a full core can do: a scheduler waits for its nodes while it does not plan."""
 
@@ -49,12 +49,19 @@ def test_each_node_has_an_equal_part_of_the_slots_and_so_more_or_fewer_partition
     assert outcomes[0].visits_per_s < 0.9 * outcomes[1].visits_per_s
 
 
-def test_rows_of_batches_fill_the_node_of_the_first_partition() -> None:
-    size = Size(8, 16, 64, even=True)
-    without, with_rows = (simulate(replace(size, rows=rows), replace(EQUAL, row=500)) for rows in (0.0, 1.0))
-    assert with_rows.full == "a node"
-    assert with_rows.visits_per_s == pytest.approx(1e6 / (200 / 8 + 500 / 10), rel=0.1)
-    assert with_rows.visits_per_s < 0.6 * without.visits_per_s
+def test_rows_of_one_batch_fill_its_node_and_those_of_many_do_not() -> None:
+    size, costs = Size(8, 16, 64, even=True), replace(EQUAL, row=500)
+    without, of_one, of_many = (simulate(replace(size, batches=number), costs).visits_per_s for number in (0, 1, 1000))
+    assert simulate(replace(size, batches=1), costs).full == "a node"
+    assert of_one == pytest.approx(1e6 / (200 / 8 + 500 / 10), rel=0.1)
+    assert of_one < 0.6 * without
+    assert of_many > 1.3 * of_one
+
+
+def test_rows_of_one_batch_fill_its_scheduler() -> None:
+    outcome = simulate(Size(16, 8, 64, even=True, batches=1), replace(EQUAL, row_scheduler=1000))
+    assert outcome.full == "a scheduler"
+    assert outcome.visits_per_s == pytest.approx(1e6 / (100 / 8 + 1000 / 10), rel=0.15)
 
 
 def test_what_processes_do_without_visits_takes_time_from_visits() -> None:
@@ -65,8 +72,8 @@ def test_what_processes_do_without_visits_takes_time_from_visits() -> None:
 def test_costs_are_those_of_the_bench_without_what_is_idle() -> None:
     figures = {
         "cluster_visits_per_s": 1_000, "cluster_workers_us": 400, "cluster_scheduler_us": 340, "cluster_redis_us": 230,
-        "cluster_broker_us": 15, "cluster_row_us": 150, "cluster_idle_scheduler_us": 40_000,
-        "cluster_idle_redis_us": 30_000,
+        "cluster_broker_us": 15, "cluster_row_us": 150, "cluster_row_scheduler_us": 300,
+        "cluster_idle_scheduler_us": 40_000, "cluster_idle_redis_us": 30_000,
     }  # fmt: skip
     costs = Costs.of_bench(figures)
     assert (costs.worker, costs.scheduler, costs.node, costs.broker, costs.row) == (400, 300, 200, 15, 150)
