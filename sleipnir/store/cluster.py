@@ -28,6 +28,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from sleipnir.store import loop_sockets
 from sleipnir.store.address import ClusterAddress
 from sleipnir.store.guarded_scripts import guarded
+from sleipnir.store.sent import Sending, Sent
 from sleipnir.waiting import sleep
 
 FLEET_KEY: Final = "{p00}"
@@ -184,6 +185,10 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
         return reply
 
     def execute_all(self, commands: Sequence[Sequence[Any]], *, repeat: bool = True) -> list[Any]:
+        """The replies of `sending_all`."""
+        return Sent(self.sending_all(commands, repeat=repeat)).result()
+
+    def sending_all(self, commands: Sequence[Sequence[Any]], *, repeat: bool = True) -> Sending[list[Any]]:
         """Send each command to its node and return the replies in the order of the commands, an error as an exception.
 
         Commands for one node are executed in order, unless slots move or the connection breaks meanwhile: then some
@@ -200,7 +205,7 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
                 replies[place] = redis.exceptions.ConnectionError(str(error))
                 continue
             by_node.setdefault(node.name, (node, []))[1].append(place)
-        self._exchange(commands, by_node.values(), replies)
+        yield from self._exchanging(commands, by_node.values(), replies)
         for _, places in by_node.values():
             self._repeat(commands, slots, replies, places, (*REDIRECTED, *BROKEN) if repeat else REDIRECTED)
         return replies
@@ -237,6 +242,16 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
         *,
         asking: bool = False,
     ) -> None:
+        Sent(self._exchanging(commands, parts, replies, asking=asking)).result()
+
+    def _exchanging(
+        self,
+        commands: Sequence[Sequence[Any]],
+        parts: Iterable[tuple[ClusterNode, list[int]]],
+        replies: list[Any],
+        *,
+        asking: bool = False,
+    ) -> Sending[None]:
         """Send all, then read all. `asking`: the commands were redirected to a node that is about to get their slot."""
         sent: list[tuple[ClusterNode, Any, list[int]]] = []
         try:
@@ -248,6 +263,7 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
                     connection.send_packed_command((_ASKING + packed if asking else packed,))
                 except BROKEN as error:
                     _fail(replies, places, error)
+            yield
             for _, connection, places in sent:
                 if replies[places[0]] is None:
                     _read(connection, places, replies, skip=int(asking))

@@ -64,7 +64,6 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, in_loop: bool = 
         "retry": Retry(NoBackoff() if in_loop else ExponentialBackoff(cap=1, base=0.05), retries),
         "client_name": "sleipnir",
         "driver_info": DRIVER,
-        "protocol": 3,  # batches/admission.py reads replies as they come
         **({"max_connections": LOOP_CONNECTIONS} if in_loop else {}),
         **options,
     }

@@ -15,6 +15,7 @@ import redis
 from hiredis import pack_command
 
 from sleipnir.store.connect import Client
+from sleipnir.store.sent import Sending, Sent
 
 if TYPE_CHECKING:
     from sleipnir.store.cluster import ClusterLine
@@ -52,20 +53,28 @@ class FastClient:
 
         Raises a redis-py error if the connection fails; nothing is repeated then, and some may have been executed.
         """
-        return _exchange(self._connection, commands)
+        _send(self._connection, commands)
+        return [_reply(self._connection) for _ in commands]
 
 
 def execute_all(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     """Send several commands at once over a connection of the client's pool, and return their replies in order, an error
     reply as an exception. If the connection fails, all are sent again, according to the client's `retries`. Of a
     cluster's nodes, the commands for one that does not answer have the error as their reply."""
+    return Sent(sending_all(client, commands)).result()
+
+
+def sending_all(client: Client, commands: Sequence[Sequence[Any]]) -> Sending[list[Any]]:
+    """The same, for `Sent`."""
     if isinstance(client, redis.RedisCluster):
-        replies: list[Any] = client.execute_all(commands)  # type: ignore[attr-defined]  # a ClusterClient
+        replies: list[Any] = yield from client.sending_all(commands)  # type: ignore[attr-defined]  # a ClusterClient
         return replies
     pool = client.connection_pool
     connection = pool.get_connection()
     try:
-        return _exchange(connection, commands)
+        _send(connection, commands)
+        yield
+        return [_reply(connection) for _ in commands]
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
         pass
     except BaseException:
@@ -79,9 +88,8 @@ def execute_all(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     return list(pipe.execute(raise_on_error=False))
 
 
-def _exchange(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+def _send(connection: Any, commands: Sequence[Sequence[Any]]) -> None:
     connection.send_packed_command((b"".join(pack_command(tuple(command)) for command in commands),))
-    return [_reply(connection) for _ in commands]
 
 
 def _reply(connection: Any) -> Any:

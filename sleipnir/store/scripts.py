@@ -21,8 +21,9 @@ import redis
 
 from sleipnir import failpoints
 from sleipnir.store.connect import Client
-from sleipnir.store.fast_client import execute_all
+from sleipnir.store.fast_client import execute_all, sending_all
 from sleipnir.store.guarded_scripts import guard
+from sleipnir.store.sent import Sending, Sent
 
 Arg: TypeAlias = str | bytes | int | float
 
@@ -91,13 +92,19 @@ def run_batch(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]
 
     Not a transaction: each call is atomic by itself. A result may be an exception of redis-py.
     """
+    return Sent(sending_batch(client, script, vectors)).result()
+
+
+def sending_batch(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]]) -> Sending[list[Any]]:
+    """The same, for `Sent`."""
     if not vectors:
         return []
-    results = _send(client, script, vectors)
+    results = yield from _sending(client, script, vectors)
     if any(isinstance(result, redis.exceptions.NoScriptError) for result in results):
         script.load(client)
         missing = [i for i, result in enumerate(results) if isinstance(result, redis.exceptions.NoScriptError)]
-        for i, result in zip(missing, _send(client, script, [vectors[i] for i in missing]), strict=True):
+        again = yield from _sending(client, script, [vectors[i] for i in missing])
+        for i, result in zip(missing, again, strict=True):
             results[i] = result
     return results
 
@@ -159,7 +166,9 @@ def _send_all(client: Client, commands: Sequence[RedisCommand]) -> list[Any]:
     return execute_all(client, [command.words for command in commands])
 
 
-@failpoints.around(lambda _, script, __: script.name)
-def _send(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
+def _sending(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]]) -> Sending[list[Any]]:
     head = ("EVALSHA", script.sha, len(script.keys))
-    return execute_all(client, [(*head, *vector) for vector in vectors])
+    failpoints.hit(f"{script.name}.before")
+    replies = yield from sending_all(client, [(*head, *vector) for vector in vectors])
+    failpoints.hit(f"{script.name}.after")
+    return replies

@@ -135,9 +135,9 @@ def test_an_answer_that_was_accepted_counts_though_its_question_expires(
     if order == "answered behind the expiry":
         answer()
     if order == "answered while it is planned":
-        commit = store.partitions.commit
+        send = store.partitions.send
         with monkeypatch.context() as patched:
-            patched.setattr(store.partitions, "commit", lambda *args: (answer(), commit(*args))[1])
+            patched.setattr(store.partitions, "send", lambda *args: (answer(), send(*args))[1])
             advance.run_once()
     while advance.run_once() > 0:
         pass

@@ -132,14 +132,14 @@ def test_commits_are_sent_in_batches_of_bounded_size(store: Store, monkeypatch: 
     """Finding C22 of the second review."""
     monkeypatch.setattr(commits, "BATCH_BYTES", 4_000)
     sizes: list[int] = []
-    run_batch = commits.run_batch
+    sending_batch = commits.sending_batch
 
     def counting(client: Any, script: Any, vectors: Any) -> Any:
         if script.name == "commit":
             sizes.append(len(vectors))
-        return run_batch(client, script, vectors)
+        return sending_batch(client, script, vectors)
 
-    monkeypatch.setattr(commits, "run_batch", counting)
+    monkeypatch.setattr(commits, "sending_batch", counting)
     runs = [f"run{number:09d}" for number in range(20)]
     for run in runs:
         store.runs.create(run, SPEC, {"initial_prompt": "x"})

@@ -35,13 +35,13 @@ nodes:
 def commits_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arguments each commit from now on has."""
     counts: list[int] = []
-    run_batch = commits.run_batch
+    sending_batch = commits.sending_batch
 
     def counting(client: Any, script: Any, vectors: Any) -> Any:
         counts.extend(len(vector) for vector in vectors)
-        return run_batch(client, script, vectors)
+        return sending_batch(client, script, vectors)
 
-    monkeypatch.setattr(commits, "run_batch", counting)
+    monkeypatch.setattr(commits, "sending_batch", counting)
     return counts
 
 

@@ -1,11 +1,11 @@
 """Applies inbox entries: reads them, commits transitions, and publishes visits. Without it no run advances.
 
-One round reads a batch, then repeats: plan the next entries of every run, commit all of them in one round trip, publish
-the new visits in another. Entries of one run are planned in order, each on the view after the previous one, as long as
-no values are needed to plan them: the results of a map's items arrive by the hundred. A refused commit means that the
-view of the run was old, and later commits of the run are refused too: the view is dropped, and the entries are still in
-the inbox. A crash loses nothing: the commit that applies an entry deletes it, and an unpublished visit is in the
-outbox.
+One round reads a batch, then repeats: plan the next entries of every run, commit those of some runs in one round trip,
+and publish the new visits in another. Entries of one run are planned in order, each on the view after the previous one,
+as long as no values are needed to plan them: the results of a map's items arrive by the hundred. A refused commit means
+that the view of the run was old, and later commits of the run are refused too: the view is dropped, and the entries are
+still in the inbox. A crash loses nothing: the commit that applies an entry deletes it, and an unpublished visit is in
+the outbox.
 
 No run blocks the others: each has SHARE_S per round, and entries of one run beyond AT_ONCE are skipped when the inbox
 is read. The planning of an entry that takes seconds is interrupted (watchdog.py), and its run is parked.
@@ -19,6 +19,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import cast
 
 import structlog
@@ -46,6 +48,7 @@ from sleipnir.store.partitions.commits import APPLIED, CLAIMED, NOT_OWNER, REFUS
 from sleipnir.store.partitions.entries import NO_RUN, Entry
 from sleipnir.store.partitions.outbox import call_of
 from sleipnir.store.partitions.parked_runs import OFFERED_MS
+from sleipnir.store.sent import Sent
 from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
@@ -57,12 +60,22 @@ from sleipnir_scheduler.services.views import RunViews
 from sleipnir_scheduler.services.watchdog import PlanningTooLong, PlanningWatchdog
 from sleipnir_scheduler.traces import trace_commit
 
+TOGETHER = 32  # runs whose commits share a round trip, unless a single commit is large
 BATCH = 200  # entries per partition and read
 AT_ONCE = 100  # entries of one run that are planned on each other; if one is refused, the later ones were useless
 PUBLISH_AGAIN_S = (0.5, 2.0, 10.0, 30.0)  # pauses after failures: each try may take seconds of the planner's time
 SHARE_S = 0.02  # planning time of one run per round, without its first entry
 ROUNDS_S = 0.03  # after this the inbox is read again: another run may have an entry by then
 TOO_LONG_AGAIN_S = 60.0  # until an entry that was planned for too long is planned again; doubles each time
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What was decided for some runs. Redis applies the commits meanwhile."""
+
+    commits: list[Commit]
+    drops: list[IgnoredEntry]
+    sent: Sent[list[int]]
 
 
 class Advance:
@@ -160,13 +173,40 @@ class Advance:
             self._views.drop(run_id)
 
     def _round(self, by_run: Mapping[str, deque[Entry]], epochs: Mapping[int, int]) -> int:
-        """Plan, commit and publish the next entries of every run. Returns how many entries are completed."""
+        """Plan, commit and publish the next entries of every run. Returns how many entries are completed.
+
+        While Redis applies what was decided for some runs, the next ones are planned.
+        """
         self._load_views(set(by_run))
-        with self._watchdog.awake():
-            commits, drops = self._plan_all(by_run)
-        done = 0
-        published: list[tuple[VisitCall, str]] = []
-        for commit, outcome in zip(commits, self._store.commit(commits, epochs), strict=True):
+        parts = -(-len(by_run) // TOGETHER)
+        size = -(-len(by_run) // parts)
+        runs, sent = iter(by_run.items()), deque[_Planned]()
+        done, published = 0, list[tuple[VisitCall, str]]()
+        try:
+            while part := dict(islice(runs, size)):
+                with self._watchdog.awake():
+                    commits, drops = self._plan_all(part)
+                sent.append(_Planned(commits, drops, self._store.send(commits, epochs)))
+                if len(sent) > 1:
+                    done += self._finish(sent.popleft(), by_run, epochs, published)
+            done += self._finish(sent.popleft(), by_run, epochs, published)
+        finally:
+            for planned in sent:
+                planned.sent.close()
+        self.backlog = self._publish(published)
+        return done
+
+    def _finish(
+        self,
+        planned: _Planned,
+        by_run: Mapping[str, deque[Entry]],
+        epochs: Mapping[int, int],
+        published: list[tuple[VisitCall, str]],
+    ) -> int:
+        """Note the outcomes, and drop what changes nothing. Adds the visits to publish. Returns how many entries are
+        completed."""
+        done, commits, drops = 0, planned.commits, planned.drops
+        for commit, outcome in zip(commits, planned.sent.result(), strict=True):
             if outcome == REFUSED:
                 commit, outcome = self._end_instead(commit, epochs)
                 if outcome == REFUSED:
@@ -179,7 +219,6 @@ class Advance:
                 drops.append(IgnoredEntry(commit.entry, commit.run))
             else:
                 self._mistaken(commit.entry, by_run, outcome)
-        self.backlog = self._publish(published)
         for drop, outcome in zip(drops, self._store.discard(drops, epochs), strict=True):
             if outcome == APPLIED:
                 done += 1

@@ -54,13 +54,13 @@ class BatchAdmission(BatchConnection):
         ids, seen_now = list[str](), dict[int, float]()
         for part in known:
             if (changes := next(found)) is not None:
-                ids += [batch for batch, _ in changes if batch]
-                seen_now[part] = max((number for _, number in changes), default=seen[part])
+                ids += [batch for batch, _ in _scored(changes) if batch]
+                seen_now[part] = max((number for _, number in _scored(changes)), default=seen[part])
         for part in unknown:
             last, opened = next(found), next(found)
             if opened is not None:
                 ids += sorted(opened)
-                seen_now[part] = last or 0.0
+                seen_now[part] = float(last or 0)
         batches = self._opened(list(dict.fromkeys([*ids, *also])))
         return AdmissionView(time_ms(checked(time)), seen_now, batches)
 
@@ -134,3 +134,10 @@ class BatchAdmission(BatchConnection):
             return int(_COUNT(self._client, [*streams, *sets], {"streams": len(streams)}))
         lengths = [*(("XLEN", key) for key in streams), *(("ZCARD", key) for key in sets)]
         return sum(map(int, answers(execute_all(self._client, lengths), 0)))
+
+
+def _scored(reply: Sequence[Any]) -> list[tuple[str, float]]:
+    """Members with their scores. RESP3 nests them, RESP2 does not."""
+    if reply and isinstance(reply[0], str):
+        return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]
+    return [(member, score) for member, score in reply]

@@ -17,7 +17,8 @@ from sleipnir.store.connect import clock_ms, is_passing
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.partitions.entries import Entry, delta_key
 from sleipnir.store.record_text import dumps
-from sleipnir.store.scripts import SILENT, Arg, LuaScript, checked, run_batch
+from sleipnir.store.scripts import SILENT, Arg, LuaScript, checked, run_batch, sending_batch
+from sleipnir.store.sent import Sending, Sent
 
 _COMMIT = LuaScript("commit")
 _DISCARD = LuaScript("discard")
@@ -96,11 +97,18 @@ class Commits(PartitionConnection):
         Raises redis-py's errors if the connection breaks or the server is full or failing over: then any of them may
         have been applied. In a cluster, those for a node that does not answer are STALE: the view is uncertain.
         """
+        return self.send(commits, epochs).result()
+
+    def send(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> Sent[list[int]]:
+        """The same, whose outcomes are read later."""
+        return Sent(self._sending(commits, epochs))
+
+    def _sending(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> Sending[list[int]]:
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
         outcomes: list[int] = [REFUSED] * len(commits)
         for numbers in self._in_batches(commits, vectors):
             try:
-                replies = run_batch(self._client, _COMMIT, [vectors[place] or [] for place in numbers])
+                replies = yield from sending_batch(self._client, _COMMIT, [vectors[place] or [] for place in numbers])
             except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
                 self._suspects.note_break(
                     {_name(commits[place]): _bytes(vectors[place]) for place in numbers},
