@@ -28,7 +28,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from sleipnir.store import loop_sockets
 from sleipnir.store.address import ClusterAddress
 from sleipnir.store.guarded_scripts import guarded
-from sleipnir.store.sent import Sending, Sent
+from sleipnir.store.pending_replies import PendingReplies, Sending
 from sleipnir.waiting import sleep
 
 FLEET_KEY: Final = "{p00}"
@@ -186,7 +186,7 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
 
     def execute_all(self, commands: Sequence[Sequence[Any]], *, repeat: bool = True) -> list[Any]:
         """The replies of `sending_all`."""
-        return Sent(self.sending_all(commands, repeat=repeat)).result()
+        return PendingReplies(self.sending_all(commands, repeat=repeat)).result()
 
     def sending_all(self, commands: Sequence[Sequence[Any]], *, repeat: bool = True) -> Sending[list[Any]]:
         """Send each command to its node and return the replies in the order of the commands, an error as an exception.
@@ -242,7 +242,7 @@ class ClusterClient(_RedisCluster):  # type: ignore[misc]  # redis-py's types ar
         *,
         asking: bool = False,
     ) -> None:
-        Sent(self._exchanging(commands, parts, replies, asking=asking)).result()
+        PendingReplies(self._exchanging(commands, parts, replies, asking=asking)).result()
 
     def _exchanging(
         self,

@@ -15,7 +15,7 @@ import redis
 from hiredis import pack_command
 
 from sleipnir.store.connect import Client
-from sleipnir.store.sent import Sending, Sent
+from sleipnir.store.pending_replies import PendingReplies, Sending
 
 if TYPE_CHECKING:
     from sleipnir.store.cluster import ClusterLine
@@ -61,11 +61,11 @@ def execute_all(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     """Send several commands at once over a connection of the client's pool, and return their replies in order, an error
     reply as an exception. If the connection fails, all are sent again, according to the client's `retries`. Of a
     cluster's nodes, the commands for one that does not answer have the error as their reply."""
-    return Sent(sending_all(client, commands)).result()
+    return PendingReplies(sending_all(client, commands)).result()
 
 
 def sending_all(client: Client, commands: Sequence[Sequence[Any]]) -> Sending[list[Any]]:
-    """The same, for `Sent`."""
+    """The same, for PendingReplies."""
     if isinstance(client, redis.RedisCluster):
         replies: list[Any] = yield from client.sending_all(commands)  # type: ignore[attr-defined]  # a ClusterClient
         return replies

@@ -23,7 +23,7 @@ from sleipnir import failpoints
 from sleipnir.store.connect import Client
 from sleipnir.store.fast_client import execute_all, sending_all
 from sleipnir.store.guarded_scripts import guard
-from sleipnir.store.sent import Sending, Sent
+from sleipnir.store.pending_replies import PendingReplies, Sending
 
 Arg: TypeAlias = str | bytes | int | float
 
@@ -92,11 +92,11 @@ def run_batch(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]
 
     Not a transaction: each call is atomic by itself. A result may be an exception of redis-py.
     """
-    return Sent(sending_batch(client, script, vectors)).result()
+    return PendingReplies(sending_batch(client, script, vectors)).result()
 
 
 def sending_batch(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]]) -> Sending[list[Any]]:
-    """The same, for `Sent`."""
+    """The same, for PendingReplies."""
     if not vectors:
         return []
     results = yield from _sending(client, script, vectors)

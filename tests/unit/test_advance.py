@@ -16,7 +16,7 @@ from sleipnir.runs.transitions import Transition
 from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.store.partitions.commits import APPLIED, Commit
 from sleipnir.store.partitions.entries import Entry
-from sleipnir.store.sent import Sending, Sent
+from sleipnir.store.pending_replies import PendingReplies, Sending
 from sleipnir_scheduler.services import advance
 from sleipnir_scheduler.services.advance import Advance
 from tests.model_store import graph_of
@@ -54,13 +54,13 @@ class PlayedStore:
     def read_values(self, wanted: Sequence[tuple[Entry, WantedValues]]) -> list[KnownValues]:
         return [KnownValues(want, self._states[entry.run]) for entry, want in wanted]
 
-    def send(self, commits: Sequence[Commit], epochs: object) -> Sent[list[int]]:
+    def send(self, commits: Sequence[Commit], epochs: object) -> PendingReplies[list[int]]:
         def sending() -> Sending[list[int]]:
             self.transitions |= {commit.run.id: commit.transition for commit in commits}
             yield
             return [APPLIED] * len(commits)
 
-        return Sent(sending())
+        return PendingReplies(sending())
 
     def discard(self, drops: Sequence[object], epochs: object) -> list[int]:
         return [APPLIED] * len(drops)

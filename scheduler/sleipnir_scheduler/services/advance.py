@@ -48,7 +48,7 @@ from sleipnir.store.partitions.commits import APPLIED, CLAIMED, NOT_OWNER, REFUS
 from sleipnir.store.partitions.entries import NO_RUN, Entry
 from sleipnir.store.partitions.outbox import call_of
 from sleipnir.store.partitions.parked_runs import OFFERED_MS
-from sleipnir.store.sent import Sent
+from sleipnir.store.pending_replies import PendingReplies
 from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
@@ -75,7 +75,7 @@ class _Planned:
 
     commits: list[Commit]
     drops: list[IgnoredEntry]
-    sent: Sent[list[int]]
+    replies: PendingReplies[list[int]]
 
 
 class Advance:
@@ -192,7 +192,7 @@ class Advance:
             done += self._finish(sent.popleft(), by_run, epochs, published)
         finally:
             for planned in sent:
-                planned.sent.close()
+                planned.replies.close()
         self.backlog = self._publish(published)
         return done
 
@@ -206,7 +206,7 @@ class Advance:
         """Note the outcomes, and drop what changes nothing. Adds the visits to publish. Returns how many entries are
         completed."""
         done, commits, drops = 0, planned.commits, planned.drops
-        for commit, outcome in zip(commits, planned.sent.result(), strict=True):
+        for commit, outcome in zip(commits, planned.replies.result(), strict=True):
             if outcome == REFUSED:
                 commit, outcome = self._end_instead(commit, epochs)
                 if outcome == REFUSED:

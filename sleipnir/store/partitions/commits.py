@@ -16,9 +16,9 @@ from sleipnir.store.commit import commit_keys, control, shared_keys
 from sleipnir.store.connect import clock_ms, is_passing
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.partitions.entries import Entry, delta_key
+from sleipnir.store.pending_replies import PendingReplies, Sending
 from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import SILENT, Arg, LuaScript, checked, run_batch, sending_batch
-from sleipnir.store.sent import Sending, Sent
 
 _COMMIT = LuaScript("commit")
 _DISCARD = LuaScript("discard")
@@ -99,9 +99,9 @@ class Commits(PartitionConnection):
         """
         return self.send(commits, epochs).result()
 
-    def send(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> Sent[list[int]]:
+    def send(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> PendingReplies[list[int]]:
         """The same, whose outcomes are read later."""
-        return Sent(self._sending(commits, epochs))
+        return PendingReplies(self._sending(commits, epochs))
 
     def _sending(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> Sending[list[int]]:
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]

@@ -1,9 +1,9 @@
 """Commands that were sent, and whose replies are read later: their sender does something else while Redis executes
 them.
 
-    sent = Sent(sending(...))
+    pending = PendingReplies(sending(...))
     ...
-    replies = sent.result()
+    replies = pending.result()
 
 `sending` is a generator: it sends, yields, reads the replies, and returns what it makes of them. It may send and yield
 again. Each is sent over a connection of its own, which is lost if nobody asks for the result (`close`).
@@ -19,7 +19,7 @@ T = TypeVar("T")
 Sending: TypeAlias = Generator[None, None, T]
 
 
-class Sent(Generic[T]):
+class PendingReplies(Generic[T]):
     """What the first step of `sending` has sent."""
 
     def __init__(self, sending: Sending[T]) -> None:
