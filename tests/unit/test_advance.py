@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any, cast
@@ -114,3 +115,12 @@ def test_a_bug_in_planning_fails_that_run_visibly_and_no_other(monkeypatch: pyte
     one, two = store.transitions["one"], store.transitions["two"]
     assert (one.status, two.status) == ("failed", "running")
     assert "internal error: ZeroDivisionError: oops" in cast(str, one.error)
+
+
+def test_a_run_is_committed_before_the_rows_of_batches_that_came_before_it() -> None:
+    views = {"row1": new_run("row1"), "row2": new_run("row2"), "single": new_run("single")}
+    views |= {name: replace(views[name], batch="b/1") for name in ("row1", "row2")}
+    entries = [Entry(f"{number}-0", 0, name, Submitted()) for number, name in enumerate(views)]
+    store = PlayedStore(views, {}, *entries)
+    assert advance_over(store).run_once() == 3
+    assert list(store.transitions) == ["single", "row1", "row2"]

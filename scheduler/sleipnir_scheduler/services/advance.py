@@ -1,7 +1,7 @@
 """Applies inbox entries: reads them, commits transitions, and publishes visits. Without it no run advances.
 
 One round reads a batch, then repeats: plan the next entries of every run, commit those of some runs in one round trip,
-and publish the new visits in another. Entries of one run are planned in order, each on the view after the previous one,
+and publish the new visits in another; rows of batches after all other runs. Entries of one run are planned in order, each on the view after the previous one,
 as long as no values are needed to plan them: the results of a map's items arrive by the hundred. A refused commit means
 that the view of the run was old, and later commits of the run are refused too: the view is dropped, and the entries are
 still in the inbox. A crash loses nothing: the commit that applies an entry deletes it, and an unpublished visit is in
@@ -151,7 +151,9 @@ class Advance:
                 by_run[entry.run].append(entry)
         done, began_s = 0, time.monotonic()
         while by_run:
-            done += self._round(by_run, epochs)
+            self._load_views(set(by_run))
+            for runs in self._rows_last(by_run):
+                done += self._round(runs, epochs)
             by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
             if done and time.monotonic() - began_s > ROUNDS_S:
                 break  # the rest is read again, with new entries
@@ -172,12 +174,19 @@ class Advance:
         for run_id in [run_id for run_id in self._views if self._store.partition_of(run_id) not in kept]:
             self._views.drop(run_id)
 
+    def _rows_last(self, by_run: Mapping[str, deque[Entry]]) -> list[Mapping[str, deque[Entry]]]:
+        """The runs of a round, apart from the rows of batches if there are both. As in the queues, a run that somebody
+        has submitted by itself does not wait for rows."""
+        rows = {id_: queue for id_, queue in by_run.items() if id_ in self._views and self._views[id_].batch}
+        if not 0 < len(rows) < len(by_run):
+            return [by_run]
+        return [{id_: queue for id_, queue in by_run.items() if id_ not in rows}, rows]
+
     def _round(self, by_run: Mapping[str, deque[Entry]], epochs: Mapping[int, int]) -> int:
         """Plan, commit and publish the next entries of every run. Returns how many entries are completed.
 
         While Redis applies what was decided for some runs, the next ones are planned.
         """
-        self._load_views(set(by_run))
         parts = -(-len(by_run) // TOGETHER)
         size = -(-len(by_run) // parts)
         runs, sent = iter(by_run.items()), deque[_Planned]()
