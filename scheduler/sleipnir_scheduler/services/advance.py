@@ -1,11 +1,11 @@
 """Applies inbox entries: reads them, commits transitions, and publishes visits. Without it no run advances.
 
 One round reads a batch, then repeats: plan the next entries of every run, commit those of some runs in one round trip,
-and publish the new visits in another; rows of batches after all other runs. Entries of one run are planned in order, each on the view after the previous one,
-as long as no values are needed to plan them: the results of a map's items arrive by the hundred. A refused commit means
-that the view of the run was old, and later commits of the run are refused too: the view is dropped, and the entries are
-still in the inbox. A crash loses nothing: the commit that applies an entry deletes it, and an unpublished visit is in
-the outbox.
+and publish the new visits in another; rows of batches after all other runs. Entries of one run are planned in order,
+each on the view after the previous one, as long as no values are needed to plan them: the results of a map's items
+arrive by the hundred. A refused commit means that the view of the run was old, and later commits of the run are refused
+too: the view is dropped, and the entries are still in the inbox. A crash loses nothing: the commit that applies an
+entry deletes it, and an unpublished visit is in the outbox.
 
 No run blocks the others: each has SHARE_S per round, and entries of one run beyond AT_ONCE are skipped when the inbox
 is read. The planning of an entry that takes seconds is interrupted (watchdog.py), and its run is parked.
