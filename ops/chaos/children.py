@@ -184,7 +184,7 @@ def in_words(
     broken = Counter(wrong.kind for wrong in violations)
     left = [len(file.read_text()) for file in marks.iterdir()]
     return (
-        f"seed {options.seed}: two parents with {options.children} children each, {chaos.kills()}: "
+        f"seed {options.seed}: two parents with {options.children} children each, {chaos.faults()}: "
         f"{broken['differs']} other results, "
         f"{broken['double']} children too many or too few, {broken['effect']} repeated without a death, "
         f"{broken['stuck']} stuck, {broken['leak']} keys left over; {sum(left)} steps, {sum(left) - len(left)} of them "

@@ -1,4 +1,5 @@
-"""The shared part of campaigns that only kill: SIGKILL to one of the processes every few seconds, and the report.
+"""The shared part of campaigns that only kill: SIGKILL to one of the processes every few seconds, and the report. With
+`--nodes` the state is on a Redis Cluster: its nodes are killed one by one, and slots move between them.
 
 A worker that is not ready yet is not killed: if starting takes longer than a few faults, none would ever work. On a
 slow or busy machine, `--patient` waits after each kill until all processes are ready again.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ops.chaos import clusters
 from ops.chaos.run import Chaos, keep_evidence
 from ops.chaos.verdict import Wrong
 from sleipnir.client.client import Run
@@ -30,8 +32,9 @@ class Fleet(Chaos):
 
     def __init__(self, folder: Path, options: argparse.Namespace, **settings: Any) -> None:
         chance = random.Random(options.seed)
-        more = {"max_redeliveries": MOST_REDELIVERIES} | settings
-        super().__init__(folder, chance, every_s=options.kill_every, fast=True, **more)
+        more = {"max_redeliveries": MOST_REDELIVERIES, "partitions": options.partitions} | settings
+        redis = clusters.servers(options)
+        super().__init__(folder, chance, every_s=options.kill_every, fast=True, redis=redis, **more)
         self.patient: bool = options.patient
         self.starts: Counter[str] = Counter()
         self._everybody = tuple(self.workers)
@@ -58,12 +61,14 @@ class Fleet(Chaos):
         waiting.join()
 
     def strike(self) -> None:
-        """Kill one of the processes, all with the same probability, until `stop` is set."""
+        """Kill one of the processes, all with the same probability, until `stop` is set. All nodes of a cluster count
+        as one: schedulers take no visit back for one lease after a node was away, so none may be away all the time."""
+        of_redis = [self.kill_redis, *self.blows_to_cluster()]
         while not self.stop.wait(self.every_s):
             self.workers = [name for name in self._everybody if self.is_ready(name)]
             if self.patient and len(self.workers) < len(self._everybody):
                 continue
-            blows = [self.kill_redis, *[self.kill_scheduler] * len(self.schedulers)]
+            blows = [*of_redis, *[self.kill_scheduler] * len(self.schedulers)]
             blow = self.chance.choice([*blows, *[self.kill_worker] * len(self.workers)])
             self.counts[blow.__name__] += 1
             self._try(blow)
@@ -86,9 +91,9 @@ class Fleet(Chaos):
         held = sum((run.id, step.seq) == (run_id, seq) for _, run_id, seq, _ in self.blows.visits)
         return max(held, step.attempt - 1)
 
-    def kills(self) -> str:
+    def faults(self) -> str:
         """In words."""
-        return f"{self.counts.total()} kills, one every {self.every_s:g} s {dict(self.counts)}"
+        return f"{self.counts.total()} faults, one every {self.every_s:g} s {dict(self.counts)}"
 
     def end(self) -> None:
         self.stack.stop()
@@ -111,15 +116,16 @@ def report(chaos: Chaos, violations: Sequence[Wrong]) -> int:
     return len(violations)
 
 
-def parser(description: str | None, *, kill_every: float = 2.0) -> argparse.ArgumentParser:
-    """The options that all campaigns have."""
+def parser(description: str | None, *, kill_every: float = 2.0, replicas: bool = False) -> argparse.ArgumentParser:
+    """The options that all campaigns have. `replicas` as in clusters.add_options."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
     made.add_argument(
         "--kill-every", type=float, default=kill_every, metavar="S",
-        help=f"seconds between kills (default {kill_every:g})",
+        help=f"seconds between faults (default {kill_every:g})",
     )  # fmt: skip
     made.add_argument("--patient", action="store_true", help="strike only when all workers are ready")
+    clusters.add_options(made, replicas=replicas)
     made.add_argument("--limit", type=float, default=900, metavar="S", help="when it is too late (default 900)")
     return made
 

@@ -203,7 +203,7 @@ def facts(options: argparse.Namespace, runs: Mapping[str, Run], chaos: Fleet, fo
         "seed": options.seed,
         "loops": len(runs),
         "turns": options.turns,
-        "kills": chaos.kills(),
+        "faults": chaos.faults(),
         "entries": len(steps),
         "answers": sum(answered),
         "repeated_answers": sum(times - 1 for times in answered),
@@ -219,7 +219,7 @@ def in_words(facts: Mapping[str, Any], violations: list[Wrong]) -> str:
     broken = Counter(wrong.kind for wrong in violations)
     return (
         f"seed {facts['seed']}: {facts['loops']} loops of {facts['turns']} turns with {TOOLS} tools each, "
-        f"{facts['kills']}: "
+        f"{facts['faults']}: "
         f"{broken['differs']} other texts or failed calls, {broken['double']} journaled or used twice, "
         f"{broken['effect']} repeated without a death, {broken['stuck']} stuck, {broken['leak']} keys left over; "
         f"{facts['entries']} entries; {facts['answers']} model calls, {facts['repeated_answers']} of them repeated "

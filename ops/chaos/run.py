@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.chaos import failovers, figures, graphs, models, verdict, wild  # noqa: E402
+from ops.chaos import clusters, failovers, figures, graphs, models, verdict, wild  # noqa: E402
 from ops.chaos.replays import Replays  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from sleipnir.client.client import Client  # noqa: E402
@@ -45,12 +45,14 @@ from sleipnir.store.keys import Keys  # noqa: E402
 from sleipnir.testing import ModelServer  # noqa: E402
 from tests.processes import FAST, RedisServer, Stack  # noqa: E402
 from tests.redis_cluster import ServerCluster  # noqa: E402
+from tests.waiting import wait_until  # noqa: E402
 
 SCHEDULERS = ("scheduler-1", "scheduler-2")
 WORKERS = ("worker-1", "worker-2", "worker-3")
 QUEUES = ("scripts", "functions")
 MODEL_WORKER = "models-1"
 DROP_EVERY_S = 1.0
+MOVED_AT_ONCE = 4  # partitions
 RUNS_PER_GRAPH = 10
 WILD = 5  # one graph in so many is one of wild.py
 
@@ -103,17 +105,20 @@ class Chaos:
     def strike(self) -> None:
         """Causes faults until it is stopped. In the main thread: processes die with the thread that started them."""
         blows = [self.kill_worker, self.kill_worker, self.kill_scheduler, self.freeze, self.kill_redis]
-        blows.append(self.lose_messages)
-        if isinstance(self.redis, ServerCluster):
-            blows.append(self.move_slots)
-            if len(self.redis.primaries()) < len(self.redis.nodes):
-                blows += [self.fail_over, self.fail_over]
+        blows += [self.lose_messages, *self.blows_to_cluster()]
         while not self.stop.wait(self.every_s):
             self.thaw()
             blow = self.chance.choice(blows)
             self.counts[blow.__name__] += 1
             self._try(blow)
         self.thaw(all_of_them=True)  # what comes afterwards is done in peace, and one worker alone asks the model
+
+    def blows_to_cluster(self) -> Sequence[Callable[[], None]]:
+        """The faults that one Redis does not have."""
+        if not isinstance(self.redis, ServerCluster):
+            return ()
+        has_replicas = len(self.redis.primaries()) < len(self.redis.nodes)
+        return (self.move_slots, *[self.fail_over] * (2 if has_replicas else 0))
 
     def kill_worker(self) -> None:
         name = self.chance.choice(self.workers)
@@ -154,20 +159,27 @@ class Chaos:
 
     def move_slots(self) -> None:
         """Some partitions of a cluster move to another node, while their runs go on."""
-        assert isinstance(self.redis, ServerCluster)
-        keys = self._keys()
-        for partition in self.chance.sample(range(keys.partitions), 4):
+        cluster, keys = self._whole_cluster(), self._keys()
+        for partition in self.partitions_to_move():
             inbox = keys.of_partition(partition).inbox
-            source = self.redis.primary_of(inbox)
-            target = self.chance.choice([node for node in self.redis.primaries() if node is not source])
-            self.redis.move_slot(slot_of(inbox), source, target)
+            source = cluster.primary_of(inbox)
+            target = self.chance.choice([node for node in cluster.primaries() if node is not source])
+            cluster.move_slot(slot_of(inbox), source, target)
+
+    def partitions_to_move(self) -> Sequence[int]:
+        return self.chance.sample(range(self._keys().partitions), MOVED_AT_ONCE)
 
     def fail_over(self) -> None:
         """A node of a cluster dies, and its replica goes on without what it has not received."""
-        assert isinstance(self.redis, ServerCluster)
-        if (loss := failovers.fail_over(self.redis, self.chance)) is not None:
+        if (loss := failovers.fail_over(self._whole_cluster(), self.chance)) is not None:
             self.losses.all.append(loss)
             self.went_back(loss.names)
+
+    def _whole_cluster(self) -> ServerCluster:
+        """A node that was just started refuses commands for two seconds: what takes several would stop halfway."""
+        assert isinstance(self.redis, ServerCluster)
+        wait_until(self.redis.is_whole, "the cluster serves all slots", 60)
+        return self.redis
 
     def lose_messages(self) -> None:
         self.blows.outages.append((self._now_ms(), figures.MESSAGES))
@@ -221,7 +233,7 @@ class Chaos:
         try:
             return call()
         except Exception as error:
-            print(f"\n  {error}", file=sys.stderr)
+            print(f"\n  {call.__name__}: {error}", file=sys.stderr)
             return None
 
     def start_worker(self, name: str) -> None:
@@ -234,14 +246,13 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     """The whole of it. Returns how many promises were broken."""
     chance = random.Random(options.seed)
     model, effects, folder_of_agents = models.server(), folder / "effects.txt", folder / "agents"
-    broker = RedisServer() if options.nodes else None
     chaos = Chaos(
         folder,
         chance,
         every_s=options.kill_every,
         drops=options.drops,
         fast=options.fast,
-        redis=None if broker is None else cluster_of(options, broker),
+        redis=clusters.servers(options),
         partitions=options.partitions,
         model=model,
         agents_dir=folder_of_agents,
@@ -308,15 +319,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     finally:
         chaos.stack.stop()
         chaos.redis.stop()
-        if broker is not None:
-            broker.stop()
         model.stop()
-
-
-def cluster_of(options: argparse.Namespace, broker: RedisServer) -> ServerCluster:
-    """With replicas, whose fail-overs the harness decides."""
-    more = failovers.NODE_OPTIONS if options.replicas else ()
-    return ServerCluster(options.nodes, options.replicas, *more, broker_url=broker.url)
 
 
 def under_fire(chaos: Chaos, *work: Callable[[], None]) -> None:
@@ -489,9 +492,7 @@ def main() -> None:
     parser.add_argument("--drops", type=int, default=200, help="cuts of all connections, at most (default 200)")
     parser.add_argument("--duplicates", type=int, default=1000, help="old messages sent again, at most (default 1000)")
     parser.add_argument("--fast", action="store_true", help="leases of 2 s, for a short campaign")
-    parser.add_argument("--partitions", type=int, default=layout.DEFAULT, help="of the deployment (default 256)")
-    parser.add_argument("--nodes", type=int, default=0, metavar="N", help="state on a Redis Cluster of so many nodes")
-    parser.add_argument("--replicas", type=int, default=0, metavar="N", help="of each node, to which it fails over")
+    clusters.add_options(parser, partitions=layout.DEFAULT, replicas=True)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:

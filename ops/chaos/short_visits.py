@@ -108,7 +108,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
         repeated = sum(counts.values()) - len(counts)
         broken = dict(Counter(wrong.kind for wrong in violations))
         print(
-            f"seed {options.seed}: {len(runs)} runs of {NODES} visits in {took_s:.0f} s, {chaos.kills()}: "
+            f"seed {options.seed}: {len(runs)} runs of {NODES} visits in {took_s:.0f} s, {chaos.faults()}: "
             f"{repeated} visits repeated, {handed_back} handed back, {len(violations)} broken promises {broken}"
         )
         return kills.report(chaos, violations)

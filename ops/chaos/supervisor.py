@@ -280,7 +280,7 @@ def in_words(options: argparse.Namespace, chaos: Fleet, run: Run, took_s: float,
     messages = sum(len(read(whole(str(name), chaos))) for name in fire)
     return (
         f"seed {options.seed}: a supervisor with {options.children} children and {options.rounds} rounds of messages, "
-        f"{chaos.kills()}: "
+        f"{chaos.faults()}: "
         f"{broken['differs']} other answers or failed calls, {broken['double']} started, read or journaled twice, "
         f"{broken['lost']} messages or children lost, {broken['effect']} repeated without a death, "
         f"{broken['stuck']} stuck, {broken['leak']} keys left over; {messages} messages; {sum(answered)} model calls, "
