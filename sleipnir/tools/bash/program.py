@@ -118,7 +118,6 @@ def runnable(text: str, file: Path, words: Sequence[str] | None = None) -> str |
 
 def _stub(script: BashFile, tables: str, known: Sequence[str]) -> Iterator[str]:
     """In place of the parser: functions of the same names, which load it when they are called with other words."""
-    driver = resources.files("sleipnir.tools.bash") / "driver.sh"
     yield f"_slp_program={quote(script.program)}"
     yield _run_command()
     yield _IS_KNOWN
@@ -127,10 +126,16 @@ def _stub(script: BashFile, tables: str, known: Sequence[str]) -> Iterator[str]:
     yield from (f"        {statement}" for statement in known)
     yield "        return 0"
     yield "    fi"
-    yield f"    source {quote(str(driver))}"
+    yield f"    source {_driver_file()}"
     yield f"    eval {quote(tables)}"
     yield '    _slp_parse "$@"'
     yield "}"
+
+
+@cache
+def _driver_file() -> str:
+    """A word of bash."""
+    return quote(str(resources.files("sleipnir.tools.bash") / "driver.sh"))
 
 
 @cache

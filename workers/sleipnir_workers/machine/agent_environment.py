@@ -94,14 +94,17 @@ def root_of(file: Path, usual: Path, others: Iterable[Path]) -> Path:
     except OSError:
         return usual
     names = [match[1] for match in _BELOW_ROOT.finditer(text)]
+    if not names:
+        return usual
     return next((root for root in (usual, *others) if any((root / name).exists() for name in names)), usual)
 
 
-def roots(folder: Path, host: Host) -> list[Path]:
+def roots(folder: Path, host: Host) -> Iterator[Path]:
     """The directories whose `agents` holds agents and `agents/.shared`: the tree of the agent's bundle, and those of
     this machine."""
-    agents_dirs = (folder.parent, *host.agents_dirs)
-    return [agents_dir.parent for agents_dir in agents_dirs if agents_dir.name == "agents"]
+    for agents_dir in (folder.parent, *host.agents_dirs):
+        if agents_dir.name == "agents":
+            yield agents_dir.parent
 
 
 def parse_env_file(text: str) -> dict[str, str]:

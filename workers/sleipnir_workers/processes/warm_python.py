@@ -439,9 +439,8 @@ def command_packet(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> by
 
 
 def _joined(*fields: str) -> bytes | None:
-    encoded = [os.fsencode(field) for field in fields]
-    packet = b"\0".join(encoded)
-    return packet if len(packet) <= REQUEST_BYTES and not any(b"\0" in field for field in encoded) else None
+    packet = os.fsencode("\0".join(fields))
+    return packet if len(packet) <= REQUEST_BYTES and packet.count(b"\0") == len(fields) - 1 else None
 
 
 def _interpreter(name: str, env: Mapping[str, str], cwd: Path) -> str | None:
@@ -472,7 +471,8 @@ def _identity(program: str) -> tuple[str, int, int]:
 
 def _modules_beside(path: str) -> frozenset[str]:
     """The modules that `import` would find in the script's own folder first."""
-    return frozenset(entry.name.partition(".")[0] for entry in Path(path).resolve().parent.iterdir())
+    with os.scandir(Path(path).resolve().parent) as entries:
+        return frozenset(entry.name.partition(".")[0] for entry in entries)
 
 
 def _log() -> structlog.stdlib.BoundLogger:

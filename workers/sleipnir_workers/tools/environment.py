@@ -10,6 +10,7 @@ out of it: a key that a tool needs belongs in one of the others.
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 
 from sleipnir.redaction import is_secret_name
@@ -68,7 +69,7 @@ def _root(declaration: Declaration, place: Place) -> Path:
     release of Loki, or one that agents are installed in (`$LLM_ROOT_DIR/agents/.shared/utils.sh`)."""
     config, functions = place.host.config_dir, place.host.functions_dir
     usual, *others = (config, place.folder, functions) if declaration.agent else (place.folder, functions, config)
-    return root_of(declaration.file, usual, [*others, *roots(place.folder, place.host)])
+    return root_of(declaration.file, usual, chain(others, roots(place.folder, place.host)))
 
 
 def _env_files(declaration: Declaration, place: Place, clean: dict[str, str]) -> dict[str, str]:

@@ -37,6 +37,11 @@ class NoInterpreter(Exception):
     """This worker has no interpreter for the tool; the message names what is missing."""
 
 
+MOST_FOUND: Final = 100
+_FOUND: dict[tuple[str, str | None], str] = {}
+"""Where programs were found, by name and PATH: a search takes a twentieth of a call."""
+
+
 @dataclass(frozen=True)
 class Start:
     """The command of a call, and variables for it."""
@@ -154,5 +159,13 @@ def _shebang(file: Path) -> list[str]:
 
 
 def _need(program: str, env: Mapping[str, str]) -> None:
-    if shutil.which(program, path=env.get("PATH")) is None:
+    path = env.get("PATH")
+    found = _FOUND.get((program, path))
+    if found is not None and os.access(found, os.X_OK):  # its start looks for it once more
+        return
+    found = shutil.which(program, path=path)
+    if found is None:
         raise NoInterpreter(f"{program} is not installed on this worker (not found on PATH)")
+    if len(_FOUND) >= MOST_FOUND:
+        _FOUND.clear()
+    _FOUND[program, path] = found
