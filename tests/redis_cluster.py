@@ -188,7 +188,9 @@ class ServerCluster:
             raise
 
     def move_slot(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
-        """Migrate a slot as `redis-cli --cluster reshard` does, while it is in use."""
+        """Migrate a slot as `redis-cli --cluster reshard` does, while it is in use. The target gives itself a higher
+        epoch than those that it has heard of: a node with a higher one than that could take the slot back."""
+        wait_until(self._are_of_one_epoch, "all nodes have heard of the newest epoch")
         self.begin_to_move(slot, source, target)
         while keys := source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 20):
             self.move_keys(keys, source, target)
@@ -201,6 +203,10 @@ class ServerCluster:
 
     def move_keys(self, keys: Sequence[str], source: ClusterNode, target: ClusterNode) -> None:
         source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *keys)
+
+    def _are_of_one_epoch(self) -> bool:
+        infos = [node.client.execute_command("CLUSTER INFO") for node in self.nodes]
+        return len({info["cluster_current_epoch"] for info in infos}) == 1
 
     def _agree(self, slot: int, source: ClusterNode, target: ClusterNode) -> bool:
         """Tell the primaries where a slot is. A node that had not heard of the newest epoch is told again."""

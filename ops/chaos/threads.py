@@ -1,8 +1,8 @@
 """Turns of threads while everything is killed: `python ops/chaos/threads.py --threads 100 --turns 4 --seed 7`.
 
-Each thread is of a random graph of its own (graphs.py), on the stack of run.py with its faults. When the last run of a
-thread is over, two clients submit its next turn at the same moment; the robot of run.py answers, pauses, resumes,
-retries and cancels what runs. Afterwards:
+Each thread is of a random graph of its own (graphs.py), on the stack of run.py with its faults; with `--nodes` the
+state is on a Redis Cluster. When the last run of a thread is over, two clients submit its next turn at the same moment;
+the robot of run.py answers, pauses, resumes, retries and cancels what runs. Afterwards:
 
 * of two submissions at the same moment exactly one has begun, if both got a reply; and one that was refused, or got no
   reply, is no second turn;
@@ -30,7 +30,7 @@ from typing import Literal, TypeAlias
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.chaos import graphs, verdict  # noqa: E402
+from ops.chaos import clusters, graphs, verdict  # noqa: E402
 from ops.chaos.robot import Robot  # noqa: E402
 from ops.chaos.run import Chaos, draw, keep_evidence, retried, settled, under_fire  # noqa: E402
 from ops.chaos.verdict import Wrong  # noqa: E402
@@ -158,7 +158,15 @@ def of_turns(client: Client, agent: str, prompts: Counter[str]) -> Iterator[Wron
 def campaign(options: argparse.Namespace, folder: Path) -> int:
     """The whole of it. Returns how many promises were broken."""
     chance = random.Random(options.seed)
-    chaos = Chaos(folder, chance, every_s=options.kill_every, drops=options.drops, fast=options.fast)
+    chaos = Chaos(
+        folder,
+        chance,
+        every_s=options.kill_every,
+        drops=options.drops,
+        fast=options.fast,
+        redis=clusters.servers(options),
+        partitions=options.partitions,
+    )
     effects, started = folder / "effects.txt", time.monotonic()
     agents = draw(folder / "agents", chance, options.threads, effects, graphs.KINDS)
     try:
@@ -207,6 +215,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
     parser.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between blows (default 2)")
     parser.add_argument("--drops", type=int, default=200, help="cuts of all connections, at most (default 200)")
+    clusters.add_options(parser)
     parser.add_argument("--fast", action="store_true", help="leases of 2 s, for a short campaign")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
