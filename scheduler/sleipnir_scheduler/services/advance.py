@@ -60,7 +60,7 @@ from sleipnir_scheduler.services.views import RunViews
 from sleipnir_scheduler.services.watchdog import PlanningTooLong, PlanningWatchdog
 from sleipnir_scheduler.traces import trace_commit
 
-TOGETHER = 32  # runs whose commits share a round trip, unless a single commit is large
+TOGETHER = 64  # runs whose commits share a round trip, unless a single commit is large
 BATCH = 200  # entries per partition and read
 AT_ONCE = 100  # entries of one run that are planned on each other; if one is refused, the later ones were useless
 PUBLISH_AGAIN_S = (0.5, 2.0, 10.0, 30.0)  # pauses after failures: each try may take seconds of the planner's time
