@@ -29,6 +29,8 @@ NODES: Final = 3
 IDLE_S: Final = 10
 ROWS: Final = 2_000
 VISITS_OF_ROW: Final = 2
+WINDOW: Final = 1_000
+"""As in a large deployment: with the window of three workers each round has a few rows, and its costs are theirs."""
 PARTITIONS: Final = 256
 AS_ONE_REDIS: Final = ("--appendfsync", "everysec", "--stream-node-max-bytes", "1024", "--loglevel", "warning")
 
@@ -100,7 +102,12 @@ def _stack(nodes: int) -> Iterator[tuple[engine.Stack, Mapping[str, Any]]]:
         place.mkdir()
         with redis_server(home) as (broker_url, broker_pid), _state(nodes, place) as (url, pids, clients):
             settings = Settings(
-                redis_url=url, broker_url=broker_url, home=home, log_level="warning", partitions=PARTITIONS
+                redis_url=url,
+                broker_url=broker_url,
+                home=home,
+                log_level="warning",
+                partitions=PARTITIONS,
+                batch_window=WINDOW,
             )
             workers = [
                 engine.worker_command("functions", "solo", f"worker-{number}") for number in range(engine.WORKERS)
