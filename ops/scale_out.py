@@ -53,7 +53,7 @@ NODE_BYTES: Final = 64e9
 @dataclass(frozen=True)
 class Costs:
     """CPU in microseconds: of an empty visit, unless it is said otherwise. The defaults are medians of five rounds of
-    `make bench ARGS='--only cluster'` on two cores, those of rows of three."""
+    `make bench ARGS='--only cluster'` on two cores, those of rows near the medians of three."""
 
     worker: float = 284
     scheduler: float = 271

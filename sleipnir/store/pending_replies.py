@@ -6,7 +6,7 @@ them.
     replies = pending.result()
 
 `sending` is a generator: it sends, yields, reads the replies, and returns what it makes of them. It may send and yield
-again. Each is sent over a connection of its own, which is lost if nobody asks for the result (`close`).
+again. Each is sent over a connection of its own, which `close` closes if its replies were not read.
 """
 
 from __future__ import annotations

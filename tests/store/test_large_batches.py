@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.batches import results as results_module
 from sleipnir.store.batches.admission import CHANGED
 from sleipnir.store.batches.rows import STATES_PAGE
+from sleipnir.store.namespaced import note_complete
 from sleipnir.store.record_text import record
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
@@ -303,6 +305,16 @@ def test_batches_are_read_in_pages_and_expired_ones_shorten_none(store: Store, n
     assert [len(page) for page in pages] == [2, 2, 1]
     with pytest.raises(BatchNotFound):
         store.batches.recent(2, namespace, "gone")
+
+
+def test_a_page_does_not_begin_after_a_batch_of_another_namespace(store: Store) -> None:
+    for name in (ID, "other"):
+        store.batches.add(name, replace(SPEC, namespace="default" if name == ID else "team-a"), BatchPlan(), rows(1))
+    for partition in store.keys.batch_partitions:
+        note_complete(store._client, store.keys.of_partition(partition).batches)
+    assert store.batches.recent(2, "team-a", "other") == []
+    with pytest.raises(BatchNotFound):
+        store.batches.recent(2, "default", "other")
 
 
 def test_batches_that_began_at_once_are_on_one_page_each(store: Store) -> None:

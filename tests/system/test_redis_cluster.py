@@ -43,6 +43,13 @@ def cluster(broker: RedisServer) -> Iterator[ServerCluster]:
 
 
 @pytest.fixture
+def without_replicas(broker: RedisServer) -> Iterator[ServerCluster]:
+    made = ServerCluster(3, broker_url=broker.url)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
 def stack(cluster: ServerCluster, tmp_path: Path) -> Iterator[Stack]:
     with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name, agents_dir=tmp_path) as running:
         running.start_scheduler()
@@ -270,65 +277,63 @@ def gates_of(run: Run) -> Any:
         return []
 
 
-def test_runs_on_other_nodes_go_on_while_one_is_away(broker: RedisServer, tmp_path: Path, ask: Path) -> None:
-    cluster = ServerCluster(3, broker_url=broker.url)
-    try:
-        with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as stack, stack.client() as client:
-            stack.start_scheduler()
-            stack.start_worker()
-            runs = asking_everywhere(client, cluster, ask)
-            away = node_of(cluster, runs[0])
-            there = [run for run in runs if node_of(cluster, run) is away]
-            others = [run for run in runs if run not in there]
-            away.kill()
-            complete(others)
-            with pytest.raises(StoreUnavailable, match=str(away.port)):
-                there[0].info()
-            shown = stack.sleipnir("show", there[0].id)
-            assert shown.returncode != 0
-            assert str(away.port) in shown.stderr
-            away.start()
-            wait_until(cluster.is_whole, "the node is back", 60)
-            complete(there)
-    finally:
-        cluster.stop()
+def test_runs_on_other_nodes_go_on_while_one_is_away(
+    without_replicas: ServerCluster, tmp_path: Path, ask: Path
+) -> None:
+    cluster = without_replicas
+    with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker()
+        runs = asking_everywhere(client, cluster, ask)
+        away = node_of(cluster, runs[0])
+        there = [run for run in runs if node_of(cluster, run) is away]
+        others = [run for run in runs if run not in there]
+        away.kill()
+        complete(others)
+        with pytest.raises(StoreUnavailable, match=str(away.port)):
+            there[0].info()
+        shown = stack.sleipnir("show", there[0].id)
+        assert shown.returncode != 0
+        assert str(away.port) in shown.stderr
+        away.start()
+        wait_until(cluster.is_whole, "the node is back", 60)
+        complete(there)
 
 
-def test_rows_on_other_nodes_begin_while_one_is_away(broker: RedisServer, tmp_path: Path, ask: Path) -> None:
-    cluster = ServerCluster(3, broker_url=broker.url)
-    try:
-        with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as stack, stack.client() as client:
-            stack.start_scheduler()
-            stack.start_worker()
-            first = cluster.primary_of(client.store.keys.of_partition(0).inbox)
-            away = next(node for node in cluster.nodes if node is not first)
+def test_rows_on_other_nodes_begin_while_one_is_away(
+    without_replicas: ServerCluster, tmp_path: Path, ask: Path
+) -> None:
+    cluster = without_replicas
+    with Stack(cluster, tmp_path / "home", key_prefix=tmp_path.name) as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker()
+        first = cluster.primary_of(client.store.keys.of_partition(0).inbox)
+        away = next(node for node in cluster.nodes if node is not first)
 
-            def is_there(name: str) -> bool:
-                """Whether neither the batch nor its first row is on the node that fails."""
-                keys = client.store.keys.of_batch(name).batch, client.store.keys.of_run(row_run_id(name, 0)).run
-                return away not in map(cluster.primary_of, keys)
+        def is_there(name: str) -> bool:
+            """Whether neither the batch nor its first row is on the node that fails."""
+            keys = client.store.keys.of_batch(name).batch, client.store.keys.of_run(row_run_id(name, 0)).run
+            return away not in map(cluster.primary_of, keys)
 
-            names = [f"batch{number}" for number in range(50)]
-            goes_on, waits = next(filter(is_there, names)), next(name for name in names if not is_there(name))
-            rows = [{"prompt": str(number)} for number in range(24)]
-            batches = [client.batch(ask, rows, id=name, canary=1) for name in (goes_on, waits)]
-            runs, waiting = (
-                [Run(client.store, batch.run_id(row), client.settings) for row in range(len(rows))] for batch in batches
-            )
-            canaries = [runs.pop(0), waiting.pop(0)]
-            all_ask(canaries)
-            complete(canaries)
-            others = [run for run in runs if node_of(cluster, run) is not away]
-            assert 0 < len(others) < len(runs)
-            away.kill()
-            batches[0].resume()
-            all_ask(others)
-            away.start()
-            wait_until(cluster.is_whole, "the node is back", 60)
-            batches[1].resume()
-            all_ask([*runs, *waiting])
-    finally:
-        cluster.stop()
+        names = [f"batch{number}" for number in range(50)]
+        goes_on, waits = next(filter(is_there, names)), next(name for name in names if not is_there(name))
+        rows = [{"prompt": str(number)} for number in range(24)]
+        batches = [client.batch(ask, rows, id=name, canary=1) for name in (goes_on, waits)]
+        runs, waiting = (
+            [Run(client.store, batch.run_id(row), client.settings) for row in range(len(rows))] for batch in batches
+        )
+        canaries = [runs.pop(0), waiting.pop(0)]
+        all_ask(canaries)
+        complete(canaries)
+        others = [run for run in runs if node_of(cluster, run) is not away]
+        assert 0 < len(others) < len(runs)
+        away.kill()
+        batches[0].resume()
+        all_ask(others)
+        away.start()
+        wait_until(cluster.is_whole, "the node is back", 60)
+        batches[1].resume()
+        all_ask([*runs, *waiting])
 
 
 def test_a_cluster_needs_another_broker(cluster: ServerCluster, tmp_path: Path) -> None:

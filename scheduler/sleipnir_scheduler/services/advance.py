@@ -175,8 +175,8 @@ class Advance:
             self._views.drop(run_id)
 
     def _rows_last(self, by_run: Mapping[str, deque[Entry]]) -> list[Mapping[str, deque[Entry]]]:
-        """The runs of a round, apart from the rows of batches if there are both. As in the queues, a run that somebody
-        has submitted by itself does not wait for rows."""
+        """The runs of a round, apart from the rows of batches if there are both. As in the queues, rows
+        come after runs that were submitted one by one."""
         rows = {id_: queue for id_, queue in by_run.items() if id_ in self._views and self._views[id_].batch}
         if not 0 < len(rows) < len(by_run):
             return [by_run]

@@ -30,10 +30,10 @@ class BatchLists(BatchRows):
     def recent(self, limit: int, namespace: str | None = None, after: str | None = None) -> list[BatchInfo]:
         """The batches that began last, of one namespace or (None) of all, the newest first: after the batch `after`, if
         it is given. Raises BatchNotFound if that one is not among them any more."""
-        indexes = self._indexes()
+        indexes, listed = self._indexes(), None
         if namespace is not None and all(is_complete(self._client, indexes)):
-            indexes = [of_namespace(index, namespace) for index in indexes]
-        place = None if after is None else self._place_of(after)
+            indexes, listed = [of_namespace(index, namespace) for index in indexes], namespace
+        place = None if after is None else self._place_of(after, listed)
         found: list[BatchInfo] = []
         while len(found) < limit and (places := self._newest(indexes, limit - len(found), place)):
             infos = self._existing([batch for _, batch in places])
@@ -76,8 +76,9 @@ class BatchLists(BatchRows):
     def _indexes(self) -> list[str]:
         return [self._keys.of_partition(partition).batches for partition in self._keys.batch_partitions]
 
-    def _place_of(self, batch: str) -> _Place:
-        began_ms = self._client.zscore(self._part_of(batch).batches, batch)
+    def _place_of(self, batch: str, namespace: str | None) -> _Place:
+        index = self._part_of(batch).batches
+        began_ms = self._client.zscore(index if namespace is None else of_namespace(index, namespace), batch)
         if began_ms is None:
             raise not_found(batch)
         return began_ms, batch

@@ -11,7 +11,7 @@ from typing import Final
 
 from sleipnir.batches.records import ROW_STATES, RowState, row_run_id
 from sleipnir.batches.rollups import MOST_CELLS, WORST_FIRST, EndedRows, RowGrid
-from sleipnir.store.batches.rows import places_of
+from sleipnir.store.batches.rows import BYTE_OF, places_of
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.runs.visit_infos import whole_number
@@ -24,8 +24,7 @@ READ_ROWS: Final = 50_000
 MOST_LOOKED: Final = 1_000_000
 """Rows whose states are read for one page of rows in a state."""
 
-_BYTE_OF: Final = {state: byte for byte, state in ROW_STATES.items()}
-_ORDER: Final = "".join(_BYTE_OF[state] for state in WORST_FIRST)
+_ORDER: Final = "".join(BYTE_OF[state] for state in WORST_FIRST)
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class BatchRollups:
         size = limit if state is None else READ_ROWS
         while len(found) < limit and at - first < MOST_LOOKED:
             page = str(self._client.getrange(states, at, at + size - 1))
-            fitting = range(len(page)) if state is None else places_of(page, _BYTE_OF[state])
+            fitting = range(len(page)) if state is None else places_of(page, BYTE_OF[state])
             more = list(islice(fitting, limit - len(found)))
             found += [(at + place, ROW_STATES[page[place]]) for place in more]
             at += more[-1] + 1 if len(found) == limit else len(page)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final
 
-from sleipnir.batches.records import ROW_STATES, RowState, parse_place
+from sleipnir.batches.records import RowState, parse_place
 from sleipnir.messages import RunStatus, Usage
 from sleipnir.store.batches.connection import BatchConnection
+from sleipnir.store.batches.rows import BYTE_OF
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand
 
 _ENDED = LuaScript("batch_ended")
 
 _ROW_STATE: Mapping[str, RowState] = {"completed": "completed", "failed": "failed", "cancelled": "cancelled"}
-_BYTE_OF: Final = {state: byte for byte, state in ROW_STATES.items()}
 
 
 class RowEnds(BatchConnection):
@@ -25,14 +24,12 @@ class RowEnds(BatchConnection):
         of the run."""
         calls = {"model_calls": usage.calls, "tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
         cost = {"unpriced_calls": usage.calls} if usage.cost_usd is None else {"cost_usd": usage.cost_usd}
-        return self._ended(
-            place, _BYTE_OF[_ROW_STATE[status]], version, calls | cost | {"failed_visits": failed_visits}
-        )
+        return self._ended(place, BYTE_OF[_ROW_STATE[status]], version, calls | cost | {"failed_visits": failed_visits})
 
     def refused(self, place: str, error: str, text: str = "") -> RedisCommand:
         """The command that records that a row cannot become a run (`text` is the row), or that its run cannot continue;
         a later end of the run still counts."""
-        return self._ended(place, _BYTE_OF["failed"], 0, {}, error, text)
+        return self._ended(place, BYTE_OF["failed"], 0, {}, error, text)
 
     def _ended(
         self, place: str, byte: str, version: int, used: Mapping[str, float], error: str = "", text: str = ""

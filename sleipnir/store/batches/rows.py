@@ -23,7 +23,7 @@ PAGE = 500
 STATES_PAGE = 50_000
 """Bytes of states that are read at once."""
 
-_BYTE_OF: Final = {state: byte for byte, state in ROW_STATES.items()}
+BYTE_OF: Final = {state: byte for byte, state in ROW_STATES.items()}
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class BatchRows(BatchConnection):
         """The rows in a state, in order, a page of states at a time."""
         first = 0
         while page := self.states(batch, first, first + STATES_PAGE - 1):
-            yield from (first + at for at in places_of(page, _BYTE_OF[state]))
+            yield from (first + at for at in places_of(page, BYTE_OF[state]))
             first += len(page)
 
     def names(self, batch: str, first: int) -> list[str]:

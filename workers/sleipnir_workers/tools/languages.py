@@ -39,7 +39,7 @@ class NoInterpreter(Exception):
 
 MOST_FOUND: Final = 100
 _FOUND: dict[tuple[str, str | None], str] = {}
-"""Where programs were found, by name and PATH: a search takes a twentieth of a call."""
+"""Where programs were found, by name and PATH: a search takes a twentieth of the worker's part of a call."""
 
 
 @dataclass(frozen=True)
