@@ -69,6 +69,7 @@ class Instance:
             instance=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
             ttl_ms=int(settings.owner_ttl_s * 1000),
             generations=self.watches.ids,
+            loads=self.tally.loads,
         )
         dispatch = dispatcher(settings, store, self.tally.clock.now_ms)
         self._advance = Advance(
@@ -93,6 +94,7 @@ class Instance:
             Graphs(store.bundle, settings.max_unpacked_bytes),
             max_state_bytes=settings.max_output_bytes,
             redeliveries=self._redeliveries() if store.keys.of_cluster else None,
+            loads=self.tally.loads,
         )
         self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from sleipnir.settings import Settings
+from sleipnir.store.partitions.ownership import PartitionState
 from sleipnir.store.store import Store
+from sleipnir_scheduler.counters.loads import PartitionLoads
 from sleipnir_scheduler.instance import Instance
 from sleipnir_scheduler.services import ownership
 from sleipnir_scheduler.services.ownership import Ownership
@@ -28,8 +30,16 @@ def sixteen(redis_server: RedisServer, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def instance(store: Store, name: str, ttl_ms: int = TTL_MS) -> Ownership:
-    return Ownership(store.partitions, partitions=16, instance=name, ttl_ms=ttl_ms)
+def instance(store: Store, name: str, ttl_ms: int = TTL_MS, loads: PartitionLoads | None = None) -> Ownership:
+    return Ownership(store.partitions, partitions=16, instance=name, ttl_ms=ttl_ms, loads=loads)
+
+
+class Work:
+    """The loads of an instance, by a clock of the test."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.loads = PartitionLoads(lambda: self.now_s)
 
 
 def rounds(*instances: Ownership, count: int = 4) -> list[int]:
@@ -92,18 +102,18 @@ def test_two_that_take_free_partitions_at_the_same_moment_leave_none(
     a, b = instance(sixteen, "a"), instance(sixteen, "b")
     sixteen.partitions.join("a", TTL_MS)
     sixteen.partitions.join("b", TTL_MS)
-    own, owners = sixteen.partitions.own, sixteen.partitions.owners
+    states = sixteen.partitions.states
 
-    def owners_before_a_takes_its_share(*args: Any) -> dict[int, str]:
-        seen = owners(*args)
-        monkeypatch.setattr(sixteen.partitions, "owners", owners)
+    def states_before_a_takes_its_share(*args: Any) -> dict[int, PartitionState]:
+        seen = states(*args)
+        monkeypatch.setattr(sixteen.partitions, "states", states)
         assert a.run_once() == 8
         return seen
 
-    monkeypatch.setattr(sixteen.partitions, "owners", owners_before_a_takes_its_share)
+    monkeypatch.setattr(sixteen.partitions, "states", states_before_a_takes_its_share)
     assert b.run_once() == 8
-    assert Counter(owners().values()) == {"a": 8, "b": 8}
-    assert own([], "a", TTL_MS) == {}
+    assert Counter(sixteen.partitions.owners().values()) == {"a": 8, "b": 8}
+    assert sixteen.partitions.own([], "a", TTL_MS) == {}
 
 
 def test_others_look_at_once_when_one_comes_releases_partitions_or_goes(sixteen: Store) -> None:
@@ -161,6 +171,48 @@ def test_partitions_with_parked_runs_are_given_away_first(sixteen: Store) -> Non
     sixteen._client.hset(sixteen.keys.of_partition(3).parked, "run", "{}")
     assert rounds(b, a) == [8, 8]
     assert 3 in b.epochs
+
+
+def test_the_owner_of_a_busy_partition_gives_others_away_and_nothing_moves_after_that(sixteen: Store) -> None:
+    work = {name: Work() for name in "ab"}
+    a, b = (instance(sixteen, name, 60_000, each.loads) for name, each in work.items())
+    a.run_once()
+    assert rounds(b, a) == [8, 8]
+    busy = min(a.epochs)
+
+    def pass_time(seconds: int) -> None:
+        for _ in range(seconds):
+            for each, at in ((a, work["a"]), (b, work["b"])):
+                at.now_s += 1.0
+                at.loads.count(partition for partition in each.epochs for _ in range(20 if partition == busy else 1))
+                each.run_once()
+
+    pass_time(200)
+    assert len(a.epochs) <= 4, "21 and 3 of 2, against 12 of 2; 25.5 is the average"
+    assert busy in a.epochs
+    before = a.epochs, b.epochs
+    pass_time(100)
+    assert (a.epochs, b.epochs) == before
+    b.give_back()
+    rounds(a)
+    assert a.epochs.keys() == set(range(16))
+    assert rounds(instance(sixteen, "c", 60_000), a) == [3, 13], "the busy one and two others: their loads are recorded"
+
+
+def test_beside_one_of_an_earlier_release_only_the_number_of_partitions_counts(sixteen: Store) -> None:
+    """It takes no more than half, so what is released beyond that would have no owner."""
+    work = Work()
+    a = instance(sixteen, "a", 60_000, work.loads)
+    a.run_once()
+    sixteen.partitions.join("earlier", 60_000)
+    a.run_once()
+    free = sorted(set(range(16)) - sixteen.partitions.owners().keys())
+    assert sixteen.partitions.own(free, "earlier", 60_000).keys() == set(free)
+    for _ in range(100):
+        work.now_s += 1
+        work.loads.count([min(a.epochs)] * 100)
+        a.run_once()
+    assert len(a.epochs) == 8
 
 
 def test_two_schedulers_with_one_host_name_and_one_process_id_are_two(sixteen: Store, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions.commits import Commit
 from sleipnir.store.partitions.entries import Entry
+from sleipnir_scheduler.counters.loads import PartitionLoads
 from sleipnir_scheduler.counters.series import Counter, Histogram
 from sleipnir_scheduler.counters.throughput import ThroughputCounter
 
@@ -41,6 +42,7 @@ class Tally:
     def __init__(self) -> None:
         self.clock = RedisTime()
         self.throughput = ThroughputCounter()
+        self.loads = PartitionLoads()
         self.runs_started = Counter(
             "sleipnir_runs_started_total", "Runs that were taken in, children included.", "agent"
         )

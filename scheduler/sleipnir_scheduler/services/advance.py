@@ -132,6 +132,7 @@ class Advance:
                 still = self._ownership.epochs
                 entries = [entry for entry in entries if still.get(entry.partition) == epochs[entry.partition]]
                 done = self._apply(entries, epochs)
+                self._tally.loads.count(entry.partition for entry in entries)
                 moved = self._parking.passed(entries, BATCH)
                 self._parking.flush()
         except BaseException:

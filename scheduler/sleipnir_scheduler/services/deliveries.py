@@ -55,6 +55,7 @@ from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect, RowB
 from sleipnir.store.schedules import ScheduledSpec
 from sleipnir.store.scripts import RedisCommand
 from sleipnir_scheduler.child_run import child_run
+from sleipnir_scheduler.counters.loads import PartitionLoads
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.services.redeliveries import Redeliveries
 
@@ -95,10 +96,11 @@ class Deliveries:
         *,
         max_state_bytes: int,
         redeliveries: Redeliveries | None = None,
+        loads: PartitionLoads | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._graphs, self._max_state_bytes = store, graphs, max_state_bytes
-        self._redeliveries, self._clock = redeliveries, clock
+        self._redeliveries, self._loads, self._clock = redeliveries, loads or PartitionLoads(), clock
         self._owned: Collection[int] = ()
         self._passed: dict[int, str] = {}
         """By partition the last skipped effect; earlier ones are skipped too, or done."""
@@ -127,7 +129,9 @@ class Deliveries:
         except BaseException:
             self._passed.clear()  # a Redis that has lost effects may give their ids to new ones
             raise
-        return sum(each.effect is not None for each in owed)
+        known = [each.partition for each in owed if each.effect is not None]
+        self._loads.count(known)
+        return len(known)
 
     def _deliver(self, owed: Sequence[OwedEffect]) -> None:
         """Deliver some effects in order, so that a run receives another run's messages in order."""

@@ -5,10 +5,9 @@ while another took over cannot commit. Local time is used only to wait between r
 changes until the lease lapses; then another instance takes the partition, this one's commits are refused, and it drops
 the partition at its next renewal.
 
-Instances share the partitions: each takes up to the number of partitions divided by the live instances, rounded up, and
-releases the rest, those with parked runs first. It stops working on these, lets `advance` commit what it has begun, and
-releases them, so that none of their commits are refused. An instance never releases part of its fair share, so
-partitions do not move back and forth.
+Instances share the partitions by their loads (partition_shares.py), which each records with its leases. It stops
+working on what it releases, lets `advance` commit what it has begun, and releases it, so that none of their commits are
+refused.
 
 An instance that starts, releases partitions or stops cleanly says so, and the others look at once: the runs of a
 partition that changes its owner wait for some milliseconds. Who misses that looks within a third of the lease.
@@ -29,8 +28,10 @@ import structlog
 
 from sleipnir.runs.deployment_holds import DeploymentHolds
 from sleipnir.store.partitions import Partitions
-from sleipnir.store.partitions.ownership import OwnedPartition
+from sleipnir.store.partitions.ownership import OwnedPartition, PartitionState
 from sleipnir.store.scripts import SILENT
+from sleipnir_scheduler.counters.loads import PartitionLoads
+from sleipnir_scheduler.partition_shares import PartitionShares, weight
 
 LISTEN_MS: Final = 500  # how long one wait for a change lasts; also how late a stop is noticed
 COMMIT_S: Final = 0.5  # nearly all rounds take milliseconds
@@ -47,15 +48,16 @@ class Ownership:
         instance: str,
         ttl_ms: int,
         generations: Callable[[Collection[int]], Mapping[int, str]] = lambda partitions: dict.fromkeys(partitions, ""),
+        loads: PartitionLoads | None = None,
     ) -> None:
         """`generations` are those of partitions; partitions of nodes that do not answer are left out."""
         self._store, self._all, self.instance, self._ttl_ms = store, range(partitions), instance, ttl_ms
-        self._generations = generations
+        self._generations, self._loads = generations, loads or PartitionLoads()
         self._alive = {instance}
         self._epochs: dict[int, int] = {}
         self._leaving: frozenset[int] = frozenset()
         """Owned in Redis but no longer worked on: released when what was begun is committed."""
-        self._share = len(self._all)
+        self._is_balanced = False
         self._holds: Mapping[int, DeploymentHolds] = {}
         self._lock, self._round = threading.Lock(), threading.Lock()
         self.working = threading.Lock()
@@ -90,8 +92,8 @@ class Ownership:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has nothing to release and its full share, so that the next check can wait."""
-        return not self._leaving and len(self._epochs) >= min(self._share, len(self._all))
+        """Whether it has nothing to release and a fair share, so that the next check can wait."""
+        return not self._leaving and self._is_balanced
 
     def wait(self, timeout_s: float, stop: threading.Event) -> None:
         """Until the next round is due: after a change of the instances, or the time."""
@@ -115,19 +117,25 @@ class Ownership:
 
     def _run_once(self) -> int:
         alive = self._join()
-        owned = self._own(self._epochs.keys() | self._leaving)
-        others = self._store.owners(set(self._all) - owned.keys(), self._ttl_ms)
-        alive |= {self.instance, *others.values()}  # includes instances of earlier releases, which do not register
-        self._share = -(-len(self._all) // len(alive))
+        before = self._epochs.keys() | self._leaving
+        rates = self._loads.rates(before)
+        owned = self._own(before, rates)
+        others = self._store.states(set(self._all) - owned.keys(), self._ttl_ms)
+        owners = {partition: state.owner for partition, state in others.items() if state.owner is not None}
+        alive |= {self.instance, *owners.values()}  # includes instances of earlier releases, which do not register
         if not self._has_joined:
             self._tell_change()
             self._has_joined = True
-        free = [partition for partition in self._all if partition not in owned and partition not in others]
+        loads = {partition: state.load for partition, state in others.items()} | dict(rates)
+        shares = PartitionShares(_weights(loads, others), owners, alive)
+        free = [partition for partition in others if partition not in owners]
         random.shuffle(free)
-        while free and (room := self._share - len(owned)) > 0:  # others take some at the same moment
-            wanted, free = free[:room], free[room:]
-            owned |= self._take(wanted)
-        self._leaving = self._surplus(owned.keys())
+        while wanted := shares.having(self.instance, owned).wanted(self.instance, free):  # others take some as well
+            owned |= self._take(wanted, loads)
+            free = free[len(wanted) :]
+        shares = shares.having(self.instance, owned)
+        self._leaving = self._surplus(shares)
+        self._is_balanced = shares.is_balanced(self.instance)
         self._holds = {partition: lease.holds for partition, lease in owned.items() if lease.holds.scopes}
         epochs = {partition: lease.epoch for partition, lease in owned.items() if partition not in self._leaving}
         with self._lock:
@@ -174,24 +182,25 @@ class Ownership:
             if not self._store.has_nodes:
                 raise
 
-    def _take(self, partitions: Collection[int]) -> dict[int, OwnedPartition]:
+    def _take(self, partitions: Collection[int], loads: Mapping[int, float]) -> dict[int, OwnedPartition]:
         """Take free partitions, without those of a cluster's nodes that do not answer."""
         try:
-            return self._own(partitions)
+            taken = self._own(partitions, loads)
         except SILENT:
             if not self._store.has_nodes:
                 raise
             return {}
+        self._loads.begin({partition: loads[partition] for partition in taken})
+        return taken
 
-    def _own(self, partitions: Collection[int]) -> dict[int, OwnedPartition]:
-        return self._store.own(self._generations(sorted(partitions)), self.instance, self._ttl_ms)
+    def _own(self, partitions: Collection[int], loads: Mapping[int, float]) -> dict[int, OwnedPartition]:
+        return self._store.own(self._generations(sorted(partitions)), self.instance, self._ttl_ms, loads)
 
-    def _surplus(self, owned: Collection[int]) -> frozenset[int]:
-        """The partitions beyond the share: first those with parked runs, which another release may be able to read."""
-        if (count := len(owned) - self._share) <= 0:
+    def _surplus(self, shares: PartitionShares) -> frozenset[int]:
+        if shares.is_balanced(self.instance):
             return frozenset()
-        parked = self._store.count_parked(sorted(owned))
-        return frozenset(sorted(owned, key=lambda partition: (-parked[partition], -partition))[:count])
+        owned = sorted(partition for partition, owner in shares.owners.items() if owner == self.instance)
+        return shares.surplus(self.instance, self._store.count_parked(owned))
 
     def lost(self, partition: int) -> None:
         """Drop a partition after a refused commit: another instance owns it now."""
@@ -214,3 +223,10 @@ class Ownership:
                 self._store.join(self.instance, 0)
                 self._tell_change()
                 self._has_left = True
+
+
+def _weights(loads: Mapping[int, float], others: Mapping[int, PartitionState]) -> Mapping[int, float]:
+    """By the number of partitions alone if one is owned by a scheduler of an earlier release, which divides them so."""
+    if any(state.owner is not None and not state.has_load for state in others.values()):
+        return dict.fromkeys(loads, 1.0)
+    return {partition: weight(load) for partition, load in loads.items()}

@@ -6,6 +6,7 @@
 -- ARGV[1] instance  str
 -- ARGV[2] ttl_ms    int   0 releases it
 -- ARGV[3] generation  str   the one that the caller knows (pulse.lua); '' for none
+-- ARGV[4] load        int   the partition's events per second; '' keeps what is recorded, for the next owner
 --
 -- Returns {epoch, hold, {field, value, ...}}: the epoch under which `instance` owns the partition, or 0 if another
 -- does; the hold of the deployment, '' for none; the fields of `holds`. Calling twice is safe.
@@ -14,7 +15,7 @@
 -- frozen while another took over, or while Redis was restored, cannot commit. It follows the clock, so that an epoch
 -- that was assigned and then lost by Redis is not assigned again.
 local owner, paused, holds = KEYS[1], KEYS[2], KEYS[3]
-local instance, ttl_ms, generation = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local instance, ttl_ms, generation, load = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -28,4 +29,5 @@ if holder ~= instance or (ttl_ms > 0 and (current[4] or '') ~= generation) then
 end
 redis.call('HSET', owner, 'instance', instance, 'epoch', epoch, 'until_ms', ttl_ms == 0 and 0 or now_ms + ttl_ms,
   'generation', generation)
+if load ~= '' then redis.call('HSET', owner, 'load', load, 'load_of', instance) end
 return {ttl_ms == 0 and 0 or epoch, redis.call('GET', paused) or '', redis.call('HGETALL', holds)}

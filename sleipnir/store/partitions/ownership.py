@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from sleipnir.runs.deployment_holds import DeploymentHolds, holds_in
 from sleipnir.store.connect import BLOCK_MS_MAX
 from sleipnir.store.partitions.connection import PartitionConnection
-from sleipnir.store.scripts import LuaScript, answers, run_batch
+from sleipnir.store.scripts import Arg, LuaScript, answers, run_batch
 from sleipnir.store.streams import entries
 
 _OWN = LuaScript("own")
@@ -25,21 +26,37 @@ class OwnedPartition:
     holds: DeploymentHolds
 
 
+@dataclass(frozen=True)
+class PartitionState:
+    """The owner of a partition, None: it is free; and its events per second, as its last owner has measured them.
+    `has_load`: the owner has; one of an earlier release does not."""
+
+    owner: str | None
+    load: float
+    has_load: bool
+
+
 class PartitionOwnership(PartitionConnection):
     """Own partitions, and see who owns the others."""
 
     def own(
-        self, partitions: Iterable[int] | Mapping[int, str], instance: str, ttl_ms: int
+        self,
+        partitions: Iterable[int] | Mapping[int, str],
+        instance: str,
+        ttl_ms: int,
+        loads: Mapping[int, float] = MappingProxyType({}),
     ) -> dict[int, OwnedPartition]:
         """Take or keep partitions; returns those that the instance owns now. `ttl_ms` 0 releases them. They may have
-        their generations: a new one gives a partition a new epoch. Partitions of a cluster's nodes that do not answer
-        are not owned; raises the error of one if none answers."""
+        their generations: a new one gives a partition a new epoch. `loads`: events per second, to be recorded.
+        Partitions of a cluster's nodes that do not answer are not owned; raises the error of one if none answers."""
         wanted = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, "")
         vectors = []
         for number, generation in wanted.items():
             partition = self._of(number)
             keys = {"owner": partition.owner, "paused": partition.paused, "holds": partition.holds}
-            vectors.append(_OWN.vector(keys, {"instance": instance, "ttl_ms": ttl_ms, "generation": generation}))
+            args: dict[str, Arg] = {"instance": instance, "ttl_ms": ttl_ms, "generation": generation}
+            args["load"] = round(loads[number]) if number in loads else ""
+            vectors.append(_OWN.vector(keys, args))
         replies = answers(run_batch(self._client, _OWN, vectors), (0, None, []))
         return {
             partition: OwnedPartition(int(epoch), holds_in(paused, _fields(holds)))
@@ -48,19 +65,27 @@ class PartitionOwnership(PartitionConnection):
         }
 
     def owners(self, partitions: Iterable[int] | None = None, ttl_ms: int = 60_000) -> dict[int, str]:
-        """The current owners of these partitions (None: all). An ownership that lasts much longer than `ttl_ms` was
-        granted before the clock was set back and is ignored, as in own.lua."""
-        clocks = self.clocks_ms(range(self._keys.partitions) if partitions is None else partitions)
+        """The current owners of these partitions (None: all); see `states`."""
+        numbers = range(self._keys.partitions) if partitions is None else partitions
+        states = self.states(numbers, ttl_ms)
+        return {number: state.owner for number, state in states.items() if state.owner is not None}
+
+    def states(self, partitions: Iterable[int], ttl_ms: int) -> dict[int, PartitionState]:
+        """The owners and loads of these partitions. An ownership that lasts much longer than `ttl_ms` was granted
+        before the clock was set back and is ignored, as in own.lua. Partitions of a cluster's nodes that do not answer
+        are left out."""
+        clocks = self.clocks_ms(partitions)
         pipe = self._client.pipeline(transaction=False)
         for partition in clocks:
-            pipe.hmget(self._of(partition).owner, "instance", "until_ms")
-        found: dict[int, str] = {}
-        for (number, now_ms), (instance, until_ms) in zip(
-            clocks.items(), answers(pipe.execute(raise_on_error=False), (None, None)), strict=True
-        ):
-            if until_ms and now_ms < int(until_ms) <= now_ms + 10 * max(ttl_ms, 1_000):
-                found[number] = instance
-        return found
+            pipe.hmget(self._of(partition).owner, "instance", "until_ms", "load", "load_of")
+        replies = answers(pipe.execute(raise_on_error=False), None)
+        states: dict[int, PartitionState] = {}
+        for (number, now_ms), reply in zip(clocks.items(), replies, strict=True):
+            if reply is not None:
+                instance, until_ms, load, load_of = reply
+                is_owned = until_ms and now_ms < int(until_ms) <= now_ms + 10 * max(ttl_ms, 1_000)
+                states[number] = PartitionState(instance if is_owned else None, float(load or 0), load_of == instance)
+        return states
 
     def join(self, instance: str, ttl_ms: int) -> set[str]:
         """Register an instance as alive for `ttl_ms`; 0 removes it. Returns the instances that are alive."""
