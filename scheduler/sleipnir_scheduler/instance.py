@@ -22,7 +22,7 @@ from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.services import archiver as archiving
-from sleipnir_scheduler.services import janitor, reaper, timers
+from sleipnir_scheduler.services import janitor, outstanding, reaper, timers
 from sleipnir_scheduler.services.admission import FIRST_PARTITION, Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.deliveries import Deliveries
@@ -32,6 +32,7 @@ from sleipnir_scheduler.services.jobs import JobPieces
 from sleipnir_scheduler.services.listing import Listing
 from sleipnir_scheduler.services.loop import ServiceRounds
 from sleipnir_scheduler.services.outbox import Outbox
+from sleipnir_scheduler.services.outstanding import OutstandingCounts
 from sleipnir_scheduler.services.ownership import Ownership
 from sleipnir_scheduler.services.redeliveries import Redeliveries
 from sleipnir_scheduler.services.resuming import Resuming
@@ -98,6 +99,7 @@ class Instance:
         )
         self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)
+        self._outstanding = OutstandingCounts(store.outstanding, self.ownership.instance)
         self._forgotten = UnindexedVisits(store.partitions, lease_ms=self.watches.lease_ms)
         self._schedules = ScheduleFires(store.schedules, tally=self.tally)
         self._jobs = JobPieces(store, settings)
@@ -132,6 +134,8 @@ class Instance:
             "janitor": (self._clean, self._clean_s),
             "listing": (self._list, 0.0),
         }
+        if self._store.keys.of_cluster:
+            services["outstanding"] = (self._publish_outstanding, 0.0)
         if self._archiver is not None:
             services["archiver"] = (self._archive, 0.0)
         return services
@@ -234,6 +238,12 @@ class Instance:
         admitted = self._admission.run_once(self.ownership.epochs, self.ownership.holds.get(FIRST_PARTITION, NO_HOLDS))
         pause_s = ADMIT_SOON_S if admitted else ADMIT_IDLE_S if self._admission.is_idle else ADMIT_S
         self._stop.wait(max(pause_s, ADMIT_REST * (time.monotonic() - began_s)))
+
+    def _publish_outstanding(self) -> None:
+        began_s, epochs, pause_s = time.monotonic(), self.ownership.epochs, outstanding.LOOK_S
+        if epochs and FIRST_PARTITION not in epochs and self._outstanding.run_once(epochs.keys()):
+            pause_s = max(outstanding.EVERY_S, outstanding.REST * (time.monotonic() - began_s))
+        self._stop.wait(pause_s)
 
     def _carry_out(self) -> None:
         self._stop.wait(JOB_SOON_S if self._jobs.run_once(self._due.due("jobs", self.ownership.epochs)) else JOB_IDLE_S)

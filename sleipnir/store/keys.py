@@ -543,6 +543,12 @@ class PartitionKeys:
         return f"{self.tag}:batches"
 
     @property
+    def outstanding(self) -> str:
+        """HASH instance -> JSON (outstanding.PublishedCount), '' -> the time at which somebody read them last. In a
+        cluster, and in the first partition alone. Dies outstanding.FORGOTTEN_MS after the last reader."""
+        return f"{self.tag}:outstanding"
+
+    @property
     def open_batches(self) -> str:
         """SET batch id: the unfinished batches."""
         return f"{self.tag}:batches:open"

@@ -25,6 +25,7 @@ hooks       what other programs tell us
 webhooks    commits: what webhooks are about; senders: deliver it; clients: the log
 garbage     `gc`: remains of missing runs
 generations restarts, restores and fail-overs of Redis, and steps of its clock
+outstanding schedulers: how much work the fleet has, which bounds the admission of rows
 throughput  schedulers: what was committed in each minute; clients: the figures of an overview
 fleet       announced processes, and the broker's queues if it is a Redis
 
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from sleipnir.store.limits import Limiter
     from sleipnir.store.live import Live
     from sleipnir.store.node_streams import RedisStreams
+    from sleipnir.store.outstanding import OutstandingWork
     from sleipnir.store.partitions import Partitions
     from sleipnir.store.records import PinnedDigests, Records
     from sleipnir.store.replicas import Replicas
@@ -206,6 +208,12 @@ class Store:
         from sleipnir.store.replicas import Replicas
 
         return Replicas(self._client, self.keys)
+
+    @_Part
+    def outstanding(self) -> OutstandingWork:
+        from sleipnir.store.outstanding import OutstandingWork
+
+        return OutstandingWork(self._client, self.keys)
 
     @_Part
     def batch_rollups(self) -> BatchRollups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -25,6 +26,15 @@ from tests.asking import ASK, COUNT
 from tests.processes import RedisServer, Stack, write_agent
 from tests.redis_cluster import ClusterNode, ServerCluster
 from tests.waiting import wait_until
+
+NAP = """
+name: nap
+start: a
+nodes:
+  a: {type: function, call: "f.py:f", next: done}
+  done: {type: end, output: "{{n}}"}
+"""
+SLEEP = "import time\n\n\ndef f(state):\n    time.sleep(0.1)\n    return {'n': 1}\n"
 
 
 @pytest.fixture(scope="module")
@@ -334,6 +344,39 @@ def test_rows_on_other_nodes_begin_while_one_is_away(
         wait_until(cluster.is_whole, "the node is back", 60)
         batches[1].resume()
         all_ask([*runs, *waiting])
+
+
+def test_schedulers_tell_the_one_that_admits_rows_how_much_work_their_partitions_have(
+    without_replicas: ServerCluster, tmp_path: Path
+) -> None:
+    """The rows of a batch go on when two of three die, the one that admits may be among them."""
+    nap = write_agent(tmp_path / "nap", NAP, f_py=SLEEP)
+    names = [f"scheduler-{number}" for number in range(3)]
+    with Stack(without_replicas, tmp_path / "home", partitions=256, owner_ttl_s=3.0) as stack, stack.client() as client:
+        for name in names:
+            stack.start_scheduler(name)
+
+        def shares() -> list[int]:
+            return sorted(Counter(client.store.partitions.owners().values()).values())
+
+        wait_until(
+            lambda: len(shares()) == 3 and sum(shares()) == 256 and shares()[0] >= 84, "they share the partitions"
+        )
+        stack.start_worker(concurrency=8)
+        batch = client.batch(nap, ({"prompt": str(number)} for number in range(400)))
+        published: set[int] = set()
+
+        def others_publish() -> bool:
+            counts = client.store.outstanding.published(500)
+            published.update(*(count.partitions for count in counts))
+            assert batch.info().active <= 200, "far more than the window, which is 4 per slot"
+            return len(published) >= 168
+
+        wait_until(others_publish, "two of three publish what they have")
+        for name in names[1:]:
+            stack.kill(name)
+        wait_until(lambda: batch.info().state == "done", "all rows have ended", 120)
+        assert batch.info().completed == 400
 
 
 def test_a_cluster_needs_another_broker(cluster: ServerCluster, tmp_path: Path) -> None:

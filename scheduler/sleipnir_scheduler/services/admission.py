@@ -28,6 +28,7 @@ from sleipnir.store.batches.records import OpenBatch
 from sleipnir.store.fleet import SEEN_FOR_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.fair_shares import BatchDemand, one_each, share
+from sleipnir_scheduler.services.outstanding import OutstandingTotal
 
 FIRST_PARTITION = 0
 PER_SLOT, LEAST_WINDOW = 4, 16
@@ -43,6 +44,9 @@ class Admission:
 
     def __init__(self, store: Store, *, window: int) -> None:
         self._store, self._fixed = store, window
+        self._outstanding = OutstandingTotal(
+            store.outstanding, partitions=store.keys.partitions, published=store.keys.of_cluster
+        )
         self._window, self._looked_ms = 0, 0
         self._served: Collection[str] = ()
         self._unreadable: dict[str, str] = {}
@@ -82,7 +86,7 @@ class Admission:
             self._work()
             self._cancel(now_ms)
             claims = self._not_held(holds)
-            return self._admit(claims, now_ms) if claims else 0
+            return self._admit(claims, now_ms, epochs.keys()) if claims else 0
         except BaseException:
             self._reset(None)
             raise
@@ -144,8 +148,8 @@ class Admission:
             if id_ in self._owners and not holds.holds_back(*self._owners[id_])
         }
 
-    def _admit(self, claims: Mapping[str, BatchDemand], now_ms: int) -> int:
-        capacity = self._capacity(now_ms)
+    def _admit(self, claims: Mapping[str, BatchDemand], now_ms: int, owned: Collection[int]) -> int:
+        capacity = self._capacity(now_ms, owned)
         if capacity > 0:
             in_order = sorted(claims, key=lambda id_: (self._batches[id_].created_ms, id_))
             shares = share([claims[id_] for id_ in in_order], capacity, self._times)
@@ -158,19 +162,20 @@ class Admission:
             if count == CHANGED:
                 self._stale.add(batch.id)
             admitted += max(count, 0)
+        self._outstanding.admitted(admitted, now_ms)
         return admitted
 
-    def _capacity(self, now_ms: int) -> int:
+    def _capacity(self, now_ms: int, owned: Collection[int]) -> int:
         if abs(now_ms - self._looked_ms) >= LOOK_MS:
             self._look_at_workers()
             self._looked_ms = now_ms
-        return self._window - self._store.batches.under_way() - self._queued()
+        return self._window - self._outstanding.look(owned) - self._queued()
 
     def _queued(self) -> int:
         """Visits that wait in queues with workers: visits in other queues must not block admission."""
         lengths = self._store.fleet.queue_lengths(self._served)
         if not lengths:
-            return self._store.batches.unclaimed()
+            return self._store.outstanding.unclaimed()
         return sum(lengths[queue] for queue in self._served or lengths)
 
     def _look_at_workers(self) -> None:

@@ -16,7 +16,6 @@ from sleipnir.store.fast_client import execute_all
 from sleipnir.store.scripts import Arg, LuaScript, answers, checked, run_batch
 
 _ADMIT = LuaScript("batch_admit")
-_COUNT = LuaScript("count_entries")
 
 CHANGED: Final = -2  # the reply of batch_admit.lua to a decision based on an old copy
 
@@ -75,19 +74,6 @@ class BatchAdmission(BatchConnection):
             owners[batch] = (spec.namespace, spec.agent)
         return owners
 
-    def under_way(self) -> int:
-        """The work in progress of the fleet: visits on workers, unplanned events, and admitted rows that are not runs
-        yet. Together with the queues it is the total outstanding work."""
-        parts = [self._keys.of_partition(number) for number in range(self._keys.partitions)]
-        admitting = [self._keys.of_partition(number) for number in self._keys.batch_partitions]
-        streams = [*(part.inbox for part in parts), *(part.effects for part in admitting)]
-        return self._count(streams, [part.leases for part in parts])
-
-    def unclaimed(self) -> int:
-        """The number of visits that no worker has claimed, including held ones and those in queues without workers.
-        Used if the broker cannot report its queue lengths."""
-        return self._count([], [self._keys.of_partition(number).outbox for number in range(self._keys.partitions)])
-
     def admit(self, wanted: Sequence[tuple[OpenBatch, int]], now_ms: int) -> list[int]:
         """Admit up to so many rows of each batch. Returns how many; -2: the batch has admitted rows since it was read,
         or its plan has changed, or the node of a cluster that has it does not answer."""
@@ -126,14 +112,6 @@ class BatchAdmission(BatchConnection):
             page = [(command, self._keys.of_batch(batch).batch, *fields) for batch in batches[at : at + LOOK_PAGE]]
             read += answers(execute_all(self._client, page), None)
         return read
-
-    def _count(self, streams: Sequence[str], sets: Sequence[str]) -> int:
-        """The entries of streams and of sorted sets. Admission asks up to a hundred times a second: on one Redis it is
-        one call. What nodes of a cluster have that do not answer is not counted, as it does not use the fleet."""
-        if not self._keys.of_cluster:
-            return int(_COUNT(self._client, [*streams, *sets], {"streams": len(streams)}))
-        lengths = [*(("XLEN", key) for key in streams), *(("ZCARD", key) for key in sets)]
-        return sum(map(int, answers(execute_all(self._client, lengths), 0)))
 
 
 def _scored(reply: Sequence[Any]) -> list[tuple[str, float]]:
