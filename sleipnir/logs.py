@@ -21,6 +21,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.address import masked
 
 _LEVELS = {"trace": 10, "debug": 10, "info": 20, "warning": 30, "error": 40}
+_shows_debug = True
 _handled: ContextVar[tuple[str, str | None, int | None, int | None] | None] = ContextVar("handled", default=None)
 
 
@@ -28,6 +29,8 @@ def configure(settings: Settings) -> None:
     """Set up structlog and the standard library's logging for a service process. Call once, at start."""
     console = settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
     level = _LEVELS[settings.log_level]
+    global _shows_debug
+    _shows_debug = level <= logging.DEBUG
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(ensure_ascii=False)
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -56,6 +59,11 @@ def configure(settings: Settings) -> None:
         structlog.get_logger().warning(
             f"{failpoints.VARIABLE} is set: this process fails on purpose", points=sorted(failpoints.ACTIVE)
         )
+
+
+def shows_debug() -> bool:
+    """Whether records of the level debug are written: for callers that make thousands of them."""
+    return _shows_debug
 
 
 class handling:

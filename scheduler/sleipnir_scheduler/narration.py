@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import structlog
 
+from sleipnir.logs import shows_debug
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Notice, Transition
 
 _log = structlog.get_logger()
+_ABOVE_DEBUG = frozenset({"run_started", "worker_lost", "run_ended"})
+
+
+def is_logged(transition: Transition) -> bool:
+    """Whether the log has records of a transition. Most have none above the level debug."""
+    return shows_debug() or any(notice.type in _ABOVE_DEBUG for notice in transition.notices)
 
 
 def log_transition(before: RunView, after: RunView, transition: Transition) -> None:
-    """Log a committed transition. Records below the log level cost almost nothing."""
+    """Log a committed transition."""
     log = _log.bind(run=before.id)
     graph = f"[graph:{before.spec.agent}]"
     for notice in transition.notices:

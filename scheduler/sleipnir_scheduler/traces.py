@@ -6,6 +6,8 @@ that ends their subject.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sleipnir import tracing
 from sleipnir.runs.events import Resulted
 from sleipnir.runs.transitions import Step
@@ -14,11 +16,11 @@ from sleipnir.store.partitions.commits import Commit
 from sleipnir_scheduler.counters.tally import outcome
 
 
-def trace_commit(commit: Commit, now_ms: float) -> None:
-    """Record the spans that a commit ends, if tracing is on. `now_ms` is by Redis' clock, like all times of a
-    commit."""
+def trace_commit(commit: Commit, clock_ms: Callable[[], float]) -> None:
+    """Record the spans that a commit ends, if tracing is on. The clock is Redis', like all times of a commit."""
     if not tracing.is_on():
         return
+    now_ms = clock_ms()
     run, after, event = commit.run, commit.after, commit.entry.event
     seq: int | None = None
     if isinstance(event, Resulted) and (visit := run.frontier.get(event.seq)) is not None:

@@ -129,6 +129,8 @@ def _opened_visits(run: RunView, transition: Transition, texts: list[Arg]) -> li
 def _held_writes(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
     """The writes of earlier steps that count from now on, and the values that reducers made of them."""
     counted = [number for write in transition.writes for number in write.step.applies]
+    if not (counted or transition.folded or transition.windows):
+        return {}
     if counted and transition.copies is not None:
         counted = list(transition.copies)
     return {
@@ -141,6 +143,8 @@ def _held_writes(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
 
 def _costs(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
     """What was used: by the run itself, or in all by a child run."""
+    if not transition.usage and transition.usage_of is None:
+        return {}
     if transition.usage_of is None:
         return {"add": [{"field": name, "by": by} for name, by in usage_fields(transition).items()]}
     texts.append(dumps(usage_fields(transition)))
@@ -148,6 +152,8 @@ def _costs(transition: Transition, texts: list[Arg]) -> dict[str, Any]:
 
 
 def _clock(run_id: str, transition: Transition) -> dict[str, Any]:
+    if not (transition.timers or transition.untimers or transition.wakes):
+        return {}
     return {
         "timers": [{"name": f"{run_id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
         "untimers": [f"{run_id}/{name}" for name in transition.untimers],

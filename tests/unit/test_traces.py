@@ -35,7 +35,7 @@ def happen(run: RunView, event: Event, at_ms: int) -> RunView:
     transition = plan(graph_of(GRAPH), run, event, at_ms)
     assert isinstance(transition, Transition), transition
     commit = Commit(Entry(f"{at_ms}-0", 0, run.id, event), run, transition)
-    trace_commit(commit, at_ms + 5)
+    trace_commit(commit, lambda: at_ms + 5)
     return commit.after
 
 

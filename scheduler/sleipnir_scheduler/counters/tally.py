@@ -147,7 +147,8 @@ class Tally:
             self.failed_visits.add(run.spec.agent, by=0)  # an alert sees the first one only if there was a 0 before
         elif isinstance(event, LeaseLost) and (visit := run.frontier.get(event.seq)) is not None:
             self.visits.add(visit.kind, visit.role, "handed_back" if event.handed_back else "worker_lost")
-        for step in (write.step for write in commit.transition.writes):
+        for write in commit.transition.writes:
+            step = write.step
             if step.seq is not None and step.seq != ended:
                 self.visits.add(step.kind, step.role, "ok" if step.ok else "failed")
                 self.throughput.visit(now_ms)

@@ -52,7 +52,7 @@ from sleipnir.store.pending_replies import PendingReplies
 from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
-from sleipnir_scheduler.narration import log_transition
+from sleipnir_scheduler.narration import is_logged, log_transition
 from sleipnir_scheduler.planner.plan import IgnoredEvent, NeedValues, cancel, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
 from sleipnir_scheduler.services.parking import Parking
@@ -279,12 +279,13 @@ class Advance:
 
     def _applied(self, commit: Commit) -> Iterable[tuple[VisitCall, str]]:
         run, transition, after = commit.run, commit.transition, commit.after
-        with _about(commit.entry, run):
-            log_transition(run, after, transition)
+        if is_logged(transition):
+            with _about(commit.entry, run):
+                log_transition(run, after, transition)
         self._tally.applied(commit)
         if transition.timers:
             self._timer_set(commit.entry.partition, min(transition.timers.values()))
-        trace_commit(commit, self._tally.clock.now_ms())
+        trace_commit(commit, self._tally.clock.now_ms)
         if after.is_final:
             self._views.drop(run.id)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from sleipnir.decoding import check_version, decoded, decoded_object, read, read_text, whole
@@ -44,7 +45,7 @@ class Entry:
     run: str
     event: Event
 
-    @property
+    @cached_property
     def at_ms(self) -> int:
         return int(self.id.split("-", 1)[0])
 
