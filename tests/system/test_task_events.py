@@ -15,7 +15,8 @@ from celery.events.state import State
 from sleipnir.messages import VisitCall
 from sleipnir.settings import Settings
 from sleipnir_scheduler.dispatch import RedisDispatcher
-from sleipnir_workers.celeryconfig import celery_config
+from sleipnir_workers.celeryconfig import SteadyAMQP, celery_config
+from sleipnir_workers.consumer.task_events import TaskEvents
 from tests.processes import CALM, RedisServer, Stack, wait_until, write_agent
 
 GRAPH = """
@@ -58,6 +59,24 @@ def test_flower_gets_events_when_a_visit_is_received_started_and_done(
                     "utcoffset": told["task-succeeded"]["utcoffset"],
                 },
             ]  # fmt: skip
+
+
+def test_a_worker_makes_events_of_tasks_only_while_somebody_receives_them(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    app = celery_app(redis_server, tmp_path, "heard")
+    with app.connection_for_write() as connection:
+        dispatcher = app.events.Dispatcher(connection)
+        made: list[str] = []
+        dispatcher.send = lambda type, **fields: made.append(type)
+        events = TaskEvents(dispatcher)
+        events.send("task-received", uuid="unheard")
+        events.flush()
+        assert made == []
+        with events_of(app):
+            events.send("task-received", uuid="heard")
+            events.flush()
+        assert made == ["task-received"]
 
 
 def test_task_events_can_be_left_out(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -137,7 +156,7 @@ def test_a_revoked_task_is_not_executed(redis_server: RedisServer, tmp_path: Pat
 
 
 def celery_app(redis: RedisServer, folder: Path, prefix: str) -> Celery:
-    app = Celery("watcher")
+    app = Celery("watcher", amqp=SteadyAMQP)
     app.config_from_object(celery_config(Settings(**redis.addresses, home=folder, key_prefix=prefix)))
     return app
 

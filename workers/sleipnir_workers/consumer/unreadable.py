@@ -167,7 +167,8 @@ def tolerant(transport: type[Any]) -> type[Any]:
         """How many receivers the last message of a fanout exchange had; None: not known."""
 
         def _put_fanout(self, exchange: str, message: Any, routing_key: str, **options: Any) -> None:
-            if options or not hasattr(channel, "_get_publish_topics"):
+            # kombu passes the options of AMQP too, which have no effect here.
+            if options.get("_publish_batch") is not None or not hasattr(channel, "_get_publish_topics"):
                 super()._put_fanout(exchange, message, routing_key, **options)
                 return
             payload = dumps(message)
