@@ -41,7 +41,7 @@ from sleipnir.runs.actor import Person
 from sleipnir.runs.budgets import Budget, check_budget
 from sleipnir.runs.cards import checked_tags
 from sleipnir.runs.initial_state import queued_turn
-from sleipnir.runs.run import QueuedTurn, RunSpec
+from sleipnir.runs.run import QueuedTurn, RunSpec, changed
 from sleipnir.runs.shared_values import names_of
 from sleipnir.settings import Settings
 from sleipnir.store.runs.requests import random_id
@@ -74,7 +74,7 @@ class PreparedRun:
 
     def by(self, person: Person) -> PreparedRun:
         """The same, submitted by this person: preparations are shared by the clients of a server."""
-        return replace(self, spec=self.spec.of_author(person.name))
+        return changed(self, spec=self.spec.of_author(person.name))
 
     @property
     def may_be_queued(self) -> bool:
@@ -96,7 +96,7 @@ class PreparedBatch:
 
     def by(self, person: Person) -> PreparedBatch:
         """The same, submitted by this person; rows that continue a batch are of who began it."""
-        return replace(self, spec=self.spec.of_author(person.name))
+        return changed(self, spec=self.spec.of_author(person.name))
 
 
 class Preparation:
@@ -141,7 +141,7 @@ class Preparation:
                 begin = {**begin, **{key: value for key, value in shared.items() if key not in given}}
         else:
             begin = self.agents.state_at_start(roster.agent.sharing(shared), prompt, state, before)
-        spec = replace(
+        spec = changed(
             spec,
             session=in_session,
             sessions=roster.sessions(),
@@ -306,7 +306,7 @@ class Preparation:
         before, after = self.agents.breakpoints(roster.agent, options)
         nodes = self.agents.of_nodes(roster, *overrides_in(options))
         found = self.knowledge(roster, options.get("ask_knowledge"), options.get("tell_knowledge"))
-        spec = replace(self.agents.spec(roster, options, found), config=config, context=context)
+        spec = changed(self.agents.spec(roster, options, found), config=config, context=context)
         spec = spec.stopping(before, after)
         return spec.overriding(nodes) if nodes else spec
 
