@@ -20,12 +20,16 @@ from sleipnir.runs.transitions import Notice, Step, Transition, Write
 from sleipnir.runs.values import KnownValues, WantedValues
 from sleipnir.runs.views import Reason
 from sleipnir.runs.visits import Body, Ended, Failed, Ready, Visit, Work
+from sleipnir.store.connect import connect
+from sleipnir.store.fast_client import execute_all
 from sleipnir.store.partitions.commits import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, IgnoredEntry
 from sleipnir.store.partitions.ended_runs import _FORGET
 from sleipnir.store.partitions.entries import Entry
 from sleipnir.store.runs.requests import _TELL, Fence
+from sleipnir.store.runs.run_infos import RunInfos
 from sleipnir.store.scripts import RedisCommand, run_in_order
 from sleipnir.store.store import Store
+from tests.processes import RedisServer
 
 LEASE_MS = 60_000
 RUN = "run000000001"
@@ -86,6 +90,16 @@ def test_a_run_is_created_once_and_is_in_the_inbox(bench: Bench) -> None:
     assert bench.store.runs.state(RUN) == {"initial_prompt": "hi", "x": [1]}
     assert [(entry.run, entry.event) for entry in bench.entries()] == [(RUN, Submitted())]
     assert bench.store.runs.info(RUN).status == "submitted"
+
+
+@pytest.mark.one_redis
+def test_a_run_is_the_same_by_the_older_protocol_of_redis(bench: Bench, redis_server: RedisServer) -> None:
+    bench.create()
+    bench.claim(bench.open_visit())
+    url = redis_server.url
+    older = connect(f"{url}{'&' if '?' in url else '?'}protocol=2")
+    assert isinstance(execute_all(older, [("HGETALL", bench.store.keys.of_run(RUN).claims)])[0], list)
+    assert RunInfos(older, bench.store.keys).info(RUN) == bench.store.runs.info(RUN)
 
 
 def test_an_unknown_run_is_named(bench: Bench) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from sleipnir.runs.views import RunEvent
+from sleipnir.store.fast_client import execute_all
 from sleipnir.store.runs.connection import RunConnection
+from sleipnir.store.scripts import checked
 from sleipnir.store.streams import before, entries, ms_of
 
 
@@ -37,10 +39,9 @@ class EventStreams(RunConnection):
         """The current ends of the streams of ended runs that these runs will be in, for `ended_since`."""
         partitions = sorted({self._keys.partition_of(run_id) for run_id in run_ids})
         streams = [self._keys.of_partition(partition).ended for partition in partitions]
-        pipe = self._client.pipeline(transaction=False)
-        for stream in streams:
-            pipe.xrevrange(stream, count=1)
-        return {name: reply[0][0] if reply else "0" for name, reply in zip(streams, pipe.execute(), strict=True)}
+        replies = execute_all(self._client, [("XREVRANGE", stream, "+", "-", "COUNT", 1) for stream in streams])
+        last = [reply[0][0] if reply else "0" for reply in map(checked, replies)]
+        return dict(zip(streams, last, strict=True))
 
     def ended_since(self, position: dict[str, str], block_ms: int) -> set[str]:
         """The runs that ended after `position`, which is advanced; waits up to `block_ms` for the first."""

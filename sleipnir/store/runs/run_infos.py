@@ -24,10 +24,12 @@ from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Parked, RunSpec, S
 from sleipnir.runs.views import ChildInfo, HoldInfo, RunInfo, RunTree, SlotInfo, hold_info
 from sleipnir.runs.visits import Failure
 from sleipnir.store.connect import is_lasting
+from sleipnir.store.fast_client import execute_all
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import member
 from sleipnir.store.runs.connection import RunConnection
 from sleipnir.store.runs.visit_infos import has_commands_left, kept_visit, reason_now, visit_infos, whole_number
+from sleipnir.store.scripts import checked
 from sleipnir.store.visit_records import read_visit
 
 _SUMMARY = (
@@ -39,6 +41,7 @@ _CHANGES = (
     "by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered", "by:commented", "by:skipped", "by:stopped",
 )  # fmt: skip
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
+_FIELDS = (*_SUMMARY, *_CHANGES, *_USAGE)
 
 
 class RunInfos(RunConnection):
@@ -58,28 +61,31 @@ class RunInfos(RunConnection):
 
     def find(self, run_ids: Collection[str]) -> list[RunInfo | None]:
         """Several runs in one round trip; None for a missing run."""
-        pipe = self._client.pipeline(transaction=False)
+        commands: list[tuple[str, ...]] = []
         for run_id in run_ids:
             run = self._keys.of_run(run_id)
-            pipe.get(run.spec)
-            pipe.hmget(run.run, [*_SUMMARY, *_CHANGES, *_USAGE])
-            pipe.hgetall(run.frontier)
-            pipe.hgetall(run.claims)
-            pipe.hkeys(run.gates)
-            pipe.hget(self._keys.of_partition(self._keys.partition_of(run_id)).parked, run_id)
-        replies = pipe.execute(raise_on_error=False)
+            commands += [
+                ("GET", run.spec),
+                ("HMGET", run.run, *_FIELDS),
+                ("HGETALL", run.frontier),
+                ("HGETALL", run.claims),
+                ("HKEYS", run.gates),
+                ("HGET", self._keys.of_partition(self._keys.partition_of(run_id)).parked, run_id),
+            ]
+        replies = iter(execute_all(self._client, commands) if commands else ())
         return [
-            _info_or_why_not(run_id, *replies[at : at + 6])
-            for run_id, at in zip(run_ids, range(0, len(replies), 6), strict=True)
+            _info_or_why_not(run_id, spec, fields, _hash(frontier), _hash(claims), gates, parked)
+            for run_id, spec, fields, frontier, claims, gates, parked in zip(run_ids, *[replies] * 6, strict=True)
         ]
 
     def ended_among(self, run_ids: Sequence[str]) -> list[RunInfo]:
         """The finished ones of these runs. Raises RunNotFound for the first missing one."""
-        pipe = self._client.pipeline(transaction=False)
-        for run_id in run_ids:
-            pipe.hget(self._keys.of_run(run_id).run, "status")
-        statuses = zip(run_ids, pipe.execute(), strict=True)
-        over = [run_id for run_id, status in statuses if status is None or status in FINAL]
+        statuses = execute_all(self._client, [("HGET", self._keys.of_run(run_id).run, "status") for run_id in run_ids])
+        over = [
+            run_id
+            for run_id, status in zip(run_ids, map(checked, statuses), strict=True)
+            if status is None or status in FINAL
+        ]
         return [info for info in self.infos(over) if info.is_final] if over else []
 
     def with_leases(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
@@ -180,6 +186,12 @@ class RunInfos(RunConnection):
         return of(run_id, top.agent)
 
 
+def _hash(reply: Any) -> Any:
+    """The reply of HGETALL as a dict: by the older protocol it is a list of fields and values. An error stays as it
+    is."""
+    return dict(zip(reply[::2], reply[1::2], strict=True)) if isinstance(reply, list) else reply
+
+
 def _info_or_why_not(
     run_id: str, spec: Any, fields: Any, frontier: Any, claims: Any, gates: Any, parked: Any
 ) -> RunInfo | None:
@@ -206,7 +218,7 @@ def _info_or_why_not(
 
 def _unreadable(run_id: str, spec: Any, fields: Any, parked: Any, why: str) -> RunInfo:
     """The known facts of an unreadable run."""
-    record_fields = dict(zip([*_SUMMARY, *_CHANGES, *_USAGE], fields, strict=True)) if isinstance(fields, list) else {}
+    record_fields = dict(zip(_FIELDS, fields, strict=True)) if isinstance(fields, list) else {}
     status = record_fields.get("status")
     created_ms, agent = record_fields.get("created_ms") or "", "?"
     try:
@@ -240,7 +252,7 @@ def _info(
     claims: Mapping[str, str],
     gates: Collection[str],
 ) -> RunInfo | None:
-    record_ = dict(zip([*_SUMMARY, *_CHANGES, *_USAGE], fields, strict=True))
+    record_ = dict(zip(_FIELDS, fields, strict=True))
     if spec is None:
         return None
     visits = sorted(map(read_visit, frontier.values()), key=lambda visit: visit.seq)
