@@ -44,6 +44,7 @@ ADMIT_REST = 4  # times as long as a check takes, which looks into each partitio
 ADMIT_IDLE_S = 0.2  # if there are no unfinished batches: the checks were half of the CPU of an idle scheduler
 JOB_SOON_S, JOB_IDLE_S = 0.01, 0.25  # between looks at jobs: other services get the interpreter in between
 LINGER_S, MOST_LINGER_S = 0.002, 0.010
+LARGE = 20  # results: such a round shows that there is load, whatever waits in the queues
 STANDBY_S = 0.2  # between checks whether it owns a partition
 LIST_SOON_S = 0.5  # between rounds of listing while runs of an earlier release are not listed yet
 BLOCK_MS = 500  # the wait on a quiet inbox; also the delay until a stop and a new partition are noticed
@@ -285,6 +286,7 @@ def linger_s(done: int, backlog: int) -> float:
     """How long to wait for a larger batch after a round with `done` results: many commits share their round trips.
 
     Only under load, and no longer than the workers have other work: rounds are at least LINGER_S apart, so a `backlog`
-    of ten times the results of a round lasts ten times as long. Halves the scheduler's time per visit.
+    of ten times the results of a round lasts ten times as long. Halves the scheduler's time per visit. After a small
+    round the workers wait for the next one.
     """
-    return min(LINGER_S * max(1, backlog // done), MOST_LINGER_S)
+    return min(LINGER_S * max(done >= LARGE, backlog // done), MOST_LINGER_S)

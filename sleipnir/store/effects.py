@@ -138,14 +138,20 @@ class Effects:
         self.schedules, self.scheduled_batches = schedules, scheduled_batches
         self.slots, self.signals, self.dead_letters = slots, signals, DeadLetters(client, keys)
         self._shared, self._watch = shared, StreamWatch(client)
+        self._after: Mapping[int, str] = {}
+        self._streams: tuple[Mapping[str, int], Mapping[str, str]] = ({}, {})
+        """The streams that were read last, and after which entries: mostly the same ones again."""
 
     def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[OwedEffect]:
         """The oldest undelivered effects of partitions after an entry ("0-0": all), up to `limit` each; waits up to
         `block_ms` for the first."""
-        streams = {self._of(partition): partition for partition in after}
-        if not streams:
+        if not after:
             return []
-        start: dict[Any, Any] = {name: after[partition] for name, partition in streams.items()}
+        if after != self._after:
+            names = {self._of(partition): partition for partition in after}
+            self._after = dict(after)
+            self._streams = names, {name: after[partition] for name, partition in names.items()}
+        streams, start = self._streams
         owed = []
         for name, batches in self._watch.read(start, count=limit, block_ms=min(block_ms, BLOCK_MS_MAX)).items():
             for id_, fields in entries({name: batches}):

@@ -88,6 +88,24 @@ def sending_all(client: Client, commands: Sequence[Sequence[Any]]) -> Sending[li
     return list(pipe.execute(raise_on_error=False))
 
 
+def execute_packed(client: Client, packed: bytes, command: Sequence[Any]) -> Any:
+    """The reply to one command of which the bytes are known, over a connection of the client's pool, as redis-py's
+    callers expect it. If the connection fails, the command is sent again, according to the client's `retries`."""
+    pool = client.connection_pool
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command((packed,))
+        reply = connection.read_response()
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+        return client.execute_command(*command)
+    except BaseException:
+        connection.disconnect()  # the reply may be left in it
+        raise
+    finally:
+        pool.release(connection)
+    return client.response_callbacks[command[0]](reply)
+
+
 def _send(connection: Any, commands: Sequence[Sequence[Any]]) -> None:
     connection.send_packed_command((b"".join(pack_command(tuple(command)) for command in commands),))
 

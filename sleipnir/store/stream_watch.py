@@ -18,6 +18,7 @@ from hiredis import pack_command
 
 from sleipnir.store.cluster import BROKEN, ClusterClient
 from sleipnir.store.connect import Client
+from sleipnir.store.fast_client import execute_packed
 
 SWEEP_S: Final = 2.0
 UNTOLD_S: Final = 0.05
@@ -30,17 +31,24 @@ class StreamWatch:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._of_nodes = _NodeStreams(client) if isinstance(client, ClusterClient) else None
+        self._last: tuple[Mapping[str, str], int, int | None] = ({}, 0, None)
+        self._command: list[Any] = []
+        self._packed = b""
 
     def read(self, after: Mapping[str, str], *, count: int, block_ms: int | None) -> dict[str, Any]:
         """The entries of streams after these ids, by stream, up to `count` of each; waits up to `block_ms` (None: not)
-        for the first. Streams of a cluster's nodes that do not answer are left out; raises the error of one if none
-        does."""
+        for the first. `after` is not changed any more. Streams of a cluster's nodes that do not answer are left out;
+        raises the error of one if none does."""
         if not after:
             return {}
         if self._of_nodes is not None:
             return self._of_nodes.read(after, count, None if block_ms is None else block_ms / 1000)
-        reply: Any = self._client.xread(dict(after), count=count, block=block_ms)
-        return dict(reply or {})
+        last, *limits = self._last
+        if last is not after or limits != [count, block_ms]:  # packing hundreds of names takes as long as a visit
+            block = [] if block_ms is None else ["BLOCK", block_ms]
+            self._command = ["XREAD", *block, "COUNT", count, "STREAMS", *after, *after.values()]
+            self._packed, self._last = pack_command(tuple(self._command)), (after, count, block_ms)
+        return dict(execute_packed(self._client, self._packed, self._command) or {})
 
 
 class _NodeStreams:

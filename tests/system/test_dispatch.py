@@ -110,7 +110,8 @@ def test_visits_of_batches_have_a_line_of_their_own_behind_others(redis_server: 
 
 
 def test_the_scheduler_lingers_only_while_the_workers_have_work() -> None:
-    assert linger_s(done=5, backlog=0) == linger_s(done=5, backlog=9) == 0.002
+    assert linger_s(done=5, backlog=4) == 0
+    assert linger_s(done=25, backlog=4) == linger_s(done=5, backlog=9) == 0.002
     assert linger_s(done=5, backlog=15) == 0.006
     assert linger_s(done=5, backlog=10_000) == 0.010
 

@@ -123,14 +123,14 @@ class Advance:
         Returns how many entries were completed; -1 if there were some and none could be: wait before the next call.
         """
         epochs = self._ownership.epochs
-        if epochs != self._epochs:
+        if epochs is not self._epochs:
             self._drop_views(epochs)
         try:
             after = self._parking.cursors(epochs)
-            entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms, after=after, share=AT_ONCE)
+            entries = self._store.read(epochs, limit=BATCH, block_ms=block_ms, after=after, share=AT_ONCE)
             with self._ownership.working:
-                still = self._ownership.epochs
-                entries = [entry for entry in entries if still.get(entry.partition) == epochs[entry.partition]]
+                if (still := self._ownership.epochs) is not epochs:
+                    entries = [entry for entry in entries if still.get(entry.partition) == epochs[entry.partition]]
                 done = self._apply(entries, epochs)
                 self._tally.loads.count(entry.partition for entry in entries)
                 moved = self._parking.passed(entries, BATCH)

@@ -54,7 +54,8 @@ class Ownership:
         self._store, self._all, self.instance, self._ttl_ms = store, range(partitions), instance, ttl_ms
         self._generations, self._loads = generations, loads or PartitionLoads()
         self._alive = {instance}
-        self._epochs: dict[int, int] = {}
+        self._epochs: Mapping[int, int] = {}
+        """Replaced, never changed: who has read it before compares it by its identity, a hundred times a second."""
         self._leaving: frozenset[int] = frozenset()
         """Owned in Redis but no longer worked on: released when what was begun is committed."""
         self._is_balanced = False
@@ -70,9 +71,8 @@ class Ownership:
 
     @property
     def epochs(self) -> Mapping[int, int]:
-        """Partition -> epoch, as of the last renewal."""
-        with self._lock:
-            return dict(self._epochs)
+        """Partition -> epoch, as of the last renewal. The same object as long as nothing changes."""
+        return self._epochs
 
     @property
     def partitions(self) -> int:
@@ -140,7 +140,8 @@ class Ownership:
         epochs = {partition: lease.epoch for partition, lease in owned.items() if partition not in self._leaving}
         with self._lock:
             gained, lost = epochs.keys() - self._epochs.keys(), self._epochs.keys() - epochs.keys()
-            self._epochs = epochs
+            if epochs != self._epochs:
+                self._epochs = epochs
             (self.owning.set if epochs else self.owning.clear)()
         if self._leaving and self._has_committed():
             self._store.own(dict.fromkeys(self._leaving, ""), self.instance, 0)
@@ -205,7 +206,7 @@ class Ownership:
     def lost(self, partition: int) -> None:
         """Drop a partition after a refused commit: another instance owns it now."""
         with self._lock:
-            self._epochs.pop(partition, None)
+            self._epochs = {number: epoch for number, epoch in self._epochs.items() if number != partition}
             if not self._epochs:
                 self.owning.clear()
 

@@ -66,6 +66,8 @@ class Parking:
 
     def __init__(self, store: Marks, by: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._by, self._clock = store, by, clock
+        self._epochs: Mapping[int, int] = {}
+        """Those of `_partitions`. A mapping of epochs does not change."""
         self._partitions: dict[int, _Partition] = {}
         self._logged: set[tuple[int, str, str]] = set()
         self._is_busy = False
@@ -73,10 +75,9 @@ class Parking:
 
     def cursors(self, epochs: Mapping[int, int]) -> Mapping[int, str]:
         """The entries after which to continue reading, by partition; other partitions are read from their first one."""
-        if self._partitions.keys() != epochs.keys() or any(
-            self._partitions[partition].epoch != epoch for partition, epoch in epochs.items()
-        ):
+        if epochs is not self._epochs:
             self._follow(epochs)
+            self._epochs = epochs
         if not self._is_busy:
             return {}
         now_s = self._clock()
@@ -155,6 +156,7 @@ class Parking:
     def forget(self) -> None:
         """Forget everything after an error, because entries may have disappeared. All are read again."""
         self._partitions.clear()
+        self._epochs = {}
         self._is_busy = False
 
     def _follow(self, epochs: Mapping[int, int]) -> None:

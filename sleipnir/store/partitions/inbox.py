@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from sleipnir.errors import RecordUnreadable
@@ -21,10 +22,9 @@ READ_AHEAD = 2_000  # entries after those of a run that has hundreds: more than 
 class Inbox(PartitionConnection):
     """Read the events that are not applied yet."""
 
-    @cached_property
-    def _inboxes(self) -> Sequence[str]:
-        """Their names, by partition: a busy scheduler needs those of all partitions a hundred times a second."""
-        return [self._of(partition).inbox for partition in range(self._keys.partitions)]
+    _streams: tuple[Collection[int], Mapping[str, int], Mapping[str, str]] = ((), MappingProxyType({}), {})
+    """The partitions that were read last, their inboxes, and where all of these begin: a busy scheduler reads the same
+    ones a hundred times a second."""
 
     @cached_property
     def _watch(self) -> StreamWatch:
@@ -40,6 +40,7 @@ class Inbox(PartitionConnection):
         share: int | None = None,
     ) -> list[Entry]:
         """The oldest unapplied entries, up to `limit` per partition; waits up to `block_ms` (None: not) for the first.
+        `partitions` is a collection that does not change.
 
         If there are more and one run has more than `share` of them, entries beyond its share are replaced by entries of
         other runs among the next READ_AHEAD.
@@ -48,11 +49,13 @@ class Inbox(PartitionConnection):
         to skip. An unreadable entry has the event Unreadable, and the run NO_RUN if it does not name a run of its
         partition.
         """
-        streams = {self._inboxes[partition]: partition for partition in partitions}
+        if partitions is not self._streams[0]:
+            names = {self._of(partition).inbox: partition for partition in partitions}
+            self._streams = partitions, names, dict.fromkeys(names, "0-0")
+        _, streams, start = self._streams
         if not streams:
             return []
         block = None if block_ms is None else min(block_ms, BLOCK_MS_MAX)
-        start: dict[Any, Any] = dict.fromkeys(streams, "0-0")
         if after:
             start = {name: after.get(partition, "0-0") for name, partition in streams.items()}
         inbox: list[Entry] = []
