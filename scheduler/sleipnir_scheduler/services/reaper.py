@@ -29,8 +29,7 @@ def run_once(
     """
     now_ms = generation.now_ms
     if not generation.is_steady:
-        for partition in partitions:
-            store.shorten_leases(partition, now_ms + 2 * lease_ms, limit)
+        store.shorten_leases(partitions, now_ms + 2 * lease_ms, limit)
         return 0
     lapsed = store.with_lapsed(partitions, dict.fromkeys(partitions, now_ms))
     return sum(store.take_back(partition, now_ms, now_ms + gap_ms, limit) for partition in lapsed)

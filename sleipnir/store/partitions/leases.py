@@ -34,11 +34,15 @@ class Leases(PartitionConnection):
             vectors.append(_TAKE_BACK.vector(keys, args))
         return sum(int(checked(reply)) for reply in run_batch(self._client, _TAKE_BACK, vectors))
 
-    def shorten_leases(self, partition: int, most_ms: int, limit: int) -> int:
+    def shorten_leases(self, partitions: Iterable[int], most_ms: int, limit: int) -> int:
         """Let no lease end after `most_ms`: after Redis' clock was set back, a dead worker's lease would last until the
-        old time is reached again. Living workers renew their leases. Returns how many were shortened."""
-        leases = self._of(partition).leases
-        names = self._client.zrangebyscore(leases, f"({most_ms}", "+inf", start=0, num=limit)
-        if names:
+        old time is reached again. Living workers renew their leases. Returns how many were shortened, up to `limit` of
+        each partition."""
+        indexes = [self._of(partition).leases for partition in partitions]
+        pipe = self._client.pipeline(transaction=False)
+        for leases in indexes:
+            pipe.zrangebyscore(leases, f"({most_ms}", "+inf", start=0, num=limit)
+        long = {leases: names for leases, names in zip(indexes, pipe.execute(), strict=True) if names}
+        for leases, names in long.items():
             self._client.zadd(leases, dict.fromkeys(names, most_ms), xx=True, lt=True)
-        return len(names)
+        return sum(map(len, long.values()))
