@@ -59,7 +59,7 @@ DEFINITION = "bundle"
 """`error_kind` of a result if the definition cannot be used: the run fails without using a fallback."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VisitCall:
     """The contents of a Celery message: ids only, never state. One visit, one attempt.
 
@@ -295,7 +295,7 @@ class VisitResult:
         return cls(ok=False, error=error, error_kind=DEFINITION, interrupt=question)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResultHeader:
     """A delivered result as the scheduler reads it: everything except the values, which stay in Redis.
 
@@ -362,7 +362,7 @@ class ResultHeader:
 
     def to_json(self) -> dict[str, Any]:
         """The wire fields; those with their default are left out."""
-        fields = {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
+        fields = {name: value for name, value in vars(self).items() if value not in (None, ())}
         for flag in ("transient", "recoverable", "goes_on", "returns", "is_final"):
             if not fields[flag]:
                 del fields[flag]
@@ -393,10 +393,3 @@ class ResultHeader:
 def _call_fields(call: Any) -> Any:
     """A tool call is sent as a list of its fields; a newer worker may add fields."""
     return dict(zip(("id", "name", "where"), call, strict=False)) if type(call) is list else call
-
-
-_HEADER_FIELDS = (
-    "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "error_code", "recoverable", "retried_as",
-    "transient", "usage", "notes", "calls", "goes_on", "later_ms", "interrupt", "returns", "cache", "callbacks",
-    "is_final", "worker", "started_ms", "took_ms", "v",
-)  # fmt: skip

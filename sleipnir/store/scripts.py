@@ -66,7 +66,7 @@ class LuaScript:
                 f"{' and more' if self.has_rest else ''}, "
                 f"got keys {tuple(keys)} and args {tuple(args)} and {len(rest)} more"
             )
-        in_order = map(keys.__getitem__, self.keys) if isinstance(keys, Mapping) else keys
+        in_order = keys if self.has_many_keys else map(keys.__getitem__, self.keys)
         return [*in_order, *map(args.__getitem__, self.args), *rest]
 
     def _takes(self, keys: KeyNames) -> bool:

@@ -120,7 +120,8 @@ class Visits:
 
     def _claim_of(self, request: WantedVisit, worker: str, lease_ms: int) -> _Script:
         call, wanted = request.call, request.wanted
-        run, partition = self._keys.of_run(call.run), self._keys.of_partition(self._keys.partition_of(call.run))
+        number = self._keys.partition_of(call.run)
+        run, partition = self._keys.of_run(call.run), self._keys.of_partition(number)
         keys = {
             "run": run.run,
             "state": run.state,
@@ -133,7 +134,7 @@ class Visits:
             "spec": run.spec,
             "items": run.items,
             "inbox": partition.inbox,
-            "generation": self._keys.generation_of(self._keys.partition_of(call.run)),
+            "generation": self._keys.generation_of(number),
             "holds": partition.holds,
         }
         args: dict[str, Arg] = {
