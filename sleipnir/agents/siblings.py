@@ -24,8 +24,7 @@ def beside(folder: Path, files: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     shared = place / SHARED
     if shared.is_dir():
         yield SHARED, shared
-    functions = place.parent / FUNCTIONS
-    if place.name == "agents" and functions.is_dir():
+    if place.name == "agents" and (functions := place.parent / FUNCTIONS).is_dir():
         of_shared = shared.rglob("*") if shared.is_dir() else ()
         if any(_names_functions(path) for path in (*files, *of_shared)):
             for name in _USED:

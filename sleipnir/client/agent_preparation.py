@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 from weakref import WeakKeyDictionary
@@ -73,6 +74,16 @@ class PreparedAgent:
         """The same agent, whose runs begin with these shared values."""
         return replace(self, graph=with_shared(self.graph, shared)) if shared else self
 
+    @cached_property
+    def agent_names(self) -> list[str]:
+        """The agents that its nodes name."""
+        return agents_of(self.graph)
+
+    @cached_property
+    def may_choose(self) -> bool:
+        """Whether a model of it may choose agents to start."""
+        return may_spawn(self.graph)
+
     @property
     def digest(self) -> str:
         """What a run's spec names it by: the digest of its bundle, or its folder."""
@@ -123,8 +134,8 @@ class AgentPreparation:
         """An agent and those that its runs may start. Raises like `agent`, also for an agent that an agent node
         names."""
         top = self.agent(agent)
-        named = self._named(top.graph)
-        may_choose = any(may_spawn(each.graph) for each in (top, *named.values()))
+        named = self._named(top)
+        may_choose = any(each.may_choose for each in (top, *named.values()))
         return Roster(top, named, self._all_that_work() if may_choose else {})
 
     def state_at_start(
@@ -323,15 +334,15 @@ class AgentPreparation:
             raise UsageError(NO_SHARED_VALUES.format(agent=agent.folder.name))
         return None if user is None else checked_user(user)
 
-    def _named(self, graph: Graph) -> dict[str, PreparedAgent]:
-        """The agents that agent nodes of a graph start, recursively, by name."""
+    def _named(self, top: PreparedAgent) -> dict[str, PreparedAgent]:
+        """The agents that agent nodes of an agent start, recursively, by name."""
         found: dict[str, PreparedAgent] = {}
-        names = agents_of(graph)
+        names = [*top.agent_names]
         while names:
             name = names.pop()
             if name not in found:
                 found[name] = self.agent(name)
-                names += agents_of(found[name].graph)
+                names += found[name].agent_names
         return found
 
     def _all_that_work(self) -> dict[str, PreparedAgent]:

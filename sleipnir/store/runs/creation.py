@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sleipnir.access.audit import audit_text
@@ -168,16 +169,21 @@ class RunCreation(RunConnection):
             "cards": partition.cards,
             **session_keys(run, self._keys.of_session_of(spec)),
         }
-        from sleipnir.runs.transitions import Step
-
-        step = record(Step(step=0, kind="submitted", at_ms=0))
         values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
         name = SessionName.of(spec)
-        args: dict[str, Arg] = {"run_id": run_id, "spec": record(spec), "step": step}
+        args: dict[str, Arg] = {"run_id": run_id, "spec": record(spec), "step": _submitted()}
         args |= {"in_session": str(name or ""), "listed": int(name is not None and name.expire_ms is None)}
         args["instructions_of"] = instructions_of(spec.bundle, spec.variables) if name is not None else ""
         args |= {"batch": batch, "card": card_text(spec, "submitted", batch)}
         return keys, args, values
+
+
+@cache
+def _submitted() -> str:
+    """The first journal step of every new run."""
+    from sleipnir.runs.transitions import Step
+
+    return record(Step(step=0, kind="submitted", at_ms=0))
 
 
 def _first_step(spec: RunSpec, fork: Fork, by: str, overlays: Mapping[str, str] | None) -> Step:
