@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 import redis
 
+from sleipnir.batches.records import row_run_id
 from sleipnir.runs.run import RunSpec
 from sleipnir.store.partitions import commits
+from sleipnir.store.partitions.commits import STALE, Commit
+from sleipnir.store.pending_replies import PendingReplies
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services import advance as service
 from tests.store.test_advance import ASKS, advance_of
+from tests.store.test_batches import World
 
 RUNS = [f"run{number:09d}" for number in range(50)]
+OWN = "ownrun000000"
 
 
 @pytest.fixture
@@ -75,3 +81,47 @@ def test_after_a_connection_broke_in_a_round_its_runs_go_on_once_and_no_reply_is
     while advance.run_once() > 0:
         pass
     assert waiting.runs.info(RUNS[-1]).status == "completed"
+
+
+@pytest.mark.parametrize(("own_s", "rounds"), [(60.0, [5, 4, 4, 0]), (0.0, [13, 0])])
+def test_a_few_rows_share_a_round_while_runs_of_their_own_go_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch, own_s: float, rounds: list[int]
+) -> None:
+    monkeypatch.setattr(service, "OWN_S", own_s)
+    world = World(store, count=12)
+    world.admit()
+    world.deliver()
+    store.runs.create(OWN, RunSpec("agent", "digest"), {"initial_prompt": "x"})
+    asked: list[int] = []
+    for count in rounds:
+        assert world.advance.run_once() == count
+        asked.append(len(store.runs.gates(OWN)))
+    assert asked == [1] * len(rounds), "it did not wait for the rows"
+    assert all(store.runs.gates(row_run_id(world.batch.id, row)) for row in range(12))
+
+
+def test_rows_that_cannot_be_committed_do_not_hold_up_others_while_runs_of_their_own_go_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "OWN_S", 60.0)
+    world = World(store, count=12)
+    world.advance._own_until_s = math.inf
+    world.admit()
+    world.deliver()
+    send = store.partitions.send
+    refused: list[str] = []
+
+    def stale(batch: Sequence[Commit], epochs: Mapping[int, int]) -> PendingReplies[list[int]]:
+        if not refused:
+            refused.extend(commit.run.id for commit in batch)
+            return PendingReplies(_answering([STALE] * len(batch)))
+        return send(batch, epochs)
+
+    monkeypatch.setattr(store.partitions, "send", stale)
+    assert world.advance.run_once() == 4
+    assert len(refused) == 4
+
+
+def _answering(outcomes: list[int]) -> Iterator[Any]:
+    yield
+    return outcomes

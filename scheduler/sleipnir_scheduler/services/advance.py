@@ -1,11 +1,11 @@
 """Applies inbox entries: reads them, commits transitions, and publishes visits. Without it no run advances.
 
 One round reads a batch, then repeats: plan the next entries of every run, commit those of some runs in one round trip,
-and publish the new visits in another; rows of batches after all other runs. Entries of one run are planned in order,
-each on the view after the previous one, as long as no values are needed to plan them: the results of a map's items
-arrive by the hundred. A refused commit means that the view of the run was old, and later commits of the run are refused
-too: the view is dropped, and the entries are still in the inbox. A crash loses nothing: the commit that applies an
-entry deletes it, and an unpublished visit is in the outbox.
+and publish the new visits in another. Rows of batches come after all other runs, and a few at a time while such runs go
+on. Entries of one run are planned in order, each on the view after the previous one, as long as no values are needed to
+plan them: the results of a map's items arrive by the hundred. A refused commit means that the view of the run was old,
+and later commits of the run are refused too: the view is dropped, and the entries are still in the inbox. A crash loses
+nothing: the commit that applies an entry deletes it, and an unpublished visit is in the outbox.
 
 No run blocks the others: each has SHARE_S per round, and entries of one run beyond AT_ONCE are skipped when the inbox
 is read. The planning of an entry that takes seconds is interrupted (watchdog.py), and its run is parked.
@@ -65,6 +65,7 @@ BATCH = 200  # entries per partition and read
 AT_ONCE = 100  # entries of one run that are planned on each other; if one is refused, the later ones were useless
 PUBLISH_AGAIN_S = (0.5, 2.0, 10.0, 30.0)  # pauses after failures: each try may take seconds of the planner's time
 SHARE_S = 0.02  # planning time of one run per round, without its first entry
+OWN_S, FEW_ROWS = 0.05, 4  # for so long after an event of a run of its own, only so many rows share a round
 ROUNDS_S = 0.03  # after this the inbox is read again: another run may have an entry by then
 TOO_LONG_AGAIN_S = 60.0  # until an entry that was planned for too long is planned again; doubles each time
 
@@ -112,6 +113,8 @@ class Advance:
         """The errors of unreadable records, for the runs of this round without a view."""
         self._epochs: Mapping[int, int] = {}
         """The epochs under which the views were read."""
+        self._own_until_s = 0.0
+        """Until then, events of runs of their own are expected."""
         self._silent_until_s, self._publish_failures = 0.0, 0
         self.backlog = 0
         """The least number of visits that were queued before those of the last round."""
@@ -153,8 +156,16 @@ class Advance:
         done, began_s = 0, time.monotonic()
         while by_run:
             self._load_views(set(by_run))
-            for runs in self._rows_last(by_run):
-                done += self._round(runs, epochs)
+            own, rows = self._rows_apart(by_run)
+            if own:
+                done += self._round(own, epochs)
+                self._own_until_s = time.monotonic() + OWN_S
+            is_own_next = time.monotonic() < self._own_until_s
+            some = dict(islice(rows.items(), max(FEW_ROWS, len(own)))) if is_own_next else rows
+            if some:
+                done += self._round(some, epochs)
+            if done and len(some) < len(rows):
+                break  # runs of their own may have new entries
             by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
             if done and time.monotonic() - began_s > ROUNDS_S:
                 break  # the rest is read again, with new entries
@@ -175,13 +186,13 @@ class Advance:
         for run_id in [run_id for run_id in self._views if self._store.partition_of(run_id) not in kept]:
             self._views.drop(run_id)
 
-    def _rows_last(self, by_run: Mapping[str, deque[Entry]]) -> list[Mapping[str, deque[Entry]]]:
-        """The runs of a round, apart from the rows of batches if there are both. As in the queues, rows
-        come after runs that were submitted one by one."""
+    def _rows_apart(
+        self, by_run: Mapping[str, deque[Entry]]
+    ) -> tuple[Mapping[str, deque[Entry]], Mapping[str, deque[Entry]]]:
+        """Runs of their own, and the rows of batches. As in the queues, rows come after runs that were submitted one by
+        one."""
         rows = {id_: queue for id_, queue in by_run.items() if id_ in self._views and self._views[id_].batch}
-        if not 0 < len(rows) < len(by_run):
-            return [by_run]
-        return [{id_: queue for id_, queue in by_run.items() if id_ not in rows}, rows]
+        return ({id_: queue for id_, queue in by_run.items() if id_ not in rows} if rows else by_run), rows
 
     def _round(self, by_run: Mapping[str, deque[Entry]], epochs: Mapping[int, int]) -> int:
         """Plan, commit and publish the next entries of every run. Returns how many entries are completed.
