@@ -39,7 +39,7 @@ from sleipnir.agents.siblings import FUNCTIONS, SHARED, beside
 from sleipnir.errors import BundleError, MachineFailed
 from sleipnir.graph.agent_names import folder_of, part_for
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
-from sleipnir.graph.model import Graph, Json, RagNode
+from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.overrides import overridden
 from sleipnir.settings import MOST_BUNDLE_FILES, MOST_UNPACKED_BYTES
 from sleipnir.staging import Lock, is_there, make_removable, put_in_place, staging
@@ -640,7 +640,7 @@ def _left_out(name: str, knowledge: list[str]) -> bool:
 def _knowledge(graph: Graph | None) -> list[str]:
     """Knowledge bases, and relative files and folders that are their sources; URLs and globs match no path, so they
     have no effect."""
-    nodes = [node for node in graph.nodes.values() if isinstance(node, RagNode)] if graph else []
+    nodes = graph.rag_nodes if graph else []
     sources = [source for node in nodes for source in (f"{node.id}.yaml", *node.documents)]
     relative = [str(PurePosixPath(source)) for source in sources if "://" not in source and not source.startswith("/")]
     return [source for source in relative if source not in ("", ".")]

@@ -58,7 +58,7 @@ def nodes_of(graph: Graph) -> dict[str, RagNode | None]:
     """Every node of an agent that may have a base, by its id; None means the documents of a config.yaml agent."""
     if graph.loop is not None:
         return {DOCUMENTS: None}
-    return {each.id: each for each in graph.nodes.values() if isinstance(each, RagNode)}
+    return {each.id: each for each in graph.rag_nodes}
 
 
 def documents_of(graph: Graph, node: RagNode | None) -> list[str]:

@@ -217,6 +217,10 @@ class Graph(SkillKeys):
         return self.start == PYTHON_START
 
     @cached_property
+    def rag_nodes(self) -> list[RagNode]:
+        return [node for node in self.nodes.values() if isinstance(node, RagNode)]
+
+    @cached_property
     def deferred(self) -> frozenset[str]:
         """The nodes with `defer`."""
         return frozenset(name for name, node in self.nodes.items() if node.defer)
