@@ -99,7 +99,7 @@ class Instance:
             loads=self.tally.loads,
         )
         self._delivered_under: Mapping[int, int] = {}
-        self._admission = Admission(store, window=settings.batch_window)
+        self._admission = Admission(store, window=settings.batch_window, row_events=lambda: self.tally.row_events)
         self._outstanding = OutstandingCounts(store.outstanding, self.ownership.instance)
         self._forgotten = UnindexedVisits(store.partitions, lease_ms=self.watches.lease_ms)
         self._schedules = ScheduleFires(store.schedules, tally=self.tally)

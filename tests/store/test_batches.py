@@ -24,6 +24,7 @@ from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.deliveries import FORKS_AT_ONCE, Deliveries
 from tests.model_store import graph_of
 from tests.store.test_advance import advance_of
+from tests.waiting import wait_until
 
 ID = "batch0000001"
 SPEC = RunSpec("agent", "digest")
@@ -413,3 +414,26 @@ def test_a_batch_whose_node_has_lost_that_it_admitted_a_row_gets_the_end_of_its_
     world.go_on()
     assert (world.states, store.batches.info(ID).state) == ("c", "done")
     assert [(r.row, r.output) for r in world.batch.results()] == [(0, "0")]
+
+
+def test_of_short_visits_as_many_are_admitted_as_the_fleet_ends_in_a_moment(store: Store) -> None:
+    ended = 0
+    admission = Admission(store, window=0, row_events=lambda: ended)
+    assert admission._ended_soon(10_000, [0, 1]) == 0
+    ended = 500
+    assert admission._ended_soon(10_500, [0, 1]) == 0, "too early to say"
+    assert admission._ended_soon(11_000, [0, 1]) == 50
+    ended = 1_000
+    assert admission._ended_soon(12_000, [0]) == 100, "it has half of the partitions"
+    assert admission._ended_soon(5_000, [0]) == 0, "the clock was set back"
+    assert admission._ended_soon(6_000, [0]) == 0, "nothing has ended since"
+    ended = 1_010
+    assert admission._ended_soon(7_000, [0, 1]) == 1
+
+
+def test_a_batch_of_short_visits_has_more_of_them_under_way_than_one_of_long_ones(store: Store) -> None:
+    world = World(store, count=100, window=0)
+    assert world.admit() == 16
+    ended = 4_000_000_000
+    world.admission._row_events = lambda: ended
+    wait_until(lambda: world.admit() == 84, "the rate is measured")

@@ -43,6 +43,8 @@ class Tally:
         self.clock = RedisTime()
         self.throughput = ThroughputCounter()
         self.loads = PartitionLoads()
+        self.row_events = 0
+        """Events of rows of batches that this instance has applied."""
         self.runs_started = Counter(
             "sleipnir_runs_started_total", "Runs that were taken in, children included.", "agent"
         )

@@ -16,7 +16,7 @@ batches until they are over, because a run may have just been created. Both in p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 
 import structlog
@@ -32,6 +32,8 @@ from sleipnir_scheduler.services.outstanding import OutstandingTotal
 
 FIRST_PARTITION = 0
 PER_SLOT, LEAST_WINDOW = 4, 16
+WORK_MS = 100  # of short visits as many are admitted as the fleet ends in this time
+RATE_MS = 1_000  # how often their rate is measured
 LOOK_MS = 5_000  # how often the workers are counted
 LOOK_AT_ALL_MS = 5_000  # how often all batches are read
 CANCEL_MS = 1_000  # between two passes over the runs of a cancelled batch
@@ -40,14 +42,17 @@ WORKED_AT_ONCE = 5  # pieces of cancels and retries in a round, of as many batch
 
 
 class Admission:
-    """`window` 0: derived from the slots of the live workers."""
+    """`window` 0: derived from the slots of the live workers, and from `row_events`, which counts events of rows that
+    this instance has applied."""
 
-    def __init__(self, store: Store, *, window: int) -> None:
+    def __init__(self, store: Store, *, window: int, row_events: Callable[[], int] = lambda: 0) -> None:
         self._store, self._fixed = store, window
         self._outstanding = OutstandingTotal(
             store.outstanding, partitions=store.keys.partitions, published=store.keys.of_cluster
         )
-        self._window, self._looked_ms = 0, 0
+        self._least, self._looked_ms = 0, 0
+        """The window without regard to the rate."""
+        self._row_events, self._rated, self._at_rate = row_events, (0, 0), 0
         self._served: Collection[str] = ()
         self._unreadable: dict[str, str] = {}
         """The logged reasons why batches cannot be read."""
@@ -169,7 +174,8 @@ class Admission:
         if abs(now_ms - self._looked_ms) >= LOOK_MS:
             self._look_at_workers()
             self._looked_ms = now_ms
-        return self._window - self._outstanding.look(owned) - self._queued()
+        window = self._fixed or max(self._least, self._ended_soon(now_ms, owned))
+        return window - self._outstanding.look(owned) - self._queued()
 
     def _queued(self) -> int:
         """Visits that wait in queues with workers: visits in other queues must not block admission."""
@@ -182,7 +188,17 @@ class Admission:
         announced, now_ms = self._store.fleet.workers()
         workers = [worker for worker in announced if worker.seen_ms > now_ms - SEEN_FOR_MS]
         self._served = {queue for worker in workers for queue in worker.queues}
-        self._window = self._fixed or max(LEAST_WINDOW, PER_SLOT * sum(worker.slots for worker in workers))
+        self._least = max(LEAST_WINDOW, PER_SLOT * sum(worker.slots for worker in workers))
+
+    def _ended_soon(self, now_ms: int, owned: Collection[int]) -> int:
+        """How many visits of rows the fleet ends within WORK_MS, by what has ended in the partitions of this instance:
+        the fewer milliseconds a visit takes, the more of them must wait so that no worker waits for the scheduler."""
+        events, (before, rated_ms) = self._row_events(), self._rated
+        if abs(took_ms := now_ms - rated_ms) >= RATE_MS:
+            parts = self._store.keys.partitions / len(owned)
+            self._at_rate = int((events - before) * WORK_MS / took_ms * parts) if took_ms > 0 else 0
+            self._rated = (events, now_ms)
+        return self._at_rate
 
     def _work(self) -> None:
         """Continue cancels and retries. The next read shows whether there is more to do."""

@@ -163,7 +163,9 @@ class Advance:
             is_own_next = time.monotonic() < self._own_until_s
             some = dict(islice(rows.items(), max(FEW_ROWS, len(own)))) if is_own_next else rows
             if some:
-                done += self._round(some, epochs)
+                applied = self._round(some, epochs)
+                self._tally.row_events += applied
+                done += applied
             if done and len(some) < len(rows):
                 break  # runs of their own may have new entries
             by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
