@@ -156,7 +156,7 @@ class _Packing:
 def folder_signature(folder: Path, config_file: Path | None = None) -> tuple[tuple[str, int, int], ...]:
     """Name, size and change time of every file that could be packed: equal signatures, equal bundles."""
     stats = [(name, file.stat()) for name, file in _all_files(folder, [], is_signature=True)]
-    if config_file is not None:
+    if config_file is not None and config_file.is_file():
         stats.append((str(config_file), config_file.stat()))
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
 

@@ -93,9 +93,14 @@ def find(agent: str | Path, settings: Settings) -> Path:
 
 def look_up(agent: str | Path, settings: Settings) -> AgentFolder:
     """The agent of a name or of a folder's path. Raises AgentNotFound, and GraphError if its folder has both files."""
+    return read_agent(*place_of(agent, settings))
+
+
+def place_of(agent: str | Path, settings: Settings) -> tuple[Path, str, Path | None]:
+    """The folder of an agent, its name, and the file that replaces its config.yaml, if any. Raises AgentNotFound."""
     folder = find(agent, settings)
-    name = Path(os.path.normpath(folder)).name if _is_path(agent) else str(agent)
-    return read_agent(folder, name, named_file(name))
+    name = os.path.normpath(folder).rpartition(os.sep)[2] if _is_path(agent) else str(agent)
+    return folder, name, named_file(name)
 
 
 def folder_or_none(name: str, settings: Settings) -> Path | None:

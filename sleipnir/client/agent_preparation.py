@@ -25,7 +25,7 @@ from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, Usa
 from sleipnir.graph import history, node_overrides, python_file
 from sleipnir.graph.check import check_loaded, format_headline
 from sleipnir.graph.check_breakpoints import breakpoint_nodes
-from sleipnir.graph.load import AgentFolder, load_agent, refusal
+from sleipnir.graph.load import AgentFolder, load_agent, read_agent, refusal
 from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import AgentNode, Graph, GraphNode, Json, Node, agents_of
 from sleipnir.graph.node_overrides import MORE_TOOLS, TOOLS, NodeOverrides
@@ -120,7 +120,7 @@ class AgentPreparation:
 
     def __init__(self, settings: Settings, *, packs: bool = True) -> None:
         self._settings, self._packs = settings, packs
-        self._prepared: dict[AgentFolder, PreparedAgent] = {}
+        self._prepared: dict[tuple[Path, str, Path | None], PreparedAgent] = {}
         self._prepared_graphs: WeakKeyDictionary[CompiledGraph, PreparedAgent] = WeakKeyDictionary()
 
     def agent(self, agent: str | Path | CompiledGraph) -> PreparedAgent:
@@ -128,7 +128,7 @@ class AgentPreparation:
         GraphError (with all problems) and BundleError."""
         if isinstance(agent, CompiledGraph):
             return self._prepare_graph(agent)
-        return self._prepare(finding.look_up(agent, self._settings))
+        return self._prepare(finding.place_of(agent, self._settings))
 
     def roster(self, agent: str | Path | CompiledGraph) -> Roster:
         """An agent and those that its runs may start. Raises like `agent`, also for an agent that an agent node
@@ -369,15 +369,20 @@ class AgentPreparation:
             self._prepared_graphs[graph] = known
         return known
 
-    def _prepare(self, agent: AgentFolder) -> PreparedAgent:
-        signature = folder_signature(agent.path, agent.config_file)
-        known = self._prepared.get(agent)
-        changed = known is None or known.signature != packed_part(signature, known.graph)
-        if known is None or changed or known.overrides != finding.overrides(known.written, agent.name):
-            known = self._prepared[agent] = self._read(agent, signature)
+    def _prepare(self, place: tuple[Path, str, Path | None]) -> PreparedAgent:
+        known = self._prepared.get(place)
+        if known is None or self._has_changed(known):
+            known = self._prepared[place] = self._read(read_agent(*place))
         return known
 
-    def _read(self, agent: AgentFolder, signature: tuple[tuple[str, int, int], ...]) -> PreparedAgent:
+    def _has_changed(self, known: PreparedAgent) -> bool:
+        signature = folder_signature(known.folder.path, known.folder.config_file)
+        if known.signature != packed_part(signature, known.graph):
+            return True
+        return known.overrides != finding.overrides(known.written, known.folder.name)
+
+    def _read(self, agent: AgentFolder) -> PreparedAgent:
+        signature = folder_signature(agent.path, agent.config_file)
         loaded = load_agent(agent)
         if loaded.graph is None:
             headline = refusal(agent.kind, str(agent.file), agent.name)

@@ -9,6 +9,7 @@ import pytest
 
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import BundleCache, folder_signature, graph_in, pack
+from sleipnir.client.agent_preparation import AgentPreparation
 from sleipnir.errors import AgentNotFound, BundleError, GraphError
 from sleipnir.graph.load import AgentFolder
 from sleipnir.runs.views import AgentInfo
@@ -90,6 +91,27 @@ def test_the_environment_names_the_file_in_place_of_config_yaml(
     before = folder_signature(folder, agent.config_file)
     (tmp_path / "mine.yaml").write_text("name: mine too\n")
     assert folder_signature(folder, agent.config_file) != before
+
+
+def test_an_agent_is_read_again_when_a_file_comes_changes_or_goes(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, mine = write(tmp_path / "agents" / "helper"), tmp_path / "mine.yaml"
+    preparation = AgentPreparation(settings)
+    first = preparation.agent("helper")
+    assert preparation.agent("helper") is first
+    write(folder, "name: other\ndescription: Helps.\n")
+    assert preparation.agent("helper").graph.name == "other"
+    (folder / "graph.yaml").touch()
+    with pytest.raises(GraphError, match="has both"):
+        preparation.agent("helper")
+    (folder / "graph.yaml").unlink()
+    mine.write_text("name: mine\n")
+    monkeypatch.setenv("HELPER_CONFIG_FILE", str(mine))
+    assert preparation.agent("helper").graph.name == "mine"
+    mine.unlink()
+    with pytest.raises(AgentNotFound, match="has neither"):
+        preparation.agent("helper")
 
 
 def test_agents_have_a_description_and_conversation_starters(settings: Settings, tmp_path: Path) -> None:
