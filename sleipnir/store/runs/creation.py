@@ -15,7 +15,7 @@ from sleipnir.runs.threads import ThreadName
 from sleipnir.store.keys import last_run_keys, session_keys
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs.connection import RunConnection
-from sleipnir.store.scripts import Arg, LuaScript, RedisCommand
+from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, checked, run_in_order
 
 if TYPE_CHECKING:
     from sleipnir.runs.transitions import Step
@@ -43,7 +43,8 @@ class RunCreation(RunConnection):
         A run in a session must have an id of the session's partition. Raises SessionBusy if the session has an
         unfinished run.
         """
-        code, busy = _CREATE_RUN(self._client, *self._creation(run_id, spec, state))
+        [reply] = run_in_order(self._client, [self.creation(run_id, spec, state)])
+        code, busy = checked(reply)
         if code == -1:
             raise SessionBusy.by(str(spec.session), spec.agent, busy)
         return bool(code)
@@ -150,12 +151,6 @@ class RunCreation(RunConnection):
     def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
         """The command of `create`; create_run.lua has the replies. `batch` is the row of the run, or of its root run
         (batches.place_of)."""
-        return RedisCommand(_CREATE_RUN, _CREATE_RUN.vector(*self._creation(run_id, spec, state, batch)))
-
-    def _creation(
-        self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = ""
-    ) -> tuple[dict[str, str], dict[str, Arg], list[Arg]]:
-        """Keys, arguments and values of create_run.lua."""
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {
             "run": run.run,
@@ -175,7 +170,7 @@ class RunCreation(RunConnection):
         args |= {"in_session": str(name or ""), "listed": int(name is not None and name.expire_ms is None)}
         args["instructions_of"] = instructions_of(spec.bundle, spec.variables) if name is not None else ""
         args |= {"batch": batch, "card": card_text(spec, "submitted", batch)}
-        return keys, args, values
+        return RedisCommand(_CREATE_RUN, _CREATE_RUN.vector(keys, args, values))
 
 
 @cache
