@@ -27,7 +27,7 @@ if holder ~= instance and (ttl_ms == 0 or is_live) then return {0, '', {}} end
 if holder ~= instance or (ttl_ms > 0 and (current[4] or '') ~= generation) then
   epoch = math.max(epoch + 1, time[1] * 1000000 + time[2])
 end
+local measured = load == '' and {} or {'load', load, 'load_of', instance}
 redis.call('HSET', owner, 'instance', instance, 'epoch', epoch, 'until_ms', ttl_ms == 0 and 0 or now_ms + ttl_ms,
-  'generation', generation)
-if load ~= '' then redis.call('HSET', owner, 'load', load, 'load_of', instance) end
+  'generation', generation, unpack(measured))
 return {ttl_ms == 0 and 0 or epoch, redis.call('GET', paused) or '', redis.call('HGETALL', holds)}
