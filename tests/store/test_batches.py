@@ -23,6 +23,7 @@ from sleipnir.store.store import Store
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.deliveries import FORKS_AT_ONCE, Deliveries
 from tests.model_store import graph_of
+from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 from tests.waiting import wait_until
 
@@ -60,7 +61,7 @@ class World:
         return self.admission.run_once(self.advance._ownership.epochs)
 
     def deliver(self) -> None:
-        while self.deliveries.run_once(range(self.store.keys.partitions), 1) > 0:
+        while self.deliveries.run_once(range(self.store.keys.partitions), TOLD_MS) > 0:
             pass
 
     def go_on(self) -> None:
@@ -391,7 +392,7 @@ def test_many_forks_leave_room_for_other_effects_and_lose_none(store: Store) -> 
     store.batches.seal(ID)
     world = World(store, count=0)
     assert world.admit() == 90
-    assert world.deliveries.run_once(range(store.keys.partitions), 1) == FORKS_AT_ONCE
+    assert world.deliveries.run_once(range(store.keys.partitions), TOLD_MS) == FORKS_AT_ONCE
     world.deliver()
     assert world.batch.info().failed == 90
 

@@ -22,6 +22,7 @@ from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.deliveries import AT_ONCE, Deliveries
 from tests.model_store import graph_of
+from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 from tests.unreadable import Unreadable, cases
 
@@ -66,7 +67,7 @@ class World:
             pass
 
     def deliver(self) -> int:
-        return self.deliveries.run_once(range(self.store.keys.partitions), 1)
+        return self.deliveries.run_once(range(self.store.keys.partitions), TOLD_MS)
 
     def go_on(self) -> None:
         self.plan()

@@ -17,6 +17,7 @@ from sleipnir.store.scripts import run_in_order
 from sleipnir.store.shared_values import KNOWN_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.deliveries import Deliveries
+from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 
 GRAPH = """
@@ -59,7 +60,7 @@ class Writer:
         return self.store.partitions.load([self.run])[self.run].frontier
 
     def deliver(self) -> None:
-        while self.deliveries.run_once([self.partition], 1):
+        while self.deliveries.run_once([self.partition], TOLD_MS):
             pass
 
     def owed(self) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from sleipnir.store.store import Store
 from sleipnir_scheduler.services import janitor
 from sleipnir_scheduler.services.deliveries import Deliveries
 from tests.model_store import graph_of
+from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 
 GRAPH = """
@@ -150,7 +151,7 @@ class World:
 
     def go_on(self) -> None:
         self.plan()
-        while self.deliveries.run_once(range(self.store.keys.partitions), 1) > 0:
+        while self.deliveries.run_once(range(self.store.keys.partitions), TOLD_MS) > 0:
             self.plan()
 
     def answer(self, number: int, text: str) -> None:
@@ -239,7 +240,7 @@ def test_a_run_that_missed_the_notice_of_its_slot_is_notified_again(store: Store
     world = World(store)
     store.runs.create(run_id(1), RunSpec("limited", "digest"), {"tenant": "acme"})
     world.plan()
-    world.deliveries.run_once(range(store.keys.partitions), 1)
+    world.deliveries.run_once(range(store.keys.partitions), TOLD_MS)
     store._client.delete(world.slots.part.effects)
     world.go_on()
     assert world.seen(1) == ["slot"]
