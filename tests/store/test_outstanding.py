@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+import redis
+
 from sleipnir.store import outstanding
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.outstanding import FRESH_MS, OutstandingCounts, OutstandingTotal
@@ -41,6 +44,17 @@ def test_nothing_is_counted_until_somebody_wants_to_know_it(store: Store) -> Non
     assert counts.run_once([1])
     assert total(store).look([0]) == 10
     assert total(store).look([0, 1]) == 10, "all are its own: nothing that was published counts"
+
+
+def test_nothing_is_published_while_the_node_that_has_the_counts_is_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> bool:
+        raise redis.exceptions.ConnectionError("refused")
+
+    counts = OutstandingCounts(store.outstanding, "other")
+    monkeypatch.setattr(store.outstanding, "publish", away)
+    assert not counts.run_once([1])
 
 
 def test_counts_end_when_nobody_reads_them_and_their_key_dies(store: Store) -> None:

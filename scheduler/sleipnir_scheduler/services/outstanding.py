@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection
 
 from sleipnir.store.outstanding import OutstandingWork
+from sleipnir.store.scripts import SILENT
 
 FRESH_MS = 500  # publications are 20 ms apart; some may be late
 EVERY_S, REST = 0.02, 19  # a twentieth of a core at most
@@ -25,8 +26,11 @@ class OutstandingCounts:
         self._store, self._instance = store, instance
 
     def run_once(self, partitions: Collection[int]) -> bool:
-        """Returns whether somebody wants to know it."""
-        return self._store.publish(self._instance, partitions)
+        """Returns whether somebody wants to know it: nobody does while the node of the first partition is away."""
+        try:
+            return self._store.publish(self._instance, partitions)
+        except SILENT:
+            return False
 
 
 class OutstandingTotal:
