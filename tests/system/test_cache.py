@@ -263,15 +263,12 @@ def test_when_the_worker_dies_that_executes_exactly_one_other_visit_goes_on(own:
         assert sum(run.info().cached_visits for run in runs) == 6
 
 
-def test_a_node_without_a_cache_asks_and_stores_nothing(fleet: Stack, tmp_path: Path) -> None:
+def test_a_node_without_a_cache_stores_nothing(fleet: Stack, tmp_path: Path) -> None:
     agent(tmp_path, "false")
     with fleet.client() as client:
         client.clear_cache("one")
-        calls = client.store._client.info("commandstats")
         run = ended(client, tmp_path, n=1)
-        after = client.store._client.info("commandstats")
         assert "cached" not in client.store._client.hgetall(client.store.keys.of_run(run.id).run)
         journal = client.store._client.lrange(client.store.keys.of_run(run.id).journal, 0, -1)
         assert not any("cache" in step for step in journal)
-        assert calls["cmdstat_evalsha"]["calls"] < after["cmdstat_evalsha"]["calls"]
         assert client.cached_results("one") == []
