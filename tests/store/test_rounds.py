@@ -83,21 +83,24 @@ def test_after_a_connection_broke_in_a_round_its_runs_go_on_once_and_no_reply_is
     assert waiting.runs.info(RUNS[-1]).status == "completed"
 
 
-@pytest.mark.parametrize(("own_s", "rounds"), [(60.0, [5, 4, 4, 0]), (0.0, [13, 0])])
+@pytest.mark.parametrize(
+    ("own_s", "count", "rounds"),
+    [(60.0, 12, [5, 4, 4, 0]), (0.0, 12, [13, 0]), (60.0, 40, [11, 7, 5, 4, 4, 4, 4, 2, 0])],
+)
 def test_a_few_rows_share_a_round_while_runs_of_their_own_go_on(
-    store: Store, monkeypatch: pytest.MonkeyPatch, own_s: float, rounds: list[int]
+    store: Store, monkeypatch: pytest.MonkeyPatch, own_s: float, count: int, rounds: list[int]
 ) -> None:
     monkeypatch.setattr(service, "OWN_S", own_s)
-    world = World(store, count=12)
+    world = World(store, count=count)
     world.admit()
     world.deliver()
     store.runs.create(OWN, RunSpec("agent", "digest"), {"initial_prompt": "x"})
     asked: list[int] = []
-    for count in rounds:
-        assert world.advance.run_once() == count
+    for done in rounds:
+        assert world.advance.run_once() == done
         asked.append(len(store.runs.gates(OWN)))
     assert asked == [1] * len(rounds), "it did not wait for the rows"
-    assert all(store.runs.gates(row_run_id(world.batch.id, row)) for row in range(12))
+    assert all(store.runs.gates(row_run_id(world.batch.id, row)) for row in range(count))
 
 
 def test_rows_that_cannot_be_committed_do_not_hold_up_others_while_runs_of_their_own_go_on(

@@ -138,6 +138,7 @@ class Tally:
         now_ms = self.clock.now_ms()
         lag_ms = now_ms - commit.entry.at_ms
         self.entries.add(type(event).__name__.lower(), "applied")
+        self.loads.count((commit.entry.partition,))
         ended: int | None = None
         if isinstance(event, Resulted):
             self.hops.observe(lag_ms, "commit")
@@ -162,6 +163,7 @@ class Tally:
     def dropped(self, entry: Entry) -> None:
         """Count a dropped entry."""
         self.entries.add(type(entry.event).__name__.lower(), "dropped")
+        self.loads.count((entry.partition,))
         if isinstance(entry.event, Resulted):
             self.late_results.add("commit")
 
