@@ -56,7 +56,7 @@ class _NodeStreams:
         self._client = client
         self._lines: dict[str, Any] = {}
         """The connection to each node, by its address."""
-        self._after: dict[str, str] = {}
+        self._after: Mapping[str, str] = {}
         """The streams that are read, and the ids of the last call."""
         self._changed: set[str] = set()
         """Those that may have entries which were not read."""
@@ -64,9 +64,11 @@ class _NodeStreams:
 
     def read(self, after: Mapping[str, str], count: int, wait_s: float | None) -> dict[str, Any]:
         until_s = time.monotonic() + (wait_s or 0.0)
-        # Who does not wait for what nodes tell gets what there is.
-        self._changed.update(key for key, id_ in after.items() if wait_s is None or self._after.get(key) != id_)
-        self._after = dict(after)
+        if wait_s is None:  # who does not wait for what nodes tell gets what there is
+            self._changed.update(after)
+        elif after is not self._after:
+            self._changed.update(key for key, id_ in after.items() if self._after.get(key) != id_)
+        self._after = after
         while True:
             now_s = time.monotonic()
             if now_s - self._swept_s >= SWEEP_S:
@@ -99,7 +101,7 @@ class _NodeStreams:
                     raise reply
                 else:
                     self._changed.discard(key)
-                if entries := dict(self._client.converted(("XREAD",), reply) or {}):
+                if reply and (entries := dict(self._client.converted(("XREAD",), reply))):
                     self._changed.add(key)
                     found |= entries
         if failure is not None:

@@ -423,13 +423,13 @@ def test_of_short_visits_as_many_are_admitted_as_the_fleet_ends_in_a_moment(stor
     assert admission._ended_soon(10_000, [0, 1]) == 0
     ended = 500
     assert admission._ended_soon(10_500, [0, 1]) == 0, "too early to say"
-    assert admission._ended_soon(11_000, [0, 1]) == 50
+    assert admission._ended_soon(11_000, [0, 1]) == 15
     ended = 1_000
-    assert admission._ended_soon(12_000, [0]) == 100, "it has half of the partitions"
+    assert admission._ended_soon(12_000, [0]) == 30, "it has half of the partitions"
     assert admission._ended_soon(5_000, [0]) == 0, "the clock was set back"
     assert admission._ended_soon(6_000, [0]) == 0, "nothing has ended since"
-    ended = 1_010
-    assert admission._ended_soon(7_000, [0, 1]) == 1
+    ended = 1_100
+    assert admission._ended_soon(7_000, [0, 1]) == 3
 
 
 def test_a_batch_of_short_visits_has_more_of_them_under_way_than_one_of_long_ones(store: Store) -> None:

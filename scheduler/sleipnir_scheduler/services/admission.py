@@ -32,7 +32,7 @@ from sleipnir_scheduler.services.outstanding import OutstandingTotal
 
 FIRST_PARTITION = 0
 PER_SLOT, LEAST_WINDOW = 4, 16
-WORK_MS = 100  # of short visits as many are admitted as the fleet ends in this time
+WORK_MS = 30  # of short visits as many are admitted as the fleet ends in this time
 RATE_MS = 1_000  # how often their rate is measured
 LOOK_MS = 5_000  # how often the workers are counted
 LOOK_AT_ALL_MS = 5_000  # how often all batches are read

@@ -160,8 +160,8 @@ class Advance:
                 done += self._round(own, epochs)
                 self._own_until_s = time.monotonic() + OWN_S
             is_own_next = time.monotonic() < self._own_until_s
-            # A part of those that wait: the others are read again, which takes a tenth of the time of planning them.
-            few = max(FEW_ROWS, len(own), len(rows) // 4)
+            # A part of those that wait, as all others are read again, which takes a tenth of the time of planning them.
+            few = max(FEW_ROWS, len(own), len(rows) // 16)
             some = dict(islice(rows.items(), few)) if is_own_next else rows
             if some:
                 applied = self._round(some, epochs)
