@@ -187,6 +187,9 @@ class Settings:
     drain_s: float = _setting(20.0, _seconds_or_zero)
     """Grace period of a stopping worker for its running visits, before it hands them back. Stopping takes up to 8 s
     more, so the default fits Kubernetes' 30 s."""
+    worker_nice: int = _setting(10, _whole(0, 19))
+    """The nice value of workers, and of their scripts and tools: the scheduler and Redis on the same cores come first.
+    0: they are equal."""
     task_events: bool = _setting(True, _flag)
     """Workers report each visit to Flower. It takes an eighth of a worker's time for an empty visit."""
     redispatch_after_s: float = _setting(10.0, _seconds)

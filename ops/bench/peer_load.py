@@ -27,7 +27,8 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class Load:
-    """`store` is an SQLAlchemy-style URL: postgresql://... or sqlite:///PATH; `server` the pid behind it, or 0."""
+    """`store` is an SQLAlchemy-style URL: postgresql://... or sqlite:///PATH; `server` the pid behind it, or 0. `nice`
+    is the nice value of the processes; the server has its own."""
 
     store: str
     server: int
@@ -35,6 +36,7 @@ class Load:
     nodes: int
     processes: int
     threads: int
+    nice: int
 
     @property
     def sqlite_path(self) -> str | None:
@@ -48,7 +50,7 @@ OneRun = Callable[[str], None]
 def from_arguments(description: str | None) -> Load:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--store", required=True)
-    for name in ("server", "runs", "nodes", "processes", "threads"):
+    for name in ("server", "runs", "nodes", "processes", "threads", "nice"):
         parser.add_argument(f"--{name}", type=int, required=True)
     return Load(**vars(parser.parse_args()))
 
@@ -80,6 +82,7 @@ def measure(load: Load, prepare: Callable[[Load, int], OneRun]) -> None:
 
 
 def _child(load: Load, number: int, prepare: Callable[[Load, int], OneRun], meeting: Any, left: Any) -> None:
+    os.nice(load.nice)
     names = (f"{number}-{time.time_ns()}-{i}" for i in itertools.count())
     try:
         one_run = prepare(load, number)

@@ -50,16 +50,17 @@ def celery(tasks: int, chain_steps: int) -> Values:
 
 @dataclass(frozen=True)
 class Shape:
-    """How a peer spreads over the machine."""
+    """How a peer spreads over the machine. Its processes have the nice value `nice`, its server has 0."""
 
     processes: int
     threads: int
+    nice: int = 0
 
     def __str__(self) -> str:
-        return f"{self.processes} x {self.threads}"
+        return f"{self.processes} x {self.threads}" + (f", nice {self.nice}" if self.nice else "")
 
 
-SERVER_SHAPES = (Shape(1, 4), Shape(2, 1), Shape(2, 2), Shape(2, 4))
+SERVER_SHAPES = (Shape(1, 4), Shape(2, 1), Shape(2, 1, 10), Shape(2, 2), Shape(2, 2, 10), Shape(2, 4))
 FILE_SHAPES = (Shape(1, 1), Shape(1, 4), Shape(2, 1))  # one writer at a time, so more only wait
 
 
@@ -114,6 +115,7 @@ class Peer:
                 "nodes": NODES,
                 "processes": shape.processes,
                 "threads": shape.threads,
+                "nice": shape.nice,
             }
             options = [f"--{name}={value}" for name, value in numbers.items()]
             command = [str(peer_python()), str(self.script), f"--store={used.url}", *options]

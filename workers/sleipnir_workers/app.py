@@ -43,6 +43,7 @@ from sleipnir_workers.llm import litellm_compat, summary, turn
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.machine import health
 from sleipnir_workers.machine.host import this_host
+from sleipnir_workers.machine.nice_value import raise_nice_value
 from sleipnir_workers.nodes import agent, condition, function, rag, reduction, remote, script, whole_run
 from sleipnir_workers.tools import node as tool
 from sleipnir_workers.visits.claim import Worker
@@ -234,6 +235,7 @@ def _start(sender: Any = None, **_: Any) -> None:
     unreadable.dropped.newer = _publish_soon
     strategy.group_runner = SoloGroups(worker).run
     configure(settings)
+    raise_nice_value(settings.worker_nice)  # before threads and the children of a prefork pool, which inherit it
     sys.setswitchinterval(SWITCH_S)
     if "llm" in app.amqp.queues.consume_from:
         _check_models()
