@@ -1,8 +1,8 @@
 """The engine under load and when idle: real scheduler, real workers, real Redis.
 
 Load: graphs of ten no-op function nodes, all submitted at once, from the first submission to the end of the last run;
-one scheduler and three solo workers: one more than two cores, as each waits for Redis a third of its time. Idle: such
-runs one at a time; beside a batch: the same, while a batch has rows that wait. The hop is the time between two nodes,
+one scheduler and two solo workers, as many as cores: a third takes cores without work for it. Idle: such runs one at a
+time; beside a batch: the same, while a batch has rows that wait. The hop is the time between two nodes,
 from the delivery of one result to the claim of the next visit, by Redis' clock (whole milliseconds).
 """
 
@@ -26,7 +26,7 @@ from sleipnir.store.connect import connect
 from tests.waiting import wait_until
 
 NODES = 10
-WORKERS = 3
+WORKERS = 2
 BATCH_ROWS = 20_000  # of ten visits each: more than any machine goes through while the hops are measured
 COUNTED_RUNS = 30  # enough for a batch to form; the rest of the load would only be more of the same
 START_S = 180  # several llm workers import litellm at once
