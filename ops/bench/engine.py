@@ -2,8 +2,8 @@
 
 Load: graphs of ten no-op function nodes, all submitted at once, from the first submission to the end of the last run;
 one scheduler and two solo workers, as many as cores: a third takes cores without work for it. Idle: such runs one at a
-time; beside a batch: the same, while a batch has rows that wait. The hop is the time between two nodes,
-from the delivery of one result to the claim of the next visit, by Redis' clock (whole milliseconds).
+time; beside a batch: the same, while a batch has rows that wait. The hop is the time between two nodes, from the
+delivery of one result to the claim of the next visit, by Redis' clock (whole milliseconds).
 """
 
 from __future__ import annotations
