@@ -53,27 +53,27 @@ NODE_BYTES: Final = 64e9
 @dataclass(frozen=True)
 class Costs:
     """CPU in microseconds: of an empty visit, unless it is said otherwise. The defaults are medians of five rounds of
-    `make bench ARGS='--only cluster'` on two cores, those of rows near the medians of three."""
+    `make bench ARGS='--only cluster'` on two cores."""
 
-    worker: float = 284
-    scheduler: float = 271
-    node: float = 186
+    worker: float = 222
+    scheduler: float = 259
+    node: float = 171
     """Of all nodes together; it is in the slot of the run."""
-    broker: float = 10
-    client: float = 75
-    row: float = 100
+    broker: float = 9
+    client: float = 52
+    row: float = 73
     """Of the batch's node, for a run that is a row: its admission, and its end."""
-    row_scheduler: float = 1_040
+    row_scheduler: float = 623
     """Of the scheduler of the batch, for such a run: to start it, and to record its end. With it are the looks of the
     one scheduler that admits the rows of all batches, a fifth of a core."""
     exchange: float = 17
     """Of a scheduler, for each node that a round trip has commands for (a pipeline of 24 commands, over one to six
     nodes)."""
-    idle_partition: float = 123
+    idle_partition: float = 178
     """Of its node, per second: what its scheduler looks after without visits."""
     idle_node: float = 3_500
     """Of a node, per second."""
-    idle_scheduler: float = 64_000
+    idle_scheduler: float = 80_000
     """Of all schedulers together, per second, with 256 partitions."""
 
     @classmethod
