@@ -202,16 +202,16 @@ def test_the_run_s_timeout_lets_a_running_script_finish_and_starts_no_further_no
     stack: Stack, tmp_path: Path
 ) -> None:
     text = (
-        SLOW.replace("start: a", "start: a\nsettings: {timeout: 1}")
+        SLOW.replace("start: a", "start: a\nsettings: {timeout: 5}")  # time enough to begin
         .replace("next: done", "next: b")
         .replace("  done:", "  b: {type: script, script: a.sh, next: done}\n  done:")
     )
-    agent = write_agent(tmp_path / "timeout", text, a_sh="sleep 1.2; echo '{\"finished\": true}'\n")
+    agent = write_agent(tmp_path / "timeout", text, a_sh="sleep 5.2; echo '{\"finished\": true}'\n")
     with stack.client() as client:
         run = client.submit(agent)
         info = run.wait(60)
         assert info.error is not None
-        assert "timed out after 1s at 'b'" in info.error
+        assert "timed out after 5s at 'b'" in info.error
         assert run.state()["finished"] is True
         assert [step.node for step in run.history()] == [None, "a"]
 

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -287,10 +288,10 @@ def test_the_run_s_timeout_interrupts_a_node_if_the_graph_sets_it(stack: Stack, 
 
 def test_without_it_a_node_that_is_running_ends_first(stack: Stack, tmp_path: Path) -> None:
     with stack.client() as client:
-        run = client.submit(hanging(tmp_path, tmp_path / "mark", "false", 2))
+        run = client.submit(hanging(tmp_path, tmp_path / "mark", "false", 6, timeout_s=5))  # time enough to begin
         info = run.wait(60)
         assert (info.status, [step.node for step in run.history()]) == ("failed", [None, "a"])
-        assert "timed out after 1s at 'done'" in str(info.error)
+        assert "timed out after 5s at 'done'" in str(info.error)
 
 
 def test_a_visit_that_no_worker_takes_does_not_outlive_the_run_s_timeout(own_stack: Stack, tmp_path: Path) -> None:
@@ -302,10 +303,12 @@ def test_a_lost_worker_is_not_replaced_after_the_run_s_timeout(own_stack: Stack,
     mark = tmp_path / "mark"
     own_stack.start_worker("first")
     with own_stack.client() as client:
-        run = client.submit(hanging(tmp_path, mark, "false", 60))
+        run = client.submit(hanging(tmp_path, mark, "false", 60, timeout_s=10))  # time enough to begin
         wait_until(mark.exists, "the script runs")
+        over_s = mark.stat().st_mtime + 10
+        wait_until(lambda: time.time() > over_s, "the run's time is over, and the script still runs")
         own_stack.kill("first")
-        assert ended_by_timeout(run)
+        assert ended_by_timeout(run, timeout_s=10)
 
 
 def test_two_schedulers_frozen_and_thawed_in_turn_advance_nothing_twice(
