@@ -36,10 +36,6 @@ def wanted_nodes() -> int:
     return int(os.environ.get(VARIABLE) or 0)
 
 
-TOLD_MS: Final = 50 if os.environ.get(VARIABLE) else 1
-"""How long a test waits for entries of streams that were written: a node of a cluster tells of them a moment later."""
-
-
 def free_port_of_node() -> int:
     """A port below the ephemeral ones, such that the port of the cluster's bus (10,000 above) is free as well."""
     while True:

@@ -142,9 +142,9 @@ class Effects:
         self._streams: tuple[Mapping[str, int], Mapping[str, str]] = ({}, {})
         """The streams that were read last, and after which entries: mostly the same ones again."""
 
-    def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[OwedEffect]:
+    def read(self, after: Mapping[int, str], *, limit: int, block_ms: int | None) -> list[OwedEffect]:
         """The oldest undelivered effects of partitions after an entry ("0-0": all), up to `limit` each; waits up to
-        `block_ms` for the first."""
+        `block_ms` (None: not) for the first."""
         if not after:
             return []
         if after != self._after:
@@ -152,8 +152,9 @@ class Effects:
             self._after = dict(after)
             self._streams = names, {name: after[partition] for name, partition in names.items()}
         streams, start = self._streams
+        block = None if block_ms is None else min(block_ms, BLOCK_MS_MAX)
         owed = []
-        for name, batches in self._watch.read(start, count=limit, block_ms=min(block_ms, BLOCK_MS_MAX)).items():
+        for name, batches in self._watch.read(start, count=limit, block_ms=block).items():
             for id_, fields in entries({name: batches}):
                 owed.append(_owed(id_, streams[name], fields))
         return owed

@@ -19,7 +19,6 @@ from sleipnir_inprocess.runner import Runner
 from sleipnir_scheduler.child_run import child_run
 from sleipnir_scheduler.services.deliveries import Deliveries
 from tests.model_store import graph_of
-from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 
 MOST_STATE = 1_000_000
@@ -112,7 +111,7 @@ class RedisKeeper:
         while True:
             while self._advance.run_once() > 0:
                 pass
-            if not self._deliveries.run_once(range(self._store.keys.partitions), TOLD_MS):
+            if not self._deliveries.run_once(range(self._store.keys.partitions)):
                 return self._published
 
     def claim(self, call: VisitCall, wanted: Collection[str] | None = None) -> Claim | ClaimRefused:

@@ -23,7 +23,6 @@ from sleipnir.store.store import Store
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.deliveries import FORKS_AT_ONCE, Deliveries
 from tests.model_store import graph_of
-from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 from tests.waiting import wait_until
 
@@ -61,7 +60,7 @@ class World:
         return self.admission.run_once(self.advance._ownership.epochs)
 
     def deliver(self) -> None:
-        while self.deliveries.run_once(range(self.store.keys.partitions), TOLD_MS) > 0:
+        while self.deliveries.run_once(range(self.store.keys.partitions)) > 0:
             pass
 
     def go_on(self) -> None:
@@ -146,7 +145,7 @@ def test_a_retry_that_is_delivered_again_after_a_second_failure_revives_no_run(
     world.answer(0, "x")
     assert world.batch.retry_failed() == 1
     world.admit()
-    stale = store.effects.read(dict.fromkeys(range(store.keys.partitions), "0-0"), limit=10, block_ms=1)
+    stale = store.effects.read(dict.fromkeys(range(store.keys.partitions), "0-0"), limit=10, block_ms=None)
     assert [kind_of(owed.effect) for owed in stale if owed.effect] == ["retry_row"]
     world.go_on()
     world.answer(0, "x")
@@ -366,7 +365,7 @@ def test_rows_of_a_batch_of_forks_are_started_only_by_schedulers_that_can_fork(s
     assert store.batches.fork_of("gone00000001") is None
     world = World(store, count=0)
     assert world.admit() == 1
-    [owed] = store.effects.read({store.keys.partition_of_batch(ID): "0-0"}, limit=10, block_ms=1)
+    [owed] = store.effects.read({store.keys.partition_of_batch(ID): "0-0"}, limit=10, block_ms=None)
     assert owed.effect == ForkRow(ID, 0, fork_text("run000000001"))
 
 
@@ -392,7 +391,7 @@ def test_many_forks_leave_room_for_other_effects_and_lose_none(store: Store) -> 
     store.batches.seal(ID)
     world = World(store, count=0)
     assert world.admit() == 90
-    assert world.deliveries.run_once(range(store.keys.partitions), TOLD_MS) == FORKS_AT_ONCE
+    assert world.deliveries.run_once(range(store.keys.partitions)) == FORKS_AT_ONCE
     world.deliver()
     assert world.batch.info().failed == 90
 

@@ -22,7 +22,6 @@ from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.deliveries import AT_ONCE, Deliveries
 from tests.model_store import graph_of
-from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 from tests.unreadable import Unreadable, cases
 
@@ -67,7 +66,7 @@ class World:
             pass
 
     def deliver(self) -> int:
-        return self.deliveries.run_once(range(self.store.keys.partitions), TOLD_MS)
+        return self.deliveries.run_once(range(self.store.keys.partitions))
 
     def go_on(self) -> None:
         self.plan()
@@ -126,7 +125,7 @@ def test_what_another_has_delivered_meanwhile_is_not_delivered_again(store: Stor
     store.runs.pause(RUN, "me")
     world.plan()
     everywhere = dict.fromkeys(range(store.keys.partitions), "0-0")
-    stale = store.effects.read(everywhere, limit=10, block_ms=1)
+    stale = store.effects.read(everywhere, limit=10, block_ms=None)
     world.deliver()
     store.runs.resume(RUN)
     world.go_on()
@@ -136,7 +135,7 @@ def test_what_another_has_delivered_meanwhile_is_not_delivered_again(store: Stor
 
 
 def all_owed(store: Store) -> list[OwedEffect]:
-    return store.effects.read(dict.fromkeys(range(store.keys.partitions), "0-0"), limit=100, block_ms=1)
+    return store.effects.read(dict.fromkeys(range(store.keys.partitions), "0-0"), limit=100, block_ms=None)
 
 
 def deliver_as_one_that_was_frozen(world: World, stale: list[OwedEffect], monkeypatch: pytest.MonkeyPatch) -> None:

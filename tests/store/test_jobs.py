@@ -19,7 +19,6 @@ from sleipnir.store.store import Store
 from sleipnir_scheduler.services.deliveries import Deliveries
 from sleipnir_scheduler.services.jobs import JobPieces
 from tests.model_store import graph_of
-from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 
 ASKS = """
@@ -56,7 +55,7 @@ class World:
         self.go_on()
 
     def go_on(self) -> None:
-        while self.advance.run_once() > 0 or self.deliveries.run_once(range(self.store.keys.partitions), TOLD_MS) > 0:
+        while self.advance.run_once() > 0 or self.deliveries.run_once(range(self.store.keys.partitions)) > 0:
             pass
 
     def step(self, pieces: JobPieces | None = None) -> int:

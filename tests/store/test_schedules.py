@@ -22,7 +22,6 @@ from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.services.deliveries import Deliveries
 from sleipnir_scheduler.services.schedules import ScheduleFires
 from tests.model_store import graph_of
-from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 
 ASKS = """
@@ -61,7 +60,7 @@ class World:
         return (fires or self.fires).run_once(self.advance._ownership.epochs, ())
 
     def deliver(self) -> None:
-        while self.deliveries.run_once(range(self.store.keys.partitions), TOLD_MS) > 0:
+        while self.deliveries.run_once(range(self.store.keys.partitions)) > 0:
             pass
 
     def go_on(self) -> None:

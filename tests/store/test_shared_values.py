@@ -17,7 +17,6 @@ from sleipnir.store.scripts import run_in_order
 from sleipnir.store.shared_values import KNOWN_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.deliveries import Deliveries
-from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 
 GRAPH = """
@@ -60,7 +59,7 @@ class Writer:
         return self.store.partitions.load([self.run])[self.run].frontier
 
     def deliver(self) -> None:
-        while self.deliveries.run_once([self.partition], TOLD_MS):
+        while self.deliveries.run_once([self.partition]):
             pass
 
     def owed(self) -> list[dict[str, Any]]:
@@ -122,7 +121,7 @@ def test_two_deliveries_of_one_effect_leave_the_later_value(store: Store) -> Non
     """A scheduler is frozen between its reading and its writing; another one goes on."""
     writer = Writer(store)
     writer.write("one", **{"user:tier": 1})
-    [frozen] = store.effects.read({writer.partition: "0-0"}, limit=10, block_ms=1)
+    [frozen] = store.effects.read({writer.partition: "0-0"}, limit=10, block_ms=None)
     late = store.effects.share(frozen, SPEC, "user:", store.effects.written([frozen])[frozen.partition, frozen.id])
     writer.write("two", **{"user:tier": 2})
     writer.deliver()

@@ -18,7 +18,6 @@ from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services import advance, parking
 from tests.processes import wait_until
-from tests.redis_cluster import TOLD_MS
 from tests.store.keepers import Keeper, MemoryKeeper, RedisKeeper, graphs_of
 
 WAITS = """
@@ -364,7 +363,7 @@ def test_a_visit_whose_node_has_lost_what_it_was_told_is_told_again_when_it_wait
     began_ms = store.now_ms()
     run = start(keeper, 1, options)
     assert keeper.signal(NAME, "e1", {"n": 1}) == 1
-    assert keeper._deliveries.run_once(range(store.keys.partitions), TOLD_MS) == 1
+    assert keeper._deliveries.run_once(range(store.keys.partitions)) == 1
     store._client.xtrim(store.keys.of_partition(store.keys.partition_of(run)).inbox, maxlen=0)
     assert ended(keeper, 1) == [None]
     [visit] = store.runs.info(run).visits

@@ -14,7 +14,6 @@ from sleipnir.store.store import Store
 from sleipnir_scheduler.services import janitor
 from sleipnir_scheduler.services.deliveries import Deliveries
 from tests.model_store import graph_of
-from tests.redis_cluster import TOLD_MS
 from tests.store.test_advance import advance_of
 
 GRAPH = """
@@ -59,7 +58,7 @@ class Slots:
 
     def told(self) -> list[tuple[int, int]]:
         """Run and ticket of each that is owed the news, in order."""
-        owed = self.store.effects.read({self.keys.partition: "0-0"}, limit=100, block_ms=1)
+        owed = self.store.effects.read({self.keys.partition: "0-0"}, limit=100, block_ms=None)
         effects: list[Any] = [each.effect for each in owed]
         assert {effect.what for effect in effects} <= {"slot_granted"}
         return [(int(effect.run[3:]), effect.data["ticket"]) for effect in effects]
@@ -151,7 +150,7 @@ class World:
 
     def go_on(self) -> None:
         self.plan()
-        while self.deliveries.run_once(range(self.store.keys.partitions), TOLD_MS) > 0:
+        while self.deliveries.run_once(range(self.store.keys.partitions)) > 0:
             self.plan()
 
     def answer(self, number: int, text: str) -> None:
@@ -240,7 +239,7 @@ def test_a_run_that_missed_the_notice_of_its_slot_is_notified_again(store: Store
     world = World(store)
     store.runs.create(run_id(1), RunSpec("limited", "digest"), {"tenant": "acme"})
     world.plan()
-    world.deliveries.run_once(range(store.keys.partitions), TOLD_MS)
+    world.deliveries.run_once(range(store.keys.partitions))
     store._client.delete(world.slots.part.effects)
     world.go_on()
     assert world.seen(1) == ["slot"]

@@ -114,8 +114,8 @@ class Deliveries:
         if self._redeliveries is not None:
             self._redeliveries.forget()
 
-    def run_once(self, partitions: Collection[int], block_ms: int) -> int:
-        """Deliver effects; waits up to `block_ms` for the first. Returns how many."""
+    def run_once(self, partitions: Collection[int], block_ms: int | None = None) -> int:
+        """Deliver effects; waits up to `block_ms` (None: not) for the first. Returns how many."""
         if self._clock() >= self._again_s:
             self._passed, self._again_s = {}, self._clock() + AGAIN_S
         self._passed = {partition: self._passed.get(partition, _FIRST) for partition in partitions}
