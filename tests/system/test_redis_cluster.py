@@ -335,6 +335,8 @@ def test_rows_on_other_nodes_begin_while_one_is_away(
         canaries = [runs.pop(0), waiting.pop(0)]
         all_ask(canaries)
         complete(canaries)
+        for batch in batches:
+            wait_until(lambda batch=batch: batch.info().state == "canary", "its canary is over")  # type: ignore[misc]
         others = [run for run in runs if node_of(cluster, run) is not away]
         assert 0 < len(others) < len(runs)
         away.kill()
