@@ -222,7 +222,9 @@ def test_words_and_variables_come_as_they_are(tmp_path: Path) -> None:
         max_stdout_bytes=2**20, **STARTS,
     )  # fmt: skip
     assert outcome.stdout.decode() == f"{words} {sorted(env.items())}\n"
-    assert run("trap", tmp_path).stdout == b"trap -- '' SIGPIPE\ntrap -- '' SIGXFSZ\n"
+    ignored = subprocess.run(["bash", "-c", "trap"], capture_output=True, check=True, restore_signals=False)
+    assert b"SIGPIPE" in ignored.stdout
+    assert run("trap", tmp_path).stdout == ignored.stdout
 
 
 RUN_FOR_EVER = """
