@@ -191,7 +191,7 @@ class Settings:
     """The nice value of workers, and of their scripts and tools: the scheduler and Redis on the same cores come first.
     0: they are equal."""
     task_events: bool = _setting(True, _flag)
-    """Workers report each visit to Flower, while anybody receives these events."""
+    """Workers report each visit to Flower, and only while a program receives these events."""
     redispatch_after_s: float = _setting(10.0, _seconds)
     """A visit queued this long without a claim is published again if its message has left the queue; then at growing
     intervals, up to an hour. On a broker that does not report its queues: after an hour, then eight."""

@@ -61,8 +61,6 @@ _CHILD_ENDED = LuaScript("child_ended")
 _RETRY_CHILD = LuaScript("retry_child")
 _TELL_ROOT = LuaScript("tell_root")
 
-BLOCK_MS_MAX = 2_000  # below the socket timeout
-
 KEPT_MS = 20_000
 """How long delivered effects are kept: longer than the last writes that a replica may lack (`min-replicas-max-lag`)."""
 MOST_KEPT = 100_000
@@ -152,9 +150,8 @@ class Effects:
             self._after = dict(after)
             self._streams = names, {name: after[partition] for name, partition in names.items()}
         streams, start = self._streams
-        block = None if block_ms is None else min(block_ms, BLOCK_MS_MAX)
         owed = []
-        for name, batches in self._watch.read(start, count=limit, block_ms=block).items():
+        for name, batches in self._watch.read(start, count=limit, block_ms=block_ms).items():
             for id_, fields in entries({name: batches}):
                 owed.append(_owed(id_, streams[name], fields))
         return owed

@@ -17,7 +17,7 @@ import redis
 from hiredis import pack_command
 
 from sleipnir.store.cluster import BROKEN, ClusterClient
-from sleipnir.store.connect import Client
+from sleipnir.store.connect import BLOCK_MS_MAX, Client
 from sleipnir.store.fast_client import execute_packed
 
 SWEEP_S: Final = 2.0
@@ -36,11 +36,13 @@ class StreamWatch:
         self._packed = b""
 
     def read(self, after: Mapping[str, str], *, count: int, block_ms: int | None) -> dict[str, Any]:
-        """The entries of streams after these ids, by stream, up to `count` of each; waits up to `block_ms` (None: not)
-        for the first. `after` is not changed any more. Streams of a cluster's nodes that do not answer are left out;
-        raises the error of one if none does."""
+        """The entries of streams after these ids, by stream, up to `count` of each; waits up to `block_ms` (None: not;
+        BLOCK_MS_MAX at most) for the first. `after` is not changed any more. Streams of a cluster's nodes that do not
+        answer are left out; raises the error of one if none does."""
         if not after:
             return {}
+        if block_ms is not None:
+            block_ms = min(block_ms, BLOCK_MS_MAX)
         if self._of_nodes is not None:
             return self._of_nodes.read(after, count, None if block_ms is None else block_ms / 1000)
         last, *limits = self._last

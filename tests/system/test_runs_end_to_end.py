@@ -318,6 +318,7 @@ def test_a_run_begins_with_the_state_that_it_was_given_or_not_at_all(stack: Stac
         run = client.submit(agent, "hello", state={"doc": {"n": 3}, "at": at, "note": "given", "other": [None]})
         run.wait(60)
         assert run.output == "3 0.5 2026-01-02T00:00:00+00:00 given"
+        assert [info.id for info in client.runs(1000, agents=["stated"])] == [run.id]
         assert client.store.runs.fold(run.id, 0) == {
             "note": "given", "free": 1, "doc": {"n": 3}, "at": "2026-01-02T00:00:00+00:00", "other": [None],
             "initial_prompt": "hello", "total": 0.5, "tags": [],

@@ -10,7 +10,6 @@ from typing import Any
 
 from sleipnir.errors import RecordUnreadable
 from sleipnir.runs.events import Unreadable
-from sleipnir.store.connect import BLOCK_MS_MAX
 from sleipnir.store.partitions.connection import PartitionConnection
 from sleipnir.store.partitions.entries import NO_RUN, Entry, event_of
 from sleipnir.store.partitions.run_records import check_text
@@ -55,11 +54,10 @@ class Inbox(PartitionConnection):
         _, streams, start = self._streams
         if not streams:
             return []
-        block = None if block_ms is None else min(block_ms, BLOCK_MS_MAX)
         if after:
             start = {name: after.get(partition, "0-0") for name, partition in streams.items()}
         inbox: list[Entry] = []
-        for stream, batches in self._watch.read(start, count=limit, block_ms=block).items():
+        for stream, batches in self._watch.read(start, count=limit, block_ms=block_ms).items():
             raw = list(_flat(batches))
             if share is not None and len(raw) == limit:
                 raw = self._shared(stream, raw, limit, share)
